@@ -1,0 +1,278 @@
+"""Backend: where tensors live, and what runs trees on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from optree.errors import BackendError, OperandError, names
+from optree.node import OpTreeNode, signature
+from optree.registry import FUNCTIONS, f
+from optree.tensor import Tensor
+from optree.types import NUMBERS, TensorType, as_dtype
+from optree.variable import Variable, check_same_backend
+
+#: A backend keeps so many plans, and then forgets the oldest.
+PLANS = 4096
+
+COMPAT_MODES = (None, "neon", "caffe")
+
+
+class Backend:
+    """A home for tensors, with NumPy's functions as functions that build trees.
+
+    Every op and every function composed of ops is a method: ``be.tanh(x)``,
+    ``be.mean(x, axis=0)``. They return trees; with ``out=``, they run at once
+    and return `out`. A number or array given where an operand must be a tensor
+    (``be.exp(2.0)``) is made one.
+
+    Make backends with `backends.gen_backend`.
+
+    Attributes
+    ----------
+    datatype : numpy.dtype
+        The dtype of new tensors that are given none.
+    batch_size : int
+        The last axis of buffers from `iobuf`.
+    compat_mode : str or None
+        ``'neon'`` for neon's shapes, reductions and ties.
+    rng : numpy.random.RandomState
+        For draws on the host, seeded by `rng_seed`.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        rng_seed: int | None = None,
+        datatype: Any = np.float32,
+        batch_size: int = 0,
+        stochastic_round: bool | int = False,
+        device_id: int = 0,
+        compat_mode: str | None = None,
+    ) -> None:
+        if compat_mode not in COMPAT_MODES:
+            raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
+        self.datatype = as_dtype(datatype)
+        if self.datatype.kind != "f":
+            raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
+        self.batch_size = batch_size
+        self.stochastic_round = bool(stochastic_round)
+        self.device_id = device_id
+        self.compat_mode = compat_mode
+        self.plans: dict[tuple[Any, ...], Any] = {}
+        self.compiles = 0
+        self.executions = 0
+        self.gen_rng(rng_seed)
+
+    # What a backend is made of: a subclass defines these
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array of this backend's, its values left open."""
+        raise NotImplementedError
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy of a NumPy array, in C order, as an array of this backend's."""
+        raise NotImplementedError
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy of an array of this backend's as a NumPy array."""
+        raise NotImplementedError
+
+    def compile(self, tree: OpTreeNode) -> Callable[[list[Any]], None]:
+        """A plan for an assignment: called with the tree's leaves, it runs it."""
+        raise NotImplementedError
+
+    # Running trees
+
+    def execute(self, tree: OpTreeNode) -> Tensor:
+        """Run an assignment and return its target; the value of any other tree in a new tensor.
+
+        Raises
+        ------
+        BackendError
+            If the tree is of another backend.
+        """
+        op_dict, target, _ = tree
+        if op_dict.op.name != "assign":
+            return self.evaluate(tree)
+        key, leaves = signature(tree)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(key, tree)
+        self.executions += 1
+        plan(leaves)
+        return target
+
+    def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
+        check_same_backend("execute", [tree, self._probe])
+        plan = self.compile(tree)
+        self.compiles += 1
+        if len(self.plans) >= PLANS:
+            del self.plans[next(iter(self.plans))]
+        self.plans[key] = plan
+        return plan
+
+    def evaluate(self, tree: Any) -> Tensor:
+        """The value of a tree in a new tensor of its shape and dtype."""
+        return f.assign(self.empty(tree.shape, tree.dtype), tree).execute()
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the backend was made: plans compiled, plans kept, assignments run."""
+        return {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+
+    # New tensors
+
+    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+        """A tensor over an array of this backend's, not a copy."""
+        return Tensor(self, array, name)
+
+    def _shape(self, shape: Any) -> tuple[int, ...]:
+        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
+            raise OperandError(f"a shape is of sizes of 0 or more, not {shape!r}")
+        if self.compat_mode == "neon" and len(sizes) < 2:
+            sizes = (*sizes, 1, 1)[:2]
+        return tuple(int(n) for n in sizes)
+
+    def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor, its values left open."""
+        return self.adopt(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of zeros."""
+        return self.full(shape, 0, dtype, name)
+
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of ones."""
+        return self.full(shape, 1, dtype, name)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor with every element `value`."""
+        return self.empty(shape, dtype, name).fill(value)
+
+    def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor with the values of an array, list, number, tensor or tree.
+
+        Without `dtype`, a NumPy array or tensor of integers or bools keeps its
+        dtype and everything else takes the backend's `datatype`.
+        """
+        if isinstance(values, Variable):
+            values = values.asnumpyarray()
+        array = np.asarray(values)
+        keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
+        wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
+        _check_fits(values, array, wanted)
+        if self.compat_mode == "neon" and array.ndim < 2:
+            array = array.reshape(-1, 1)
+        return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
+
+    def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+        """A tensor over the memory of another library's array, by DLPack; not a copy."""
+        raise NotImplementedError
+
+    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
+        bounds = (0, start) if stop is None else (start, stop)
+        return self.array(np.arange(*bounds, step, dtype=self._dtype(dtype)), self._dtype(dtype), name)
+
+    def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of `num` numbers from `start` to `stop`, both included."""
+        return self.array(np.linspace(start, stop, num), self._dtype(dtype), name)
+
+    def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new matrix with ones on the `k`-th diagonal."""
+        return self.array(np.eye(n, m, k), self._dtype(dtype), name)
+
+    def empty_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of an operand's shape and dtype, its values left open."""
+        return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
+
+    def zeros_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of zeros of an operand's shape and dtype."""
+        return self.empty_like(x, dtype, name).fill(0)
+
+    def ones_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of ones of an operand's shape and dtype."""
+        return self.empty_like(x, dtype, name).fill(1)
+
+    def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A buffer of zeros for a batch: `dim0` and then the batch size; `x` itself where given.
+
+        Parameters
+        ----------
+        dim0 : int or tuple of int
+            The size of one sample; several sizes ``(channels, height, width)``
+            are flattened to their product, as neon's buffers are.
+
+        Raises
+        ------
+        BackendError
+            If the backend has no batch size.
+        """
+        if x is not None:
+            return x
+        if not self.batch_size:
+            raise BackendError("iobuf needs a batch size: gen_backend(..., batch_size=n)")
+        rows = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
+        return self.zeros((rows, self.batch_size), dtype, name)
+
+    def _dtype(self, dtype: Any) -> np.dtype:
+        return self.datatype if dtype is None else as_dtype(dtype)
+
+    # Random state: RANDOM-PLACEHOLDER
+
+    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
+        self.rng = np.random.RandomState(seed)
+        self._probe = Tensor(self, self.from_host(np.zeros(2, np.uint64)), "rng_state")
+        return self.rng
+
+    # Functions
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in FUNCTIONS or name.startswith("_"):
+            raise AttributeError(f"the backend has no function {name!r}; it has {names(FUNCTIONS)}")
+        method = _method(self, FUNCTIONS[name])
+        self.__dict__[name] = method
+        return method
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *FUNCTIONS})
+
+    def __repr__(self) -> str:
+        return f"{self.name} backend {id(self):#x}"
+
+
+def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
+
+    def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+        if args and type(args[0]) in (*NUMBERS, np.ndarray) and not any(isinstance(a, Variable) for a in args):
+            first = backend.array(args[0], getattr(args[0], "dtype", None))
+            args = (first, *args[1:])
+        tree = function(*args, **kwargs)
+        if out is None:
+            return tree
+        out[...] = tree
+        return out
+
+    method.__name__ = function.__name__
+    method.__doc__ = function.__doc__
+    return method
+
+
+def _check_fits(values: Any, array: np.ndarray, dtype: np.dtype) -> None:
+    """Refuse Python integers that an integer dtype cannot hold."""
+    from optree.errors import NumberOverflowError
+
+    if dtype.kind not in "iu" or isinstance(values, np.ndarray) or array.dtype.kind not in "iuO" or not array.size:
+        return
+    limits = np.iinfo(dtype)
+    low, high = array.min(), array.max()
+    if low < limits.min or high > limits.max:
+        raise NumberOverflowError(f"array: {low if low < limits.min else high} does not fit {dtype}")
+
+
+TensorType  # noqa: B018

@@ -1,0 +1,98 @@
+"""The kinds of error, and how an operand is described in one.
+
+Every error is also the built-in kind that NumPy would raise in its place, so
+code that catches ``ValueError`` for a shape goes on working.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+#: Where a node was built: the code object and the offset of the instruction in it.
+Origin = tuple[CodeType, int]
+
+_OWN_MODULES = ("optree.", "backends.")
+
+
+class OptreeError(Exception):
+    """The base of every error that op-tree raises on purpose."""
+
+
+class ShapeError(OptreeError, ValueError):
+    """Shapes that do not fit together."""
+
+
+class AxisError(OptreeError, ValueError, IndexError):
+    """An axis that the operand does not have, or has twice."""
+
+
+class DTypeError(OptreeError, TypeError):
+    """A dtype that an op does not take."""
+
+
+class NumberOverflowError(OptreeError, OverflowError):
+    """A Python integer that the dtype it meets cannot hold."""
+
+
+class OperandError(OptreeError, TypeError):
+    """An operand of a type that a tree cannot hold."""
+
+
+class UnknownOpError(OptreeError, LookupError):
+    """A name that no op has."""
+
+
+class DefinitionError(OptreeError, TypeError):
+    """An op class that lacks a part, or breaks its contract."""
+
+
+class BackendError(OptreeError, RuntimeError):
+    """A backend that is unknown or missing, or operands of two backends."""
+
+
+class GradientError(OptreeError, ValueError):
+    """A derivative that does not exist or was defined wrongly."""
+
+
+class DisconnectedError(GradientError):
+    """A derivative with respect to something that the cost does not hold."""
+
+
+def caller_origin() -> Origin | None:
+    """The innermost line on the stack that is not op-tree's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def line_of(origin: Origin | None) -> str | None:
+    """An origin as ``file.py:12``, or None where it is not known."""
+    if origin is None:
+        return None
+    code, offset = origin
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= offset < end and number is not None:
+            line = number
+    return f"{Path(code.co_filename).name}:{line}"
+
+
+def describe(operand: Any) -> str:
+    """An operand as an error names it: its label, shape, dtype and the line that made it."""
+    kind = getattr(operand, "type", None)
+    if kind is None:
+        return f"{operand!r} ({type(operand).__name__})"
+    line = line_of(getattr(operand, "origin", None))
+    made = f", made at {line}" if line else ""
+    return f"{operand.label} {kind}{made}"
+
+
+def names(available: Any) -> str:
+    """Names in order, for an error that lists what there is."""
+    return ", ".join(sorted(available))

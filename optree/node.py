@@ -1,0 +1,449 @@
+"""OpTreeNode, the immutable tuple that trees are made of, and the walks over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from optree.errors import BackendError, OperandError, Origin, UnknownOpError, caller_origin, names
+from optree.registry import OPS
+from optree.variable import Variable
+
+#: A printed tree longer than this many nodes ends in an ellipsis.
+PRINTED_NODES = 1000
+
+
+class OpDict(dict):
+    """A node's first element: what is computed, and the type of what comes out.
+
+    It prints as a plain dict and cannot be changed, because equal nodes share
+    one. ``dict(op_dict)`` is a copy that can.
+
+    Attributes
+    ----------
+    op : Op
+    spec : Spec
+        The type and backend of the node's value.
+    token : object
+        One object for each op with the dtype and broadcast pattern of its value.
+    """
+
+    __slots__ = ("op", "spec", "token")
+
+    op: Any
+    spec: Any
+    token: object
+
+    def __init__(self, entries: dict[str, Any], op: Any, spec: Any, token: object) -> None:
+        super().__init__(entries)
+        self.op, self.spec, self.token = op, spec, token
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("an op_dict is shared by equal nodes and cannot be changed; build a new node")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return dict.__eq__(self, other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+#: What joins a node's second operand to those beyond it.
+ARGS = OpDict({"op": "args"}, None, None, object())
+
+
+class OpTreeNode(Variable, tuple):
+    """A tuple ``(op_dict, left, right)``: an operation and its operands.
+
+    Making one directly checks nothing; `build` checks the operands and infers
+    the shape and dtype. An operand is a node, a tensor, an input, a constant,
+    a Python number, or None. Operands beyond two hang in a chain of ``args``
+    nodes on the right, so every tree is binary. A subtree that stands in
+    several places is one object.
+
+    Parameters
+    ----------
+    op_dict : dict
+        ``{'op': name, 'shape': shape, ...}`` with the op's own properties.
+    left, right : operand, optional
+
+    Notes
+    -----
+    The structure is that of neon's Op-Tree document.
+    """
+
+    origin: Origin | None
+
+    def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
+        if not isinstance(op_dict, OpDict):
+            name = op_dict.get("op")
+            operands = operands_of((op_dict, left, right))
+            op_dict = ARGS if name == "args" else find_op(name).unchecked_op_dict(op_dict, operands)
+        node = tuple.__new__(cls, (op_dict, left, right))
+        node.spec = op_dict.spec
+        node.origin = caller_origin()
+        return node
+
+    @staticmethod
+    def build(op: str, left: Any, right: Any = None, out: Any = None, **props: Any) -> Any:
+        """A node whose operands have been checked and whose shape and dtype are inferred.
+
+        Parameters
+        ----------
+        op : str
+            A registered op's name.
+        left, right : operand, optional
+            None where the op takes fewer operands; a chain of ``args`` nodes on
+            the right where it takes more than two.
+        out : Tensor, optional
+            Where to write the value, at once; it is then what is returned.
+        **props
+            The op's own properties, such as ``axis``.
+
+        Raises
+        ------
+        UnknownOpError, OperandError, ShapeError, DTypeError, AxisError, BackendError
+            At this line, if such a node cannot be.
+
+        Examples
+        --------
+        >>> from backends import gen_backend
+        >>> be = gen_backend("cpu")
+        >>> x = be.ones((2, 3), name="x")
+        >>> OpTreeNode.build("sum", x, axis=1)
+        ({'shape': (2, 1), 'op': 'sum', 'axis': 1, 'keepdims': True}, x, None)
+        """
+        operands = operands_of((op, left, right))
+        node = find_op(op).make(**props)(*operands)
+        if out is None:
+            return node
+        out[...] = node
+        return out
+
+    def execute(self) -> Any:
+        """Run the tree: an assignment returns its target, any other tree a new tensor.
+
+        Raises
+        ------
+        BackendError
+            If no operand has a backend to run on.
+        """
+        return self._home().execute(self)
+
+    def astensor(self) -> Any:
+        """The value as a new tensor."""
+        return self._home().evaluate(self)
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The value as a new NumPy array."""
+        return self.astensor().get()
+
+    def _home(self) -> Any:
+        backend = self.spec.backend
+        if backend is None:
+            raise BackendError(f"{self}: no operand lives on a backend; make one a tensor with be.array")
+        return backend
+
+    @property
+    def op(self) -> Any:
+        """The `Op` that the node applies."""
+        return self[0].op
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The operands, all of them in one list."""
+        return operands_of(self)
+
+    @property
+    def label(self) -> str:
+        return self[0]["op"]
+
+    def key(self) -> tuple[Any, ...]:
+        """What a plan for this tree depends on: equal keys mean that one plan serves both.
+
+        Ops, dtypes, ranks, the broadcast pattern and which leaves are the same
+        are in it; sizes and the values of numbers are not.
+        """
+        return signature(self)[0]
+
+    def traverse(self, stack: list[Any] | None = None) -> list[Any]:
+        """The tree in post-order, as a list that may be edited and given to `from_stack`.
+
+        Leaves stand as they are, an operation as its op_dict after its
+        operands. A subtree that stands in several places is listed once; a
+        `Shared` after it marks it, and the same mark stands in its other places.
+
+        Parameters
+        ----------
+        stack : list, optional
+            Where to append; a new list where it is left out.
+        """
+        stack = [] if stack is None else stack
+        parents = _count_parents(self)
+        marks: dict[int, Shared] = {}
+        pending: list[Any] = [self]
+        while pending:
+            entry = pending.pop()
+            if isinstance(entry, _Finished):
+                stack.append(entry.node[0])
+                if parents[id(entry.node)] > 1:
+                    stack.append(marks.setdefault(id(entry.node), Shared()))
+            elif not isinstance(entry, OpTreeNode):
+                stack.append(entry)
+            elif id(entry) in marks:
+                stack.append(marks[id(entry)])
+            else:
+                pending.append(_Finished(entry))
+                pending.extend(child for child in (entry[2], entry[1]) if child is not None)
+        return stack
+
+    @staticmethod
+    def from_stack(stack: Iterable[Any]) -> Any:
+        """The tree of a post-order list such as `traverse` gives, built with `build`.
+
+        Raises
+        ------
+        OperandError
+            If an operation finds too few operands, or some are left over.
+        """
+        values: list[Any] = []
+        shared: dict[int, Any] = {}
+        for entry in stack:
+            if isinstance(entry, Shared):
+                if id(entry) in shared:
+                    values.append(shared[id(entry)])
+                else:
+                    shared[id(entry)] = values[-1]
+            elif isinstance(entry, dict) and "op" in entry:
+                values.append(_rebuild(entry, values))
+            else:
+                values.append(entry)
+        if len(values) != 1:
+            raise OperandError(f"a post-order list leaves one tree, not {len(values)}")
+        return values[0]
+
+    @staticmethod
+    def optree_to_list(tree: Any) -> Any:
+        """The tree as nested lists ``[op_dict, left, right]`` that may be edited.
+
+        A subtree that stands in several places is one list.
+        """
+        return _map_tree(tree, _tree_children, lambda node, left, right: [dict(node[0]), left, right])
+
+    @staticmethod
+    def list_to_optree(nested: Any) -> Any:
+        """The tree of nested lists such as `optree_to_list` gives, built with `build`."""
+        return _map_tree(nested, _list_children, lambda entry, left, right: _from_dict(entry[0], left, right))
+
+    def pp(self) -> str:
+        """The tree, a line a node, operands indented below; a shared subtree is written once."""
+        lines: list[str] = []
+        numbers: dict[int, int] = {}
+        pending: list[tuple[Any, int]] = [(self, 0)]
+        while pending:
+            entry, depth = pending.pop()
+            indent = "  " * min(depth, 40)
+            if not isinstance(entry, OpTreeNode):
+                lines.append(f"{indent}{entry}")
+            elif id(entry) in numbers:
+                lines.append(f"{indent}{entry.label} (see line {numbers[id(entry)]})")
+            else:
+                numbers[id(entry)] = len(lines) + 1
+                lines.append(f"{indent}{_head(entry)}")
+                pending.extend((child, depth + 1) for child in reversed(entry.inputs))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        pending: list[Any] = [self]
+        printed = 0
+        while pending:
+            entry = pending.pop()
+            if isinstance(entry, _Text):
+                parts.append(entry)
+            elif not isinstance(entry, OpTreeNode):
+                parts.append(str(entry))
+            elif printed == PRINTED_NODES:
+                parts.append("...")
+            else:
+                printed += 1
+                parts.append(f"({dict(entry[0])}, ")
+                pending.extend((_Text(")"), entry[2], _Text(", "), entry[1]))
+        return "".join(parts)
+
+    __repr__ = __str__
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int):
+            return tuple.__getitem__(self, index)
+        raise TypeError(
+            f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {index!r}; "
+            "be.slice(f, np.s_[...]) slices its value"
+        )
+
+
+class Shared:
+    """A mark in a post-order list: its first place names the tree before it, its others stand for that tree."""
+
+    def __repr__(self) -> str:
+        return f"shared-{id(self):#x}"
+
+
+class _Finished:
+    """A node on a walk's stack whose operands have been visited."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+
+class _Text(str):
+    """Text on a printer's stack, told apart from operands."""
+
+
+def find_op(name: Any) -> Any:
+    """The op class of a name.
+
+    Raises
+    ------
+    UnknownOpError
+    """
+    try:
+        return OPS[name]
+    except (KeyError, TypeError):
+        raise UnknownOpError(f"there is no op {name!r}; there are {names(OPS)}") from None
+
+
+def operands_of(node: Any) -> list[Any]:
+    """The operands of a node, those in its chain of ``args`` nodes too."""
+    left, right = tuple.__getitem__(node, 1), tuple.__getitem__(node, 2)
+    operands = [] if left is None else [left]
+    while type(right) is OpTreeNode and tuple.__getitem__(right, 0) is ARGS:
+        operands.append(right[1])
+        right = right[2]
+    if right is not None:
+        operands.append(right)
+    return operands
+
+
+def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """Every distinct object reached from the roots, each after its inputs.
+
+    Objects are distinct by identity. The walk is iterative and visits each once.
+    """
+    order: list[Any] = []
+    done: set[int] = set()
+    pending: list[Any] = list(reversed(list(roots)))
+    while pending:
+        entry = pending.pop()
+        if isinstance(entry, _Finished):
+            order.append(entry.node)
+        elif id(entry) not in done:
+            done.add(id(entry))
+            pending.append(_Finished(entry))
+            pending.extend(reversed(list(inputs_of(entry))))
+    return order
+
+
+def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
+    """A tree's key, and its leaves in the order in which post-order meets them.
+
+    The key lists the tree in pre-order: a node by its op's token, a tensor or
+    constant by its spec's, a number by its class, and whatever was met before
+    by the place where it was.
+    """
+    key: list[Any] = []
+    leaves: list[Any] = []
+    places: dict[int, int] = {}
+    pending: list[Any] = [root]
+    add, pop, push = key.append, pending.pop, pending.append
+    while pending:
+        entry = pop()
+        if type(entry) is OpTreeNode:
+            place = places.setdefault(id(entry), len(key))
+            if place != len(key):
+                add(place)
+                continue
+            op_dict, left, right = tuple.__iter__(entry)
+            add(op_dict.token)
+            if right is not None:
+                push(right)
+            else:
+                add(None)
+            if left is not None:
+                push(left)
+            else:
+                add(None)
+        elif isinstance(entry, Variable):
+            place = places.setdefault(id(entry), len(key))
+            if place != len(key):
+                add(place)
+                continue
+            add(entry.spec.token)
+            leaves.append(entry)
+        else:
+            add(entry.__class__)
+            leaves.append(entry)
+    return tuple(key), leaves
+
+
+def _head(node: OpTreeNode) -> str:
+    props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
+    return f"{node.label}{props} {node.shape} {node.dtype}"
+
+
+def _count_parents(root: Any) -> dict[int, int]:
+    """How many times each node stands in the tree, by its id."""
+    counts: dict[int, int] = {id(root): 1}
+    for node in post_order([root], _tree_children):
+        for child in _tree_children(node):
+            counts[id(child)] = counts.get(id(child), 0) + 1
+    return counts
+
+
+def _tree_children(entry: Any) -> Iterator[Any]:
+    if not isinstance(entry, OpTreeNode):
+        return iter(())
+    return (child for child in tuple.__iter__(entry) if isinstance(child, OpTreeNode))
+
+
+def _list_children(entry: Any) -> Iterator[Any]:
+    return (child for child in entry if isinstance(child, list))
+
+
+def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callable[[Any, Any, Any], Any]) -> Any:
+    """Rebuild a binary tree, each distinct branch once; what is no branch stays as it is."""
+    made: dict[int, Any] = {}
+    branch = type(root)
+    for entry in post_order([root], children):
+        if isinstance(entry, branch):
+            _, left, right = entry if isinstance(entry, list) else tuple.__iter__(entry)
+            made[id(entry)] = make(entry, made.get(id(left), left), made.get(id(right), right))
+    return made.get(id(root), root)
+
+
+def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
+    """The node of an op_dict, with the operands that it takes off the stack."""
+    count = 2 if op_dict["op"] == "args" else find_op(op_dict["op"]).children()
+    if len(values) < count:
+        raise OperandError(f"{op_dict['op']} takes {count} operands off the stack, which holds {len(values)}")
+    operands = values[len(values) - count :]
+    del values[len(values) - count :]
+    return _from_dict(op_dict, *operands)
+
+
+def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> Any:
+    if op_dict["op"] == "args":
+        return OpTreeNode(op_dict, left, right)
+    op = find_op(op_dict["op"])
+    props = {key: value for key, value in op_dict.items() if key in op.prop_names()}
+    return OpTreeNode.build(op_dict["op"], left, right, **props)
+
+

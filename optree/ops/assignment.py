@@ -1,0 +1,45 @@
+"""Assignment: the op at the root of a tree that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.errors import OperandError, ShapeError, describe
+from optree.tensor import Tensor
+from optree.traits import NonDifferentiableOperator
+from optree.types import Shape, broadcast
+
+
+class Assign(NonDifferentiableOperator):
+    """The second operand's value, written into the first, a tensor."""
+
+    name = "assign"
+    operands = ("target", "value")
+    __props__ = ()
+    destroy_map = {0: [0]}
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not inputs or not isinstance(inputs[0], Tensor):
+            got = describe(inputs[0]) if inputs else "nothing"
+            raise OperandError(f"assign: only a tensor can be assigned to, not {got}")
+        return super().__call__(*inputs)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        target, value = shapes
+        extra = len(value) - len(target)
+        if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
+            value = value[extra:]
+        if broadcast(target, value) != target:
+            raise ShapeError(f"{value} does not broadcast to {target}")
+        return target
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        target, _ = dtypes
+        return target, target, target
+
+    def value(self, target: Any, value: Any) -> Any:
+        """Write the value; NumPy reads it all before it writes where the two overlap."""
+        target[...] = value
+        return target

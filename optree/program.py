@@ -1,0 +1,136 @@
+"""A tree as a program: the list that compilers and executors see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from optree.node import OpTreeNode, operands_of
+from optree.types import TensorType
+from optree.variable import Variable
+
+
+class Instruction(NamedTuple):
+    """One application of an op.
+
+    Attributes
+    ----------
+    op : Op
+    inputs : tuple of int
+        The numbers of the values that it takes.
+    node : OpTreeNode
+        The node that it came from: its type, and the line that made it.
+    """
+
+    op: Any
+    inputs: tuple[int, ...]
+    node: OpTreeNode
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.type
+
+
+@dataclass(frozen=True)
+class Program:
+    """Trees flattened in post-order, each shared or equal subtree once.
+
+    Values are numbered: first the leaves, then the instructions in order.
+
+    Attributes
+    ----------
+    leaves : list
+        Tensors, inputs, constants and Python numbers, in the order in which
+        `node.signature` lists them.
+    instructions : list of Instruction
+    outputs : list of int
+        The numbers of the roots' values.
+    """
+
+    leaves: list[Any]
+    instructions: list[Instruction]
+    outputs: list[int]
+
+    def last_uses(self) -> list[int]:
+        """For each value, the last instruction that needs its memory; -1 for none.
+
+        A view needs the memory of what it looks into, so a use of the view is
+        a use of that too. Outputs are needed to the end.
+        """
+        first = len(self.leaves)
+        last = [-1] * (first + len(self.instructions))
+        for number in self.outputs:
+            last[number] = len(self.instructions)
+        for place in range(len(self.instructions) - 1, -1, -1):
+            instruction = self.instructions[place]
+            viewed = {i for inputs in instruction.op.view_map.values() for i in inputs}
+            for position, number in enumerate(instruction.inputs):
+                until = max(place, last[first + place]) if position in viewed else place
+                last[number] = max(last[number], until)
+        return last
+
+
+def flatten(roots: Sequence[Any]) -> Program:
+    """The program that computes trees, equal operations on equal values once.
+
+    An op that destroys an input, such as a random one that advances its
+    state, is never merged with another.
+    """
+    builder = _Builder()
+    outputs = [builder.add(root) for root in roots]
+    first = len(builder.leaves)
+
+    def final(number: int) -> int:
+        return number if number >= 0 else first + ~number
+
+    instructions = [
+        Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in builder.instructions
+    ]
+    return Program(builder.leaves, instructions, [final(number) for number in outputs])
+
+
+class _Builder:
+    """Numbers values as a walk meets them: leaves from 0 up, instructions from -1 down."""
+
+    def __init__(self) -> None:
+        self.leaves: list[Any] = []
+        self.instructions: list[Instruction] = []
+        self.numbers: dict[int, int] = {}
+        self.merged: dict[tuple[Any, tuple[int, ...]], int] = {}
+
+    def add(self, root: Any) -> int:
+        """The number of a tree's value, its leaves met in the order of `node.signature`."""
+        found: list[int] = []
+        pending: list[tuple[Any, list[int], list[int] | None]] = [(root, found, None)]
+        while pending:
+            entry, consumer, inputs = pending.pop()
+            if inputs is not None:
+                self.numbers[id(entry)] = self._instruction(entry, tuple(inputs))
+                consumer.append(self.numbers[id(entry)])
+            elif isinstance(entry, Variable) and id(entry) in self.numbers:
+                consumer.append(self.numbers[id(entry)])
+            elif type(entry) is OpTreeNode:
+                operands: list[int] = []
+                pending.append((entry, consumer, operands))
+                pending.extend((operand, operands, None) for operand in reversed(operands_of(entry)))
+            else:
+                consumer.append(self._leaf(entry))
+        return found[0]
+
+    def _leaf(self, entry: Any) -> int:
+        self.leaves.append(entry)
+        number = len(self.leaves) - 1
+        if isinstance(entry, Variable):  # a Python number is a leaf of its own at each place
+            self.numbers[id(entry)] = number
+        return number
+
+    def _instruction(self, node: OpTreeNode, inputs: tuple[int, ...]) -> int:
+        key = node.op, inputs
+        number = self.merged.get(key)
+        if number is None:
+            number = ~len(self.instructions)
+            self.instructions.append(Instruction(node.op, inputs, node))
+            if not node.op.destroy_map:
+                self.merged[key] = number
+        return number

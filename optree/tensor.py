@@ -1,0 +1,290 @@
+"""Tensor, a leaf with memory on a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from optree import index as indices
+from optree.errors import OperandError, Origin, ShapeError, caller_origin
+from optree.registry import OPS, f
+from optree.types import Spec, TensorType
+from optree.variable import Constant, Variable
+
+
+class Tensor(Variable):
+    """An array in a backend's memory, under a name.
+
+    Tensors come from a backend's functions (`be.zeros`, `be.array`, ...) and
+    from views of other tensors. ``t[index] = expression`` runs the expression.
+
+    Attributes
+    ----------
+    array : array
+        The backend's own array over the memory.
+    name : str or None
+        What it is called in printed trees and errors.
+    base : Tensor or None
+        The tensor that this one is a view of.
+    view : Op or None
+        The op whose value on `base` this view is: derivatives travel through it.
+    """
+
+    __slots__ = ("__weakref__", "array", "base", "name", "origin", "spec", "view")
+
+    origin: Origin | None
+
+    def __init__(
+        self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
+    ) -> None:
+        self.array = array
+        self.name, self.base, self.view = name, base, view
+        self.spec = Spec(TensorType(array.dtype, array.shape), backend)
+        self.origin = caller_origin()
+
+    # What it is
+
+    @property
+    def label(self) -> str:
+        return self.name or f"tensor-{id(self):#x}"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the elements take."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in order (C order) without gaps."""
+        return bool(self.array.flags.c_contiguous)
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        return f"Tensor({name}shape={self.shape}, dtype={self.dtype}, backend={self.backend})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"{self.label} has no dimensions, and so no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    # Its values
+
+    def raw(self) -> Any:
+        """The backend's own array over the memory (NumPy's or CuPy's), not a copy."""
+        return self.array
+
+    def get(self) -> np.ndarray:
+        """The values as a new NumPy array."""
+        return self.backend.to_host(self.array)
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The values as a new NumPy array, as `get`."""
+        return self.get()
+
+    def item(self) -> Any:
+        """The only element, as a Python number.
+
+        Raises
+        ------
+        ShapeError
+            If there is not exactly one.
+        """
+        if self.size != 1:
+            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
+        return self.get().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
+        return int(self.item())
+
+    def set(self, values: Any) -> Tensor:
+        """Copy an array of this tensor's shape into it; returns the tensor.
+
+        Raises
+        ------
+        ShapeError
+            If the shape is another.
+        """
+        array = np.asarray(values)
+        if array.shape != self.shape and not (array.ndim == 1 and array.size == self.size and self._is_neon()):
+            raise ShapeError(f"set: an array of shape {array.shape} is not of the shape {self.shape} of {self.label}")
+        self[...] = array
+        return self
+
+    def fill(self, value: Any) -> Tensor:
+        """Set every element to a number; returns the tensor."""
+        self[...] = value
+        return self
+
+    def copy(self, name: str | None = None) -> Tensor:
+        """A new tensor with the same values, in C order."""
+        return self.backend.adopt(self.array.copy(order="C"), name)
+
+    def copy_from(self, source: Any) -> Tensor:
+        """Copy a tensor, array or tree of this shape into it; returns the tensor."""
+        if isinstance(source, Tensor) and source.backend is not self.backend:
+            source = source.get()
+        return self.set(source) if not isinstance(source, Variable) else self._assign(source)
+
+    def _assign(self, source: Variable) -> Tensor:
+        if source.shape != self.shape:
+            raise ShapeError(f"copy_from: shape {source.shape} of {source.label} is not {self.shape} of {self.label}")
+        self[...] = source
+        return self
+
+    # Views
+
+    def _view(self, op: Any) -> Tensor:
+        """The view that a view op makes of this tensor."""
+        return Tensor(self.backend, op.value(self.array), base=self, view=op)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """A view with the axes in the order given, or reversed.
+
+        Raises
+        ------
+        AxisError
+            If `axes` is not a permutation of the tensor's axes.
+        """
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return self._view(OPS["transpose"].make(axes=order).bind([self.type], self.backend))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """A view of another shape with as many elements; one size may be -1.
+
+        Raises
+        ------
+        ShapeError
+            If the number of elements differs, or the memory cannot be viewed so:
+            ``be.reshape(x, shape)`` is a tree that copies then.
+        """
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        op = OPS["reshape"].make(newshape=wanted).bind([self.type], self.backend)
+        array = op.value(self.array)
+        if self.size and not np.shares_memory(array, self.array):
+            raise ShapeError(
+                f"reshape: the memory of {self.label} {self.shape} cannot be viewed as {op.newshape}; "
+                "be.reshape(x, shape) copies, and x.copy().reshape(shape) does"
+            )
+        return Tensor(self.backend, array, base=self, view=op)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A view for integers and slices; a tree of the gathered values for index arrays."""
+        template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
+        if arrays:
+            return f.gather(self, template, *arrays)
+        if self._is_neon():
+            template = indices.keep_axes(template)
+        return self._view(OPS["slice"].make(index=template))
+
+    def take(self, indices: Any, axis: int | None = None, out: Tensor | None = None) -> Any:
+        """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
+        tree = f.take(self, indices, axis)
+        if out is None:
+            return tree
+        out[...] = tree
+        return out
+
+    # Assignment
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Run an expression and write its value here.
+
+        Raises
+        ------
+        ShapeError, DTypeError, NumberOverflowError, BackendError
+            If the value cannot be written here; nothing has changed then.
+        """
+        if isinstance(value, np.ndarray | list | tuple) and not isinstance(value, Variable):
+            value = self._host_value(value)
+        if indices.is_everything(index):
+            f.assign(self, value).execute()
+        elif isinstance(index, Variable) and index.dtype.kind == "b":
+            self._assign_masked(index, value)
+        else:
+            template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
+            if arrays:
+                f.assign(self, f.scatter(self, template, value, *arrays)).execute()
+            else:
+                target = self[index]
+                if not (isinstance(value, Tensor) and target.is_same_view(value)):  # as t[2:5] += 1 ends
+                    f.assign(target, value).execute()
+
+    def is_same_view(self, other: Tensor) -> bool:
+        """Whether both are the same view of the same tensor."""
+        return self.base is not None and self.base is other.base and self.view == other.view
+
+    def _host_value(self, value: Any) -> Constant:
+        array = np.asarray(value)
+        if array.ndim == 1 and self._is_neon():
+            array = array.reshape(-1, 1)
+        return Constant(array)
+
+    def _assign_masked(self, mask: Variable, value: Any) -> None:
+        if isinstance(value, Variable) and value.size != 1:
+            self[mask.asnumpyarray()] = value
+        elif mask.shape != self.shape:
+            raise ShapeError(f"the mask's shape {mask.shape} is not the shape {self.shape} of {self.label}")
+        else:
+            f.assign(self, f.where(mask, value, self)).execute()
+
+    def _is_neon(self) -> bool:
+        return self.backend.compat_mode == "neon"
+
+    # In place: Python's augmented operators
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return self._in_place(f.add, other)
+
+    def __isub__(self, other: Any) -> Tensor:
+        return self._in_place(f.sub, other)
+
+    def __imul__(self, other: Any) -> Tensor:
+        return self._in_place(f.mul, other)
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return self._in_place(f.div, other)
+
+    def __ifloordiv__(self, other: Any) -> Tensor:
+        return self._in_place(f.floor_divide, other)
+
+    def __imod__(self, other: Any) -> Tensor:
+        return self._in_place(f.mod, other)
+
+    def __ipow__(self, other: Any) -> Tensor:
+        return self._in_place(f.pow, other)
+
+    def __imatmul__(self, other: Any) -> Tensor:
+        return self._in_place(f.matmul, other)
+
+    def _in_place(self, operation: Any, other: Any) -> Tensor:
+        tree = operation(self, other)
+        if not np.can_cast(tree.dtype, self.dtype, "same_kind"):
+            raise OperandError(
+                f"{tree.label}: the value is {tree.dtype}, which does not go into {self.label} of {self.dtype} in place"
+            )
+        self[...] = tree
+        return self
+
+    # Other libraries
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()

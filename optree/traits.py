@@ -1,0 +1,145 @@
+"""The kinds of operation, as mixins that fill in the Op contract.
+
+They are Metadiff's operator traits ("A guide to operators"), under its names.
+A mixin stands before `Op` in an op's bases, and those named first win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.errors import ShapeError
+from optree.op import Op
+from optree.registry import f
+from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
+from optree.variable import Variable
+
+
+class NonDifferentiableOperator(Op):
+    """An op whose derivative is zero wherever it has one, or that has none: it sends no delta on."""
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        return
+
+
+class OrphanOperator(Op):
+    """An op without differentiable operands."""
+
+    __props__ = ()
+
+    def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [None] * len(inputs)
+
+
+class UnaryOperator(Op):
+    """An op of one operand."""
+
+    operands = ("x",)
+    __props__ = ()
+
+
+class BinaryOperator(Op):
+    """An op of two operands."""
+
+    operands = ("x", "y")
+    __props__ = ()
+
+
+class AssociativeOperator(Op):
+    """An op of two operands or more, which may be grouped as one likes."""
+
+    operands = None
+    __props__ = ()
+
+
+class ElementwiseOperator(Op):
+    """An op applied to each element of its operands, broadcast together."""
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return broadcast(*shapes)
+
+
+class MorphOperator(UnaryOperator):
+    """An op of one operand that keeps its dtype."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        dtype = promote(dtypes[0])
+        return (dtype,) * (len(dtypes) + 1)
+
+
+class FloatOperator(Op):
+    """An op whose value is floating: integers are taken to the dtype that NumPy takes them to."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        if isinstance(self.numpy, np.ufunc):
+            return self.numpy.resolve_dtypes((*dtypes, None))
+        common = np.exp.resolve_dtypes((promote(*dtypes), None))[-1]
+        return (common,) * (len(dtypes) + 1)
+
+
+class IntegerOperator(NonDifferentiableOperator):
+    """An op whose value is an int64."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), np.dtype("int64"))
+
+
+class LogicalOperator(NonDifferentiableOperator):
+    """An op whose value is a bool."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        if isinstance(self.numpy, np.ufunc):
+            return self.numpy.resolve_dtypes((*dtypes, None))
+        return (*map(promote, dtypes), np.dtype(bool))
+
+
+class ReductionOperator(UnaryOperator):
+    """An op of one operand that reduces no, one or several axes.
+
+    The reduced axes stay with size 1, as neon's do, unless ``keepdims=False``.
+    On a backend in neon's mode they always stay.
+
+    Attributes
+    ----------
+    axis : int, tuple of int, or None
+        None means all of them.
+    keepdims : bool
+    has_identity : bool
+        Whether the reduction of nothing has a value.
+    """
+
+    __props__ = ("axis", "keepdims")
+    axis: Any = None
+    keepdims: bool = True
+    has_identity: ClassVar[bool] = True
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        axes = normalise_axes(self.axis, types[0].ndim, str(self.name))
+        axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
+        neon = backend is not None and backend.compat_mode == "neon"
+        return self.make(axis=axis, keepdims=bool(self.keepdims or neon))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        axes = self.axes(len(shape))
+        if not self.has_identity and any(shape[i] == 0 for i in axes):
+            raise ShapeError(f"the reduced axes {axes} of {shape} are empty, and {self.name} has no identity")
+        if self.keepdims:
+            return tuple(1 if i in axes else size for i, size in enumerate(shape))
+        return tuple(size for i, size in enumerate(shape) if i not in axes)
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        """The reduced axes of an operand of so many dimensions."""
+        return normalise_axes(self.axis, ndim, str(self.name))
+
+    def restore(self, reduced: Variable, x: Variable) -> Variable:
+        """A value of this reduction's shape, with the reduced axes back in as size 1."""
+        return reduced if self.keepdims else f.expand_dims(reduced, self.axes(x.ndim))
+
+    def spread(self, reduced: Variable, x: Variable) -> Variable:
+        """A value of this reduction's shape, broadcast to the operand's."""
+        return f.broadcast_like(self.restore(reduced, x), x)
+

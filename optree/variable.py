@@ -1,0 +1,305 @@
+"""Variable, what trees are made of, and the two leaves that need no backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optree import numpy_protocol
+from optree.errors import BackendError, GradientError, OperandError, Origin, describe
+from optree.registry import f
+from optree.types import NUMBERS, Spec, TensorType, as_dtype
+
+if TYPE_CHECKING:
+    from optree.node import OpTreeNode
+
+#: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
+WEAK_SPECS = {
+    bool: Spec.weak(TensorType("bool", ())),
+    int: Spec.weak(TensorType("int64", ())),
+    float: Spec.weak(TensorType("float64", ())),
+}
+
+
+class Variable:
+    """An operand with a type: `OpTreeNode`, `Tensor`, `Input` or `Constant`.
+
+    Python's operators on a variable build nodes; each op that has an operator
+    puts it here when it is defined. So does ``==``: compare variables by ``is``.
+    """
+
+    __slots__ = ()
+
+    spec: Any
+    origin: Origin | None
+
+    # A node is hashed and found in dictionaries by identity, because == builds a tree.
+    __hash__ = object.__hash__
+
+    @property
+    def type(self) -> TensorType:
+        """The dtype and shape."""
+        return self.spec.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def backend(self) -> Any:
+        """The backend whose memory the operand's tensors live in; None where it has none."""
+        return self.spec.backend
+
+    @property
+    def label(self) -> str:
+        """What the operand is called in a printed tree."""
+        raise NotImplementedError
+
+    @property
+    def T(self) -> Any:
+        """The operand with its axes in reverse order."""
+        return self.transpose()
+
+    def transpose(self, *axes: Any) -> Any:
+        """The operand with its axes in the order given, or reversed.
+
+        Raises
+        ------
+        AxisError
+            If `axes` is not a permutation of the operand's axes.
+        """
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return f.transpose(self, order)
+
+    def astype(self, dtype: Any) -> OpTreeNode:
+        """A tree of the operand's values in another dtype."""
+        return f.cast(self, as_dtype(dtype))
+
+    def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
+        """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
+
+        A delta of a shape that this operand was broadcast to is summed back
+        first, and one of another floating dtype is cast.
+
+        Raises
+        ------
+        GradientError
+            If the delta's shape is not the operand's, nor one it broadcasts to,
+            or if its dtype is not floating.
+        """
+        if not isinstance(delta, Variable) or delta.dtype.kind != "f":
+            raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
+        if delta.shape != self.shape:
+            delta = sum_to(delta, self)
+        if self.dtype.kind == "f" and delta.dtype != self.dtype:
+            delta = delta.astype(self.dtype)
+        earlier = adjoints.get(self)
+        adjoints[self] = delta if earlier is None else earlier + delta
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self.label} is a lazy expression without a truth value; "
+            "compare operands by `is`, or ask for the value: bool(x.asnumpyarray())"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"the value of {self.label} cannot be had as a NumPy array without a copy")
+        array = self.asnumpyarray()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The value as a new NumPy array."""
+        raise NotImplementedError
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return numpy_protocol.call_function(func, args, kwargs)
+
+    if TYPE_CHECKING:  # op.py installs these from the ops that name them
+        def __add__(self, other: Any) -> OpTreeNode: ...
+        def __radd__(self, other: Any) -> OpTreeNode: ...
+        def __sub__(self, other: Any) -> OpTreeNode: ...
+        def __rsub__(self, other: Any) -> OpTreeNode: ...
+        def __mul__(self, other: Any) -> OpTreeNode: ...
+        def __rmul__(self, other: Any) -> OpTreeNode: ...
+        def __truediv__(self, other: Any) -> OpTreeNode: ...
+        def __rtruediv__(self, other: Any) -> OpTreeNode: ...
+        def __floordiv__(self, other: Any) -> OpTreeNode: ...
+        def __rfloordiv__(self, other: Any) -> OpTreeNode: ...
+        def __mod__(self, other: Any) -> OpTreeNode: ...
+        def __rmod__(self, other: Any) -> OpTreeNode: ...
+        def __pow__(self, other: Any) -> OpTreeNode: ...
+        def __rpow__(self, other: Any) -> OpTreeNode: ...
+        def __matmul__(self, other: Any) -> OpTreeNode: ...
+        def __rmatmul__(self, other: Any) -> OpTreeNode: ...
+        def __neg__(self) -> OpTreeNode: ...
+        def __abs__(self) -> OpTreeNode: ...
+        def __lt__(self, other: Any) -> OpTreeNode: ...
+        def __le__(self, other: Any) -> OpTreeNode: ...
+        def __gt__(self, other: Any) -> OpTreeNode: ...
+        def __ge__(self, other: Any) -> OpTreeNode: ...
+        def __eq__(self, other: Any) -> OpTreeNode: ...  # type: ignore[override]
+        def __ne__(self, other: Any) -> OpTreeNode: ...  # type: ignore[override]
+
+
+class Constant(Variable):
+    """A value that is part of the tree: a NumPy array, or a Python number.
+
+    An array is copied, so a later change to it does not reach the tree. A
+    Python number stays weak: it takes the dtype of what it meets.
+
+    Parameters
+    ----------
+    value : array_like
+        Of one of the dtypes in `optree.types.DTYPES`.
+    name : str, optional
+        What it is called in printed trees.
+    """
+
+    __slots__ = ("name", "origin", "spec", "value")
+
+    def __init__(self, value: Any, name: str | None = None) -> None:
+        self.name = name
+        self.origin = None
+        if type(value) in NUMBERS:
+            self.value, self.spec = value, WEAK_SPECS[type(value)]
+        else:
+            self.value = np.array(value)
+            self.value.flags.writeable = False
+            self.spec = Spec(TensorType(self.value.dtype, self.value.shape))
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the value is a Python number."""
+        return type(self.value) in NUMBERS
+
+    @property
+    def label(self) -> str:
+        if self.name:
+            return self.name
+        return str(self.value) if self.type.shape == () else f"constant{self.type.shape}"
+
+    def asnumpyarray(self) -> np.ndarray:
+        return np.array(self.value)
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        return f"Constant({self.value!r})"
+
+
+class Input(Variable):
+    """A leaf without memory: an argument that a function is given when it is called.
+
+    Parameters
+    ----------
+    type : TensorType
+        None in its shape stands for a size known at the call.
+    name : str, optional
+    """
+
+    __slots__ = ("__weakref__", "name", "origin", "spec")
+
+    def __init__(self, type: TensorType, name: str | None = None) -> None:
+        self.name = name
+        self.origin = None
+        self.spec = Spec(type)
+
+    @property
+    def label(self) -> str:
+        return self.name or f"input-{id(self):#x}"
+
+    def asnumpyarray(self) -> np.ndarray:
+        raise OperandError(f"{self.label} is an input: it has no value outside a function's call")
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        return f"Input({self.type!r}, {self.name!r})"
+
+
+def as_operand(value: Any, what: str) -> Any:
+    """What a tree holds for a value: a variable or a Python number.
+
+    NumPy scalars and arrays become constants of their own dtype.
+
+    Raises
+    ------
+    OperandError
+        If the value is of a foreign type; `what` names the op.
+    """
+    if isinstance(value, Variable):
+        return value.value if isinstance(value, Constant) and value.is_weak else value
+    if type(value) in NUMBERS:
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return Constant(value)
+    remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
+    raise OperandError(
+        f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
+        f"not {type(value).__name__} {value!r}{remedy}"
+    )
+
+
+def as_variable(operand: Any) -> Variable:
+    """The operand, with a Python number as a weak constant."""
+    return operand if isinstance(operand, Variable) else Constant(operand)
+
+
+def spec_of(operand: Any) -> Any:
+    """The operand's spec: a `Spec`, or the class of a Python number."""
+    return operand.spec if isinstance(operand, Variable) else type(operand)
+
+
+def sum_to(delta: Variable, operand: Variable) -> Variable:
+    """The delta summed over the axes along which the operand was broadcast to its shape."""
+    shape, wanted = delta.shape, operand.shape
+    lead = len(shape) - len(wanted)
+    fits = lead >= 0 and all(w in (1, s) for w, s in zip(wanted, shape[lead:], strict=True))
+    if not fits:
+        raise GradientError(f"the gradient's shape {shape} is not that of {describe(operand)}")
+    if lead:
+        delta = f.sum(delta, axis=tuple(range(lead)), keepdims=False)
+    axes = tuple(i for i, (w, s) in enumerate(zip(wanted, shape[lead:], strict=True)) if w != s)
+    return f.sum(delta, axis=axes, keepdims=True) if axes else delta
+
+
+def check_same_backend(what: str, operands: Any) -> Any:
+    """The one backend among the operands, or None.
+
+    Raises
+    ------
+    BackendError
+        If there are two.
+    """
+    found = None
+    for operand in operands:
+        backend = getattr(operand, "backend", None)
+        if backend is None or (found is not None and backend is found.backend):
+            continue
+        if found is not None:
+            raise BackendError(
+                f"{what}: {describe(found)} is of {found.backend}, {describe(operand)} of {backend}; "
+                "copy one over with be.array(x.get())"
+            )
+        found = operand
+    return None if found is None else found.backend
