@@ -54,6 +54,12 @@ class Op:
         Python's methods for it: ``("__add__", "__radd__")``.
     sample : tuple of float
         Bounds between which the op is smooth, where the tests draw values.
+    examples : tuple
+        Operands and parameters that show the op at work; the tests run every
+        promise on them. Each is ``((operand, ...), {parameter: value})``, where a
+        tuple is the shape of a floating operand drawn from `sample`, a list holds
+        an integer operand's values, and a number is itself. An elementwise op
+        needs none: its tests follow from its operands.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into.
     """
@@ -67,6 +73,7 @@ class Op:
     aliases: ClassVar[tuple[str, ...]] = ()
     operator: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     destroy_map: ClassVar[dict[int, list[int]]] = {}
     view_map: ClassVar[dict[int, list[int]]] = {}
 
