@@ -1,0 +1,53 @@
+# The commands that the README names. Everything they install goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+METADATA := setup.cfg pyproject.toml
+
+# Arguments for the demo, the tests and the benchmark: make demo ARGS="--epochs 5"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/examples.stamp ## train a network on handwritten digits
+	$(BIN)/python examples/digits.py $(ARGS)
+
+test: $(VENV)/dev.stamp ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev.stamp ## check style and types
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(VENV)/dev.stamp ## put the source into the project's style
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: $(VENV)/examples.stamp ## measure the overhead of trees and assignments
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+clean: ## delete .venv and what runs have left behind
+	rm -rf $(VENV) output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp of an environment is newer than the metadata that it was installed from.
+
+$(VENV)/%.stamp: $(VENV)/made.stamp $(METADATA)
+	@echo "Installing into $(VENV) (once; a minute or two)"
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+$(VENV)/made.stamp:
+	@command -v $(PYTHON) > /dev/null || { echo "$(PYTHON) is not installed; op-tree needs Python 3.11 or newer"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "op-tree needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1);"; \
+		echo "name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make $(VENV); on Debian and Ubuntu, install python3-venv"; \
+		rm -rf $(VENV); exit 1; }
+	@touch $@
