@@ -1,10 +1,26 @@
 """Op-tree: lazy NumPy-like expressions as trees of operations."""
 
 from optree import ops
+from optree.autodiff import Autodiff, grad
+from optree.errors import OptreeError
 from optree.node import OpTreeNode
 from optree.op import Op
 from optree.tensor import Tensor
+from optree.testing import check_grad
 from optree.types import TensorType
 from optree.variable import Constant, Input, Variable
 
-__all__ = ["Constant", "Input", "Op", "OpTreeNode", "Tensor", "TensorType", "Variable", "ops"]
+__all__ = [
+    "Autodiff",
+    "Constant",
+    "Input",
+    "Op",
+    "OpTreeNode",
+    "OptreeError",
+    "Tensor",
+    "TensorType",
+    "Variable",
+    "check_grad",
+    "grad",
+    "ops",
+]

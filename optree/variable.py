@@ -93,7 +93,8 @@ class Variable:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
 
         A delta of a shape that this operand was broadcast to is summed back
-        first, and one of another floating dtype is cast.
+        first, and one of another floating dtype is cast. An integer operand has
+        no adjoint: its delta is dropped.
 
         Raises
         ------
@@ -103,9 +104,11 @@ class Variable:
         """
         if not isinstance(delta, Variable) or delta.dtype.kind != "f":
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
+        if self.dtype.kind != "f":
+            return
         if delta.shape != self.shape:
             delta = sum_to(delta, self)
-        if self.dtype.kind == "f" and delta.dtype != self.dtype:
+        if delta.dtype != self.dtype:
             delta = delta.astype(self.dtype)
         earlier = adjoints.get(self)
         adjoints[self] = delta if earlier is None else earlier + delta
