@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from backends.backend import Backend
 from backends.cpu import CPUBackend
+from backends.gpu import gpu_backend
+from optree.errors import BackendError, names
+
+BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": gpu_backend}
 
 
 def gen_backend(
@@ -19,7 +24,41 @@ def gen_backend(
     device_id: int = 0,
     compat_mode: str | None = None,
 ) -> Backend:
-    return CPUBackend(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode)
+    """A new backend. Those made before stay usable.
+
+    Parameters
+    ----------
+    backend : str
+        ``'cpu'`` or ``'gpu'``.
+    rng_seed : int, optional
+        Makes its random numbers the same in every run.
+    datatype : dtype
+        The floating dtype of new tensors that are given none.
+    batch_size : int
+        The last axis of buffers from `Backend.iobuf`.
+    stochastic_round : bool
+        Whether values assigned to float16 tensors are rounded up or down by chance.
+    device_id : int
+        Which GPU; the CPU backend has one device, 0.
+    compat_mode : str, optional
+        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (axes
+        are kept) and gradients of ties (each in full).
+
+    Raises
+    ------
+    BackendError
+        If there is no such backend or mode, or this machine lacks something for it.
+
+    Examples
+    --------
+    >>> be = gen_backend("cpu", rng_seed=0)
+    >>> (be.ones(3) + 1).asnumpyarray()
+    array([2., 2., 2.], dtype=float32)
+    """
+    make = BACKENDS.get(backend) if isinstance(backend, str) else None
+    if make is None:
+        raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+    return make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode)
 
 
-__all__ = ["Backend", "gen_backend"]
+__all__ = ["BACKENDS", "Backend", "gen_backend"]

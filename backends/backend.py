@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import BackendError, OperandError, names
+from optree.errors import BackendError, NumberOverflowError, OperandError, names
 from optree.node import OpTreeNode, signature
 from optree.registry import FUNCTIONS, f
 from optree.tensor import Tensor
-from optree.types import NUMBERS, TensorType, as_dtype
+from optree.types import NUMBERS, as_dtype
 from optree.variable import Variable, check_same_backend
 
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
 
-COMPAT_MODES = (None, "neon", "caffe")
+COMPAT_MODES = (None, "neon")
 
 
 class Backend:
@@ -53,8 +53,12 @@ class Backend:
         device_id: int = 0,
         compat_mode: str | None = None,
     ) -> None:
+        if compat_mode == "caffe":
+            raise BackendError("compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet")
         if compat_mode not in COMPAT_MODES:
             raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
+        if not isinstance(batch_size, int | np.integer) or batch_size < 0:
+            raise BackendError(f"batch_size is an integer of 0 or more, not {batch_size!r}")
         self.datatype = as_dtype(datatype)
         if self.datatype.kind != "f":
             raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
@@ -265,14 +269,9 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
 
 def _check_fits(values: Any, array: np.ndarray, dtype: np.dtype) -> None:
     """Refuse Python integers that an integer dtype cannot hold."""
-    from optree.errors import NumberOverflowError
-
     if dtype.kind not in "iu" or isinstance(values, np.ndarray) or array.dtype.kind not in "iuO" or not array.size:
         return
     limits = np.iinfo(dtype)
     low, high = array.min(), array.max()
     if low < limits.min or high > limits.max:
         raise NumberOverflowError(f"array: {low if low < limits.min else high} does not fit {dtype}")
-
-
-TensorType  # noqa: B018
