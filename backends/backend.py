@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.randomness import RandomMethods
 from optree.errors import BackendError, NumberOverflowError, OperandError, names
 from optree.node import OpTreeNode, signature
 from optree.registry import FUNCTIONS, f
@@ -20,7 +21,7 @@ PLANS = 4096
 COMPAT_MODES = (None, "neon")
 
 
-class Backend:
+class Backend(RandomMethods):
     """A home for tensors, with NumPy's functions as functions that build trees.
 
     Every op and every function composed of ops is a method: ``be.tanh(x)``,
@@ -111,7 +112,7 @@ class Backend:
         return target
 
     def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
-        check_same_backend("execute", [tree, self._probe])
+        check_same_backend("execute", [tree, self.rng_state])
         plan = self.compile(tree)
         self.compiles += 1
         if len(self.plans) >= PLANS:
@@ -225,13 +226,6 @@ class Backend:
 
     def _dtype(self, dtype: Any) -> np.dtype:
         return self.datatype if dtype is None else as_dtype(dtype)
-
-    # Random state: RANDOM-PLACEHOLDER
-
-    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
-        self.rng = np.random.RandomState(seed)
-        self._probe = Tensor(self, self.from_host(np.zeros(2, np.uint64)), "rng_state")
-        return self.rng
 
     # Functions
 

@@ -1,1 +1,131 @@
-"""."""
+"""Random ops: numbers drawn by counter from a backend's random state.
+
+The state is a uint64 tensor ``[seed, counter]``, the first operand. An op that
+runs takes the counter blocks that it needs (`optree.philox`) and advances the
+counter past them, in place: the same tree, run again, gives fresh numbers, and
+two draws in one tree differ. `destroy_map` says so, and keeps draws apart and
+in the order in which post-order meets them; one node that stands in several
+places is drawn once.
+
+The shape is that of an operand whose values do not matter, so that it may be
+known only when a function is called, and a plan serves every size. Backends'
+methods (`backends.randomness`) give the state, and take a shape in its place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree import philox
+from optree.errors import DTypeError, OperandError
+from optree.traits import OrphanOperator
+from optree.types import Shape, TensorType, as_dtype, promote
+
+#: What a random state's type is.
+STATE = TensorType("uint64", (2,))
+
+FLOAT64 = np.dtype("float64")
+
+_lock = threading.Lock()
+
+
+def take_blocks(state: np.ndarray, blocks: int) -> tuple[int, int]:
+    """The seed and counter at which a draw of so many blocks begins; the state is advanced past them."""
+    with _lock:  # two threads never get the same blocks
+        seed, counter = int(state[0]), int(state[1])
+        state[1] = (counter + blocks) & 0xFFFFFFFFFFFFFFFF
+    return seed, counter
+
+
+class RandomOperator(OrphanOperator):
+    """An op that draws from a random state, its first operand, and has its second's shape.
+
+    It overwrites the state, so it is no function of its operands' values alone:
+    that a `destroy_map` is not empty says so.
+
+    Attributes
+    ----------
+    dtype : dtype
+        The value's, a floating one; None for the second operand's.
+    """
+
+    __props__ = ("dtype",)
+    destroy_map = {0: [0]}
+
+    dtype: Any = None
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
+        if types[0] is not STATE:
+            raise OperandError(f"{self.name}: the first operand is a backend's be.rng_state, not one of {types[0]}")
+        dtype = as_dtype(types[1].dtype if self.dtype is None else self.dtype)
+        if dtype not in philox.ELEMENTS_PER_BLOCK:
+            raise DTypeError(f"{self.name}: random numbers are float16, float32 or float64, not {dtype}; give dtype=")
+        return self.make(dtype=dtype)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[1]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return STATE.dtype, promote(dtypes[1]), self.dtype
+
+
+class Rand(RandomOperator):
+    """Numbers of [0, 1), uniformly distributed, of an operand's shape."""
+
+    name = "rand"
+    operands = ("state", "like")
+
+    def value(self, state: Any, like: Any) -> Any:
+        return _draw(philox.uniform, state, np.shape(like), self.dtype)
+
+
+class StandardNormal(RandomOperator):
+    """Numbers of the normal distribution of mean 0 and standard deviation 1, of an operand's shape."""
+
+    name = "standard_normal"
+    operands = ("state", "like")
+
+    def value(self, state: Any, like: Any) -> Any:
+        return _draw(philox.normal, state, np.shape(like), self.dtype)
+
+
+class StochasticCast(RandomOperator):
+    """The second operand in another floating dtype, rounded up or down by chance.
+
+    The nearer neighbour is the more probable, so that the expected value is the
+    operand's. What the dtype holds exactly stays, as infinities and nans do. A
+    value between the greatest finite number and the power of two beyond it may
+    round to infinity. The derivative is that of a cast.
+    """
+
+    name = "stochastic_cast"
+    operands = ("state", "x")
+    dtype = np.dtype("float16")
+
+    def value(self, state: Any, x: Any) -> Any:
+        exact = np.asarray(x, FLOAT64)
+        return round_by_chance(exact, _draw(philox.uniform, state, exact.shape, FLOAT64), self.dtype)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, delta]
+
+
+def _draw(distribution: Any, state: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = int(np.prod(shape, dtype=np.int64))
+    return distribution(*take_blocks(state, philox.count_blocks(size, dtype)), shape, dtype)
+
+
+def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Float64 values in a dtype, away from zero where `chance`, of [0, 1), is below the part left over."""
+    magnitude = np.abs(x)
+    nearest = magnitude.astype(dtype)
+    down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
+    # The gap above is a power of two, so that the part is exact.
+    gap = np.spacing(down).astype(FLOAT64)
+    part = (magnitude - down) / gap
+    return np.copysign(np.where(chance < part, down + gap, down), x).astype(dtype)

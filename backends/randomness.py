@@ -1,0 +1,285 @@
+"""The part of a backend that draws random numbers."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any
+
+import numpy as np
+
+from optree.errors import OperandError, OptreeError, ShapeError, describe
+from optree.registry import f
+from optree.tensor import Tensor
+from optree.types import as_dtype, promote
+from optree.variable import Constant, Variable
+
+
+class ParameterError(OptreeError, ValueError):
+    """A number outside the range that a parameter has."""
+
+
+class RandomMethods:
+    """Random numbers as trees, and the two random states of a backend.
+
+    Draws in trees come from `rng_state`, by counter: element `i` of a draw
+    depends on the seed, on how much has been drawn before it, and on `i`
+    (`optree.philox`). Draws on the host, by the user, come from `rng`.
+
+    A tree draws when it runs, and again each time it runs. What is to be drawn
+    once and used in several assignments is assigned to a tensor first; within
+    one assignment or function, a tree that stands in several places is drawn once.
+
+    A shape may be given as any operand: that operand's shape and, where it is
+    floating and no dtype is given, its dtype are meant, even if they are known
+    only when a function is called.
+
+    Attributes
+    ----------
+    rng : numpy.random.RandomState
+    rng_state : Tensor
+        uint64, ``[seed, counter]``; each draw advances the counter when it runs.
+    """
+
+    datatype: np.dtype
+    rng: np.random.RandomState
+    rng_state: Tensor
+    _rng_start: dict[str, Any]
+
+    # The states
+
+    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
+        """Seed both states, with fresh entropy where there is no seed; returns `rng`.
+
+        Raises
+        ------
+        ParameterError, OperandError
+            If the seed is no integer of 32 bits.
+        """
+        if seed is not None:
+            seed = _as_seed(seed)
+        if not hasattr(self, "rng"):
+            self.rng = np.random.RandomState(0)
+            self.rng_state = Tensor(self, self._from_host([0, 0]), "rng_state")
+        self.rng.seed(seed)
+        self._write_rng_state([secrets.randbits(64) if seed is None else seed, 0])
+        self._rng_start = self.rng_get_state()
+        return self.rng
+
+    def rng_reset(self) -> None:
+        """Go back to where the last `gen_rng` left both states."""
+        self.rng_set_state(self._rng_start)
+
+    def rng_get_state(self) -> dict[str, Any]:
+        """Both states as plain data, to keep and to give to `rng_set_state`."""
+        return {"rng": self.rng.get_state(), "rng_state": self.rng_state.get()}
+
+    def rng_set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `rng_get_state` gave.
+
+        Raises
+        ------
+        OperandError
+            If it is something else; nothing has changed then.
+        """
+        if not isinstance(state, dict) or state.keys() != {"rng", "rng_state"}:
+            raise OperandError(
+                f"rng_set_state takes what rng_get_state gave, a dict of 'rng' and 'rng_state', not {state!r:.80}"
+            )
+        counter = np.asarray(state["rng_state"])
+        if counter.shape != (2,) or counter.dtype.kind not in "iu" or (counter < 0).any():
+            raise OperandError(f"rng_set_state: 'rng_state' is [seed, counter], not {state['rng_state']!r:.80}")
+        try:
+            np.random.RandomState(0).set_state(state["rng"])
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise OperandError(f"rng_set_state: 'rng' is no state of numpy.random.RandomState: {error}") from error
+        self.rng.set_state(state["rng"])
+        self._write_rng_state(counter)
+
+    def _from_host(self, values: Any) -> Any:
+        return self.from_host(np.array(values, np.uint64))  # type: ignore[attr-defined]
+
+    def _write_rng_state(self, values: Any) -> None:
+        # In place, for trees that were built before hold this very tensor.
+        self.rng_state.array[...] = self._from_host(values)
+
+    # Draws
+
+    def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of [0, 1), each multiple of 2**-24 as probable (float16: 2**-11, float64: 2**-53).
+
+        Parameters
+        ----------
+        shape : int, tuple of int, or operand
+            That of `out` where it is left out.
+        dtype : dtype, optional
+            A floating one; by default the operand's whose shape is taken, or the backend's `datatype`.
+        out : Tensor, optional
+            Where to write the numbers, at once; it is then what is returned.
+        """
+        return self._finish(self._draw("rand", shape, dtype, out), out)
+
+    def uniform(
+        self, low: Any = 0.0, high: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+    ) -> Any:
+        """Numbers from `low` up to `high`, which may be operands; `size` may then be left out.
+
+        The product with the width is rounded, so that `high` itself may come
+        out where it is rounded up to.
+        """
+        low, high = _as_number(low, "uniform: low"), _as_number(high, "uniform: high")
+        if isinstance(low, float) and isinstance(high, float) and low > high:
+            raise ParameterError(f"uniform: low {low} is above high {high}")
+        numbers = self._draw("rand", size, dtype, out, low, high)
+        if not (isinstance(low, float) and isinstance(high, float) and (low, high) == (0.0, 1.0)):
+            numbers = _scaled("uniform", numbers, low, high - low)
+        return self._finish(numbers, out)
+
+    def standard_normal(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of the normal distribution of mean 0 and deviation 1; the parameters are `rand`'s."""
+        return self._finish(self._draw("standard_normal", shape, dtype, out), out)
+
+    def normal(
+        self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+    ) -> Any:
+        """Numbers of the normal distribution of mean `loc` and standard deviation `scale`.
+
+        Both may be operands, which derivatives then reach; `size` may then be left out.
+        """
+        loc, scale = _as_number(loc, "normal: loc"), _as_number(scale, "normal: scale")
+        if isinstance(scale, float) and scale < 0:
+            raise ParameterError(f"normal: a standard deviation is 0 or more, not {scale}")
+        numbers = self._draw("standard_normal", size, dtype, out, loc, scale)
+        if not (isinstance(loc, float) and isinstance(scale, float) and (loc, scale) == (0.0, 1.0)):
+            numbers = _scaled("normal", numbers, loc, scale)
+        return self._finish(numbers, out)
+
+    def fill_normal(self, ary: Tensor, mean: Any = 0.0, stdv: Any = 1.0) -> Tensor:
+        """Fill a tensor with normally distributed numbers, at once; returns it (neon's name)."""
+        return self.normal(mean, stdv, out=ary)
+
+    def make_binary_mask(self, out: Tensor, keepthresh: Any = 0.5) -> Tensor:
+        """Fill a tensor with ones, by chance as many as `keepthresh` says, and zeros; returns it (neon's name)."""
+        return self._finish(self._draw("rand", out, np.float32, None) < _as_chance(keepthresh, "keepthresh"), out)
+
+    def dropout_mask(self, shape: Any, keep: Any = 0.5, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Zeros and, with probability `keep`, ``1 / keep``: x * mask has the expected value x.
+
+        Parameters
+        ----------
+        shape : int, tuple of int, or operand
+            Such as the very operand that is masked: ``x * be.dropout_mask(x, 0.8)``.
+        keep : number of (0, 1], or operand
+        dtype, out
+            As for `rand`.
+        """
+        keep = _as_chance(keep, "keep")
+        like = self._like(shape, out)
+        wanted = self._draw_dtype(dtype, like)
+        kept = f.cast(f.rand(self.rng_state, like, dtype=np.dtype(np.float32)) < keep, wanted)
+        return self._finish(_in_dtype(kept * (1.0 / keep), wanted), out)
+
+    def binarize(self, x: Any, out: Tensor | None = None, stochastic: bool = True) -> Any:
+        """Each element as 1 or -1.
+
+        By chance, 1 with the probability (x + 1) / 2, which is 0 below -1 and 1
+        above 1; with ``stochastic=False``, 1 from 0 on. A nan becomes -1. The
+        derivative is zero, as that of every step is.
+        """
+        operand = x if isinstance(x, Variable) else self.array(x, getattr(x, "dtype", None))  # type: ignore[attr-defined]
+        wanted = self._draw_dtype(None, operand)
+        if stochastic:
+            drawn = np.dtype(np.float64 if operand.dtype == np.float64 else np.float32)
+            numbers = f.rand(self.rng_state, operand, dtype=drawn)
+            is_one = numbers < _in_dtype(operand, drawn) * 0.5 + 0.5
+        else:
+            is_one = operand >= 0
+        return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
+
+    def stochastic_cast(self, x: Any, dtype: Any = np.float16, out: Tensor | None = None) -> Any:
+        """Values in a lower precision, each rounded up or down by chance, the nearer the more probable."""
+        return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype)), out)
+
+    # How they are made
+
+    def _draw(self, op: str, shape: Any, dtype: Any, out: Tensor | None, *parameters: Any) -> Any:
+        """Standard numbers of a shape, or of the shape that the parameters have together."""
+        operands = [p for p in parameters if isinstance(p, Variable)]
+        if shape is None and out is None and operands:
+            # The sum is there for its shape alone.
+            shape = f.add(*operands) if len({p.shape for p in operands}) > 1 else operands[0]
+        like = self._like(shape, out)
+        return getattr(f, op)(self.rng_state, like, dtype=self._draw_dtype(dtype, *(operands or [like])))
+
+    def _like(self, shape: Any, out: Tensor | None) -> Variable:
+        """An operand of a shape: the one given, or a tensor that has no memory but for one element.
+
+        It is a leaf, and so the plan of a tree serves every size.
+        """
+        shape = out if shape is None else shape
+        if shape is None:
+            raise OperandError("a random draw needs a shape or an operand of its shape; the shape () is one number")
+        if isinstance(shape, Variable):
+            return shape
+        sizes = self._shape(shape)  # type: ignore[attr-defined]
+        element = self.from_host(np.zeros((), bool))  # type: ignore[attr-defined]
+        return Tensor(self, np.broadcast_to(element, sizes), f"shape{sizes}")
+
+    def _draw_dtype(self, dtype: Any, *operands: Variable) -> np.dtype:
+        """The dtype asked for, or else that of the floating operands, or else the backend's."""
+        if dtype is not None:
+            return as_dtype(dtype)
+        floating = [operand.dtype for operand in operands if operand.dtype.kind == "f"]
+        return promote(*floating) if floating else self.datatype
+
+    def _finish(self, tree: Any, out: Tensor | None) -> Any:
+        if out is None:
+            return tree
+        out[...] = tree
+        return out
+
+
+def _as_seed(seed: Any) -> int:
+    if not hasattr(seed, "__index__"):
+        raise OperandError(f"a seed is an integer or None, not {seed!r}")
+    number = int(seed.__index__())
+    if not 0 <= number < 2**32:
+        raise ParameterError(f"a seed is from 0 to {2**32 - 1}, not {number}")
+    return number
+
+
+def _as_number(value: Any, what: str) -> Any:
+    """An operand as it is, or a finite number as a Python float, which is weak."""
+    if isinstance(value, Variable):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim:
+        return Constant(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise OperandError(f"{what} is a number or an operand, not {value!r:.80}") from None
+    if not math.isfinite(number):
+        raise ParameterError(f"{what} is finite, not {number}")
+    return number
+
+
+def _as_chance(value: Any, what: str) -> Any:
+    """A probability above 0, or an operand of them."""
+    chance = _as_number(value, what)
+    if isinstance(chance, float) and not 0 < chance <= 1:
+        raise ParameterError(f"{what} is a probability above 0 and up to 1, not {chance}")
+    return chance
+
+
+def _scaled(what: str, numbers: Variable, offset: Any, factor: Any) -> Any:
+    tree = numbers * factor + offset
+    if tree.shape != numbers.shape:
+        raise ShapeError(
+            f"{what}: parameters of {describe(offset)} and {describe(factor)} do not broadcast to the shape "
+            f"{numbers.shape} that is drawn; leave size out to draw one number for each of them"
+        )
+    return _in_dtype(tree, numbers.dtype)
+
+
+def _in_dtype(tree: Any, dtype: np.dtype) -> Any:
+    return tree if tree.dtype == dtype else tree.astype(dtype)
