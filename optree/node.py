@@ -8,11 +8,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from optree.errors import BackendError, OperandError, Origin, UnknownOpError, caller_origin, names
+from optree.numpy_protocol import write_out
 from optree.registry import OPS
+from optree.types import NUMBERS
 from optree.variable import Variable
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
+
+#: What stands in a tree without a type of its own.
+_PLAIN = frozenset((*NUMBERS, type(None)))
 
 
 class OpDict(dict):
@@ -63,8 +68,8 @@ ARGS = OpDict({"op": "args"}, None, None, object())
 class OpTreeNode(Variable, tuple):
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
-    Making one directly checks nothing; `build` checks the operands and infers
-    the shape and dtype. An operand is a node, a tensor, an input, a constant,
+    Making one directly checks nothing and takes the shape that the dict says, if
+    it says one; `build` checks the operands and infers the shape and dtype. An operand is a node, a tensor, an input, a constant,
     a Python number, or None. Operands beyond two hang in a chain of ``args``
     nodes on the right, so every tree is binary. A subtree that stands in
     several places is one object.
@@ -81,12 +86,11 @@ class OpTreeNode(Variable, tuple):
     """
 
     origin: Origin | None
+    _signature: tuple[tuple[Any, ...], list[Any]] | None = None
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):
-            name = op_dict.get("op")
-            operands = operands_of((op_dict, left, right))
-            op_dict = ARGS if name == "args" else find_op(name).unchecked_op_dict(op_dict, operands)
+            op_dict = _unchecked(op_dict, left, right)
         node = tuple.__new__(cls, (op_dict, left, right))
         node.spec = op_dict.spec
         node.origin = caller_origin()
@@ -121,12 +125,8 @@ class OpTreeNode(Variable, tuple):
         >>> OpTreeNode.build("sum", x, axis=1)
         ({'shape': (2, 1), 'op': 'sum', 'axis': 1, 'keepdims': True}, x, None)
         """
-        operands = operands_of((op, left, right))
-        node = find_op(op).make(**props)(*operands)
-        if out is None:
-            return node
-        out[...] = node
-        return out
+        node = find_op(op).make(**props)(*operands_of((op, left, right)))
+        return node if out is None else write_out(node, out)
 
     def execute(self) -> Any:
         """Run the tree: an assignment returns its target, any other tree a new tensor.
@@ -281,8 +281,15 @@ class OpTreeNode(Variable, tuple):
 
     __repr__ = __str__
 
+    def __copy__(self) -> OpTreeNode:
+        return self  # it cannot change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a flat list, which a chain of any depth and a shared subtree come through.
+        return OpTreeNode.from_stack, (self.traverse(),)
+
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int):
+        if hasattr(index, "__index__") and not isinstance(index, Variable):
             return tuple.__getitem__(self, index)
         raise TypeError(
             f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {index!r}; "
@@ -321,6 +328,16 @@ def find_op(name: Any) -> Any:
         raise UnknownOpError(f"there is no op {name!r}; there are {names(OPS)}") from None
 
 
+def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
+    """The op_dict of a user's own dict."""
+    name = entries.get("op")
+    if name == "args":
+        return ARGS
+    if "shape" not in entries:
+        entries = {"shape": _from_dict(entries, left, right).shape, **entries}
+    return find_op(name).unchecked_op_dict(entries, operands_of((entries, left, right)))
+
+
 def operands_of(node: Any) -> list[Any]:
     """The operands of a node, those in its chain of ``args`` nodes too."""
     left, right = tuple.__getitem__(node, 1), tuple.__getitem__(node, 2)
@@ -357,8 +374,10 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
 
     The key lists the tree in pre-order: a node by its op's token, a tensor or
     constant by its spec's, a number by its class, and whatever was met before
-    by the place where it was.
+    by the place where it was. A node remembers them, for a tree that runs again.
     """
+    if root._signature is not None:
+        return root._signature
     key: list[Any] = []
     leaves: list[Any] = []
     places: dict[int, int] = {}
@@ -366,32 +385,25 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
     add, pop, push = key.append, pending.pop, pending.append
     while pending:
         entry = pop()
-        if type(entry) is OpTreeNode:
-            place = places.setdefault(id(entry), len(key))
-            if place != len(key):
-                add(place)
-                continue
-            op_dict, left, right = tuple.__iter__(entry)
+        kind = entry.__class__
+        if kind in _PLAIN:
+            add(kind)
+            if entry is not None:
+                leaves.append(entry)
+            continue
+        place = places.setdefault(id(entry), len(key))
+        if place != len(key):
+            add(place)
+        elif kind is OpTreeNode:
+            op_dict, left, right = entry
             add(op_dict.token)
-            if right is not None:
-                push(right)
-            else:
-                add(None)
-            if left is not None:
-                push(left)
-            else:
-                add(None)
-        elif isinstance(entry, Variable):
-            place = places.setdefault(id(entry), len(key))
-            if place != len(key):
-                add(place)
-                continue
+            push(right)
+            push(left)
+        else:
             add(entry.spec.token)
             leaves.append(entry)
-        else:
-            add(entry.__class__)
-            leaves.append(entry)
-    return tuple(key), leaves
+    root._signature = tuple(key), leaves
+    return root._signature
 
 
 def _head(node: OpTreeNode) -> str:
@@ -431,7 +443,7 @@ def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callabl
 
 def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
     """The node of an op_dict, with the operands that it takes off the stack."""
-    count = 2 if op_dict["op"] == "args" else find_op(op_dict["op"]).children()
+    count = 2 if op_dict["op"] == "args" else _op_of(op_dict).children()
     if len(values) < count:
         raise OperandError(f"{op_dict['op']} takes {count} operands off the stack, which holds {len(values)}")
     operands = values[len(values) - count :]
@@ -442,8 +454,12 @@ def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
 def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> Any:
     if op_dict["op"] == "args":
         return OpTreeNode(op_dict, left, right)
-    op = find_op(op_dict["op"])
-    props = {key: value for key, value in op_dict.items() if key in op.prop_names()}
-    return OpTreeNode.build(op_dict["op"], left, right, **props)
+    op = _op_of(op_dict)
+    if op is not getattr(op_dict, "op", None):
+        op = op.make(**{key: value for key, value in op_dict.items() if key in op.prop_names()})
+    return op(*operands_of((op_dict, left, right)))
 
 
+def _op_of(op_dict: dict[str, Any]) -> Any:
+    """The op of a node's own first element, or the op class that a user's dict names."""
+    return op_dict.op if isinstance(op_dict, OpDict) else find_op(op_dict["op"])

@@ -1,89 +1,110 @@
 """NumPy's functions and ufuncs on op-tree operands: they build trees.
 
 The arguments mean what NumPy says they mean (a reduction drops its axis unless
-``keepdims=True``); one that op-tree has no equal for is refused by name.
+``keepdims=True``), and those left out have NumPy's defaults; one that op-tree
+has no equal for is refused by name.
 NEP 13 (``__array_ufunc__``) and NEP 18 (``__array_function__``) describe the protocols.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from optree.registry import NUMPY_FUNCTIONS
+from optree.registry import NUMPY_FUNCTIONS, f
+
+#: The ufuncs whose ``reduce`` is a NumPy function of its own.
+REDUCTIONS = {
+    np.add: np.sum,
+    np.multiply: np.prod,
+    np.maximum: np.max,
+    np.minimum: np.min,
+    np.logical_and: np.all,
+    np.logical_or: np.any,
+}
+
+#: NumPy's names for parameters that go by another here.
+RENAMED = {"shape": "newshape"}
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tree of a ufunc's call or of its ``reduce``."""
+    """The tree of a ufunc's call or of its ``reduce``; with ``out``, that tensor, written."""
     out = kwargs.pop("out", (None,))[0]
-    if method == "reduce":
-        ours = _reduction_of(ufunc)
-        kwargs.setdefault("axis", 0)
-        kwargs.setdefault("keepdims", False)
-        _refuse(f"np.{ufunc.__name__}.reduce", kwargs, {"axis", "keepdims"})
-    elif method == "__call__" and ufunc in NUMPY_FUNCTIONS:
-        ours = NUMPY_FUNCTIONS[ufunc]
-        _refuse(f"np.{ufunc.__name__}", kwargs, set())
-    else:
+    if method == "reduce" and ufunc in REDUCTIONS:
+        return call_function(REDUCTIONS[ufunc], inputs, {"axis": 0, "out": out, **kwargs})
+    ours = NUMPY_FUNCTIONS.get(ufunc)
+    if method != "__call__" or ours is None:
         return NotImplemented
-    return ours(*inputs, **kwargs) if out is None else _write(ours(*inputs, **kwargs), out)
+    if kwargs:
+        raise _refusal(ufunc, kwargs)
+    return write_out(ours(*inputs), out)
 
 
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tree of a NumPy function's call."""
+    """The tree of a NumPy function's call; with ``out``, that tensor, written."""
     ours = NUMPY_FUNCTIONS.get(func)
     if ours is None:
         return NotImplemented
-    name = f"np.{func.__name__}"
-    parameters = inspect.signature(ours).parameters
-    operands = [p for p in parameters.values() if p.kind is not p.KEYWORD_ONLY and p.default is p.empty]
-    arguments = _bind(func, args, kwargs)
-    given = [arguments.pop(next(iter(arguments))) for _ in operands if arguments]
-    arguments = {key: value for key, value in arguments.items() if value is not None and value is not np._NoValue}
-    out = arguments.pop("out", None)
-    dtype = arguments.pop("dtype", None)
-    _refuse(name, arguments, set(parameters))
-    if "keepdims" in parameters:
-        arguments.setdefault("keepdims", False)
-    tree = ours(*given, **arguments)
-    if dtype is not None:
-        tree = tree.astype(dtype)
-    return tree if out is None else _write(tree, out)
-
-
-def _bind(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by the names that NumPy gives them, in its order."""
-    try:
-        return dict(inspect.signature(func).bind(*args, **kwargs).arguments)
-    except ValueError:  # a C function that does not say its signature
-        return {**{f"argument {i}": arg for i, arg in enumerate(args)}, **kwargs}
-
-
-def _reduction_of(ufunc: np.ufunc) -> Callable[..., Any]:
-    reductions = {
-        np.add: np.sum,
-        np.multiply: np.prod,
-        np.maximum: np.max,
-        np.minimum: np.min,
-        np.logical_and: np.all,
-        np.logical_or: np.any,
-    }
-    if ufunc not in reductions:
-        raise TypeError(f"np.{ufunc.__name__}.reduce has no equal among op-tree's reductions")
-    return NUMPY_FUNCTIONS[reductions[ufunc]]
-
-
-def _refuse(name: str, given: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(given) - known)
+    mine = inspect.signature(ours).parameters
+    given, defaults = _bind(func, args, kwargs, list(mine))
+    required = [p for p in mine.values() if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+    operands = [given.pop(next(iter(given))) for _ in required if given]
+    out, dtype = given.pop("out", None), given.pop("dtype", None)
+    options = {name: value for name, value in defaults.items() if name in mine and value is not inspect.Parameter.empty}
+    unknown = {}
+    for name, value in given.items():
+        place = name if name in mine else RENAMED.get(name)
+        if place in mine:
+            options[place] = value
+        elif value is not None and value is not np._NoValue and value is not defaults.get(name):
+            unknown[name] = value
     if unknown:
-        raise TypeError(f"{name} on op-tree operands does not take {', '.join(unknown)}")
+        raise _refusal(func, unknown)
+    options = {name: value for name, value in options.items() if value is not np._NoValue}
+    if "keepdims" in mine:
+        options.setdefault("keepdims", False)
+    if dtype is not None and hasattr(operands[0], "astype"):  # summed in that dtype, not rounded to it after
+        operands[0] = f.cast(operands[0], np.dtype(dtype))
+    tree = ours(*operands, **options)
+    return write_out(tree if dtype is None else tree.astype(dtype), out)
 
 
-def _write(tree: Any, out: Any) -> Any:
+def write_out(tree: Any, out: Any) -> Any:
+    """The tree; or, where `out` is a tensor, the tensor with the tree's value.
+
+    Raises
+    ------
+    TypeError
+        If `out` is neither a tensor nor None.
+    """
+    if out is None:
+        return tree
     if not hasattr(out, "copy_from"):
-        raise TypeError(f"out must be a tensor when an operand is one, not {type(out).__name__}")
+        raise TypeError(
+            f"out is a tensor where an operand is one, not {type(out).__name__}; for an array, take x.asnumpyarray()"
+        )
     out[...] = tree
     return out
+
+
+def _bind(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The arguments by NumPy's names in NumPy's order, and NumPy's defaults for those left out."""
+    try:
+        signature = inspect.signature(func)
+    except ValueError:  # a C function that does not say its signature: those here have our order
+        return {**dict(zip(mine, args, strict=False)), **kwargs}, {}
+    given = dict(signature.bind(*args, **kwargs).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+    return given, {name: p.default for name, p in signature.parameters.items()}
+
+
+def _refusal(func: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:
+    names = ", ".join(sorted(given))
+    return TypeError(f"np.{func.__name__} on op-tree operands does not take {names}")

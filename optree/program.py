@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from optree.node import OpTreeNode, operands_of
+from optree.node import ARGS, OpTreeNode, operands_of
 from optree.types import TensorType
-from optree.variable import Variable
+from optree.variable import Input, Variable, as_variable
 
 
 class Instruction(NamedTuple):
@@ -20,7 +20,9 @@ class Instruction(NamedTuple):
     inputs : tuple of int
         The numbers of the values that it takes.
     node : OpTreeNode
-        The node that it came from: its type, and the line that made it.
+        What it computes: the op, the types, and the line that made it. Its
+        operands are inputs of the same types, so a plan keeps no tensor alive.
+        Sizes are those of the tree that was flattened; a plan serves others too.
     """
 
     op: Any
@@ -130,7 +132,18 @@ class _Builder:
         number = self.merged.get(key)
         if number is None:
             number = ~len(self.instructions)
-            self.instructions.append(Instruction(node.op, inputs, node))
+            self.instructions.append(Instruction(node.op, inputs, _outline(node)))
             if not node.op.destroy_map:
                 self.merged[key] = number
         return number
+
+
+def _outline(node: OpTreeNode) -> OpTreeNode:
+    """The node with inputs of the same types in the place of its operands."""
+    stand_ins: list[Any] = [Input(as_variable(operand).type) for operand in operands_of(node)]
+    left, right = (*stand_ins[:1], None)[0], (None, *stand_ins[1:])[-1]
+    for operand in reversed(stand_ins[1:-1]):
+        right = OpTreeNode(ARGS, operand, right)
+    outline = OpTreeNode(node[0], left, right)
+    outline.origin = node.origin
+    return outline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from optree import index as indices
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType
-from optree.variable import Constant, Variable
+from optree.variable import Constant, Variable, one_or_many
 
 
 class Tensor(Variable):
@@ -135,6 +135,18 @@ class Tensor(Variable):
         """A new tensor with the same values, in C order."""
         return self.backend.adopt(self.array.copy(order="C"), name)
 
+    def __copy__(self) -> Tensor:
+        return self.copy(self.name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.copy(self.name)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.label} is memory on {self.backend} and does not pickle; "
+            "pickle x.get(), and make a tensor of it with be.array"
+        )
+
     def copy_from(self, source: Any) -> Tensor:
         """Copy a tensor, array or tree of this shape into it; returns the tensor."""
         if isinstance(source, Tensor) and source.backend is not self.backend:
@@ -161,8 +173,7 @@ class Tensor(Variable):
         AxisError
             If `axes` is not a permutation of the tensor's axes.
         """
-        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        return self._view(OPS["transpose"].make(axes=order).bind([self.type], self.backend))
+        return self._view(OPS["transpose"].make(axes=one_or_many(axes)).bind([self.type], self.backend))
 
     def reshape(self, *shape: Any) -> Tensor:
         """A view of another shape with as many elements; one size may be -1.
@@ -173,8 +184,7 @@ class Tensor(Variable):
             If the number of elements differs, or the memory cannot be viewed so:
             ``be.reshape(x, shape)`` is a tree that copies then.
         """
-        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        op = OPS["reshape"].make(newshape=wanted).bind([self.type], self.backend)
+        op = OPS["reshape"].make(newshape=one_or_many(shape) or ()).bind([self.type], self.backend)
         array = op.value(self.array)
         if self.size and not np.shares_memory(array, self.array):
             raise ShapeError(

@@ -82,8 +82,7 @@ class Variable:
         AxisError
             If `axes` is not a permutation of the operand's axes.
         """
-        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        return f.transpose(self, order)
+        return f.transpose(self, one_or_many(axes))
 
     def astype(self, dtype: Any) -> OpTreeNode:
         """A tree of the operand's values in another dtype."""
@@ -202,6 +201,9 @@ class Constant(Variable):
     def asnumpyarray(self) -> np.ndarray:
         return np.array(self.value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, (self.value, self.name)
+
     def __str__(self) -> str:
         return self.label
 
@@ -233,11 +235,21 @@ class Input(Variable):
     def asnumpyarray(self) -> np.ndarray:
         raise OperandError(f"{self.label} is an input: it has no value outside a function's call")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Input, (self.type, self.name)
+
     def __str__(self) -> str:
         return self.label
 
     def __repr__(self) -> str:
         return f"Input({self.type!r}, {self.name!r})"
+
+
+def one_or_many(arguments: tuple[Any, ...]) -> Any:
+    """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
+    if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
+        return arguments[0]
+    return arguments or None
 
 
 def as_operand(value: Any, what: str) -> Any:
