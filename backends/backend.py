@@ -100,10 +100,16 @@ class Backend(RandomMethods):
         BackendError
             If the tree is of another backend.
         """
-        op_dict, target, _ = tree
+        op_dict, target, value = tree
         if op_dict.op.name != "assign":
             return self.evaluate(tree)
-        key, leaves = signature(tree)
+        if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
+            value_key, leaves = signature(value)
+            place = next((i for i, leaf in enumerate(leaves) if leaf is target), None)
+            key = op_dict.token, place, value_key
+            leaves = [target, *leaves] if place is None else [target, *leaves[:place], *leaves[place + 1 :]]
+        else:
+            key, leaves = signature(tree)
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(key, tree)
@@ -243,11 +249,15 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
+#: What a function's first operand may be without being a tensor.
+_VALUES = frozenset((*NUMBERS, np.ndarray))
+
+
 def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
 
     def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
-        if args and type(args[0]) in (*NUMBERS, np.ndarray) and not any(isinstance(a, Variable) for a in args):
+        if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
         tree = function(*args, **kwargs)

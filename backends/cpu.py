@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,9 +49,11 @@ class CPUBackend(Backend):
             step = None
             try:
                 for step in steps:
-                    call, inputs, output, buffer, dead, _ = step
-                    values = [registers[i] for i in inputs]
-                    registers[output] = call(*values) if buffer is None else call(*values, out=registers[buffer])
+                    call, take, output, buffer, dead, _ = step
+                    if buffer is None:
+                        registers[output] = call(*take(registers))
+                    else:
+                        registers[output] = call(*take(registers), out=registers[buffer])
                     for i in dead:
                         registers[i] = None
             except Exception as error:
@@ -88,7 +91,8 @@ class Step(NamedTuple):
     Attributes
     ----------
     call : callable
-    inputs : tuple of int
+    take : callable
+        Takes the call's arguments from the registers.
     output : int
     buffer : int or None
         The register whose memory the value is written into.
@@ -99,7 +103,7 @@ class Step(NamedTuple):
     """
 
     call: Callable[..., Any]
-    inputs: tuple[int, ...]
+    take: Callable[[list[Any]], Sequence[Any]]
     output: int
     buffer: int | None
     dead: tuple[int, ...]
@@ -117,8 +121,16 @@ def _steps(program: Program) -> list[Step]:
             steps.append(producer._replace(buffer=instruction.inputs[0]))
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
-        steps.append(Step(_call_of(instruction), instruction.inputs, first + place, buffer, dead, instruction.node))
+        take = _taker(instruction.inputs)
+        steps.append(Step(_call_of(instruction), take, first + place, buffer, dead, instruction.node))
     return steps
+
+
+def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that takes these registers from a list, as a tuple."""
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
 def _call_of(instruction: Instruction) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import Any
 #: Where a node was built: the code object and the offset of the instruction in it.
 Origin = tuple[CodeType, int]
 
-_OWN_MODULES = ("optree.", "backends.")
+_OWN_PACKAGES = frozenset(("optree", "optree.ops", "backends"))
 
 
 class OptreeError(Exception):
@@ -65,7 +65,7 @@ def caller_origin() -> Origin | None:
     """The innermost line on the stack that is not op-tree's own."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
+        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
             return frame.f_code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -311,10 +311,11 @@ def _hashable(value: Any) -> Any:
 
 def _node(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     """A node, operands beyond two in a chain of ``args`` nodes."""
-    right = operands[-1] if len(operands) > 1 else None
-    for operand in reversed(operands[1:-1]):
-        right = OpTreeNode(ARGS, operand, right)
-    node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if operands else None, right))
+    count = len(operands)
+    right = operands[-1] if count > 1 else None
+    for i in range(count - 2, 0, -1):
+        right = OpTreeNode(ARGS, operands[i], right)
+    node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if count else None, right))
     node.spec = op_dict.spec
     node.origin = caller_origin()
     return node
