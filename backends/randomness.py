@@ -12,7 +12,7 @@ from optree.errors import OperandError, OptreeError, ShapeError, describe
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.types import as_dtype, promote
-from optree.variable import Constant, Variable
+from optree.variable import Variable, constant
 
 
 class ParameterError(OptreeError, ValueError):
@@ -253,7 +253,7 @@ def _as_number(value: Any, what: str) -> Any:
     if isinstance(value, Variable):
         return value
     if isinstance(value, np.ndarray) and value.ndim:
-        return Constant(value)
+        return constant(value)
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -11,7 +11,7 @@ from optree import index as indices
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType
-from optree.variable import Constant, Variable, one_or_many
+from optree.variable import Constant, Variable, constant, one_or_many
 
 
 class Tensor(Variable):
@@ -243,7 +243,7 @@ class Tensor(Variable):
         array = np.asarray(value)
         if array.ndim == 1 and self._is_neon():
             array = array.reshape(-1, 1)
-        return Constant(array)
+        return constant(array)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
         if isinstance(value, Variable) and value.size != 1:

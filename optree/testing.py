@@ -11,7 +11,7 @@ from optree.autodiff import grad
 from optree.errors import GradientError, OperandError, describe
 from optree.registry import f
 from optree.tensor import Tensor
-from optree.variable import Constant, Variable
+from optree.variable import Variable
 
 
 def check_grad(
@@ -60,7 +60,7 @@ def _weighted_sum(value: Variable) -> Variable:
     if not isinstance(value, Variable):
         raise OperandError(f"check_grad: the function returns a tree, not {describe(value)}")
     weights = np.random.RandomState(0).uniform(0.5, 1.5, value.shape)
-    return f.sum(value * Constant(weights))
+    return f.sum(value * weights)
 
 
 def _central_difference(cost: Variable, x: Tensor, eps: float) -> np.ndarray:

@@ -7,12 +7,12 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from optree.errors import AxisError, DTypeError, ShapeError
+from optree.errors import AxisError, DefinitionError, DTypeError, ShapeError
 
 Shape = tuple[int | None, ...]
 
@@ -42,7 +42,69 @@ def as_dtype(dtype: Any) -> np.dtype:
     return found
 
 
-class TensorType:
+class Type:
+    """A set of values that a variable may have (Theano's and Aesara's Type).
+
+    A subclass writes `filter`, and `values_eq` where ``==`` does not tell.
+
+    Examples
+    --------
+    >>> class Double(Type):
+    ...     def filter(self, value, strict=False, allow_downcast=None):
+    ...         return float(value)
+    >>> double = Double()
+    >>> x = double("x")
+    >>> x, x.type is double
+    (Input(Double, 'x'), True)
+    """
+
+    #: What `make_variable` makes: `optree.variable` puts `Input` here.
+    Variable: ClassVar[Any]
+
+    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+        """The value as this type holds it.
+
+        Parameters
+        ----------
+        value : object
+        strict : bool
+            Take only what is of the type already, and return it as it is.
+        allow_downcast : bool, optional
+            Whether a conversion may lose something. None leaves that to the type.
+
+        Raises
+        ------
+        TypeError
+            If the type cannot hold the value.
+        """
+        raise DefinitionError(f"{type(self).__name__}: write filter(self, value, strict=False, allow_downcast=None)")
+
+    def values_eq(self, x: Any, y: Any) -> bool:
+        """Whether two values of the type are equal."""
+        return bool(x == y)
+
+    def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
+        """Whether two values are equal but for rounding; here, whether they are equal."""
+        return self.values_eq(x, y)
+
+    def make_variable(self, name: str | None = None) -> Any:
+        """A new variable of the type, without a value."""
+        return Type.Variable(self, name)
+
+    def __call__(self, name: str | None = None) -> Any:
+        """A new variable of the type: ``x = double("x")``."""
+        return self.make_variable(name)
+
+    @property
+    def plan_key(self) -> Any:
+        """What of the type a plan depends on."""
+        return self
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class TensorType(Type):
     """A dtype and a shape; None stands for a size known only when a function is called.
 
     There is one object for each pair, so types compare by identity.
@@ -53,6 +115,8 @@ class TensorType:
     TensorType(float32, (2, 3))
     >>> TensorType("float32", (2, 3)) is TensorType(np.float32, [2, 3])
     True
+    >>> TensorType("float32", (None,)).filter([1, 2])
+    array([1., 2.], dtype=float32)
     """
 
     __slots__ = ("__weakref__", "dtype", "shape")
@@ -78,11 +142,129 @@ class TensorType:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def plan_key(self) -> Any:
+        return self.dtype, tuple(size == 1 for size in self.shape)
+
+    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+        """The value as an array of this dtype and shape; a tensor or array that is one already, as it is.
+
+        Parameters
+        ----------
+        value : Tensor, array_like or number
+        strict : bool
+            Take only arrays and tensors of this very dtype.
+        allow_downcast : bool, optional
+            True: convert whatever it costs. False: only where every value stays
+            the same. None: as NumPy converts safely, and Python numbers, which
+            are weak, by their kind.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+        """
+        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+        if strict and array is None:
+            raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {value!r}")
+        if array is None:
+            array = np.asarray(value)
+        if array.dtype != self.dtype:
+            if strict or not self._converts(value, array, allow_downcast):
+                raise DTypeError(f"{array.dtype} does not go into {self.dtype} without loss; convert it first")
+            array = np.asarray(array).astype(self.dtype)
+        wanted = self.shape
+        if len(array.shape) != len(wanted):
+            raise ShapeError(f"{len(wanted)} dimensions are wanted, {wanted}, not {len(array.shape)}, {array.shape}")
+        if any(w is not None and w != n for w, n in zip(wanted, array.shape, strict=True)):
+            raise ShapeError(f"the shape {wanted} is wanted, not {array.shape}")
+        return array
+
+    def _converts(self, value: Any, array: Any, allow_downcast: bool | None) -> bool:
+        if allow_downcast:
+            return True
+        if allow_downcast is False:
+            with np.errstate(all="ignore"):
+                host = np.asarray(array)
+                return bool(np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=host.dtype.kind == "f"))
+        if array is value or isinstance(value, np.ndarray | np.generic):
+            return bool(np.can_cast(array.dtype, self.dtype, "safe"))
+        if array.dtype.kind in "iu" and self.dtype.kind in "iu" and array.size:
+            limits = np.iinfo(self.dtype)
+            return bool(limits.min <= array.min() and array.max() <= limits.max)
+        return bool(np.can_cast(array.dtype, self.dtype, "same_kind"))
+
+    def values_eq(self, x: Any, y: Any) -> bool:
+        """Whether two arrays are of one dtype and shape and equal in every element, nan to nan."""
+        x, y = np.asarray(x), np.asarray(y)
+        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+    def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
+        """Whether two arrays differ by no more than rounding.
+
+        Parameters
+        ----------
+        tolerance : float, optional
+            Relative and absolute; by default the square root of the dtype's epsilon.
+        """
+        x, y = np.asarray(x), np.asarray(y)
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return False
+        if x.dtype.kind != "f":
+            return bool(np.array_equal(x, y))
+        near = float(np.finfo(x.dtype).eps) ** 0.5 if tolerance is None else tolerance
+        return bool(np.allclose(x, y, rtol=near, atol=near, equal_nan=True))
+
     def __repr__(self) -> str:
         return f"TensorType({self.dtype}, {self.shape})"
 
     def __str__(self) -> str:
         return f"{self.shape} {self.dtype}"
+
+
+class TupleType(Type):
+    """The type of what an op of several outputs gives: a tuple of values.
+
+    Attributes
+    ----------
+    types : tuple of Type
+    """
+
+    __slots__ = ("__weakref__", "types")
+
+    types: tuple[Type, ...]
+
+    _made: WeakValueDictionary[tuple[Type, ...], TupleType] = WeakValueDictionary()
+
+    def __new__(cls, types: Iterable[Type]) -> TupleType:
+        key = tuple(types)
+        found = cls._made.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.types = key
+            cls._made[key] = found
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TupleType, (self.types,)
+
+    @property
+    def plan_key(self) -> Any:
+        return tuple(type.plan_key for type in self.types)
+
+    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+        """The tuple of values, each as its type holds it."""
+        if not isinstance(value, tuple) or len(value) != len(self.types):
+            raise DTypeError(f"a tuple of {len(self.types)} values is wanted, not {value!r}")
+        return tuple(t.filter(v, strict, allow_downcast) for t, v in zip(self.types, value, strict=True))
+
+    def values_eq(self, x: Any, y: Any) -> bool:
+        return all(t.values_eq(a, b) for t, a, b in zip(self.types, x, y, strict=True))
+
+    def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
+        return all(t.values_eq_approx(a, b, tolerance) for t, a, b in zip(self.types, x, y, strict=True))
+
+    def __repr__(self) -> str:
+        return f"TupleType({', '.join(map(repr, self.types))})"
 
 
 class Spec:
@@ -97,20 +279,19 @@ class Spec:
     backend : Backend or None
         None for constants and inputs, which are at home everywhere.
     token : object
-        One object for each dtype and broadcast pattern: what a plan depends on,
-        which sizes are not.
+        One object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
     """
 
     __slots__ = ("__weakref__", "backend", "token", "type")
 
-    type: TensorType
+    type: Any
     backend: Any
     token: object
 
-    _tokens: dict[tuple[np.dtype, tuple[bool, ...]], object] = {}
-    _made: WeakValueDictionary[tuple[TensorType, int], Spec] = WeakValueDictionary()
+    _tokens: dict[Any, object] = {}
+    _made: WeakValueDictionary[tuple[Type, int], Spec] = WeakValueDictionary()
 
-    def __new__(cls, type: TensorType, backend: Any = None) -> Spec:
+    def __new__(cls, type: Type, backend: Any = None) -> Spec:
         key = type, id(backend)
         found = cls._made.get(key)
         if found is None:
@@ -118,16 +299,15 @@ class Spec:
         return found
 
     @classmethod
-    def weak(cls, type: TensorType) -> Spec:
+    def weak(cls, type: Type) -> Spec:
         """A spec of its own, not that of the operands of this type."""
         return cls._new(type, None)
 
     @classmethod
-    def _new(cls, type: TensorType, backend: Any) -> Spec:
+    def _new(cls, type: Type, backend: Any) -> Spec:
         spec = super().__new__(cls)
         spec.type, spec.backend = type, backend
-        pattern = type.dtype, tuple(size == 1 for size in type.shape)
-        spec.token = cls._tokens.setdefault(pattern, object())
+        spec.token = cls._tokens.setdefault(type.plan_key, object())
         return spec
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from optree import numpy_protocol
 from optree.errors import BackendError, GradientError, OperandError, Origin, describe
 from optree.registry import f
-from optree.types import NUMBERS, Spec, TensorType, as_dtype
+from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
 if TYPE_CHECKING:
     from optree.node import OpTreeNode
@@ -34,17 +34,21 @@ class Variable:
     spec: Any
     origin: Origin | None
 
+    #: The `Apply` whose output this is, and which; None for a leaf.
+    owner: Any = None
+    index: int | None = None
+
     # A node is hashed and found in dictionaries by identity, because == builds a tree.
     __hash__ = object.__hash__
 
     @property
-    def type(self) -> TensorType:
-        """The dtype and shape."""
+    def type(self) -> Any:
+        """What values it has: a `Type`, for a tensor its dtype and shape."""
         return self.spec.type
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.type.shape  # type: ignore[return-value]
+        return self.type.shape
 
     @property
     def dtype(self) -> np.dtype:
@@ -162,47 +166,57 @@ class Variable:
 
 
 class Constant(Variable):
-    """A value that is part of the tree: a NumPy array, or a Python number.
+    """A variable whose value is part of the tree.
 
-    An array is copied, so a later change to it does not reach the tree. A
-    Python number stays weak: it takes the dtype of what it meets.
+    An array is copied, so a later change to it does not reach the tree.
 
     Parameters
     ----------
-    value : array_like
-        Of one of the dtypes in `optree.types.DTYPES`.
+    type : Type
+    value : object
+        What the type holds; `Type.filter` takes it in.
     name : str, optional
         What it is called in printed trees.
+
+    Raises
+    ------
+    TypeError
+        If the type cannot hold the value.
     """
 
     __slots__ = ("name", "origin", "spec", "value")
 
-    def __init__(self, value: Any, name: str | None = None) -> None:
+    def __init__(self, type: Any, value: Any, name: str | None = None) -> None:
         self.name = name
         self.origin = None
-        if type(value) in NUMBERS:
-            self.value, self.spec = value, WEAK_SPECS[type(value)]
-        else:
-            self.value = np.array(value)
-            self.value.flags.writeable = False
-            self.spec = Spec(TensorType(self.value.dtype, self.value.shape))
+        self.spec = Spec(type)
+        self.value = _frozen(type.filter(value))
+
+    @classmethod
+    def weak(cls, number: Any) -> Constant:
+        """A Python number as a variable: it takes the dtype of what it meets."""
+        constant = cls.__new__(cls)
+        constant.name = constant.origin = None
+        constant.value, constant.spec = number, WEAK_SPECS[number.__class__]
+        return constant
 
     @property
     def is_weak(self) -> bool:
         """Whether the value is a Python number."""
-        return type(self.value) in NUMBERS
+        return self.spec is WEAK_SPECS.get(type(self.value))
 
     @property
     def label(self) -> str:
         if self.name:
             return self.name
-        return str(self.value) if self.type.shape == () else f"constant{self.type.shape}"
+        shape = getattr(self.type, "shape", ())
+        return str(self.value) if shape == () else f"constant{shape}"
 
     def asnumpyarray(self) -> np.ndarray:
         return np.array(self.value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Constant, (self.value, self.name)
+        return (constant, (self.value, self.name)) if self.is_weak else (Constant, (self.type, self.value, self.name))
 
     def __str__(self) -> str:
         return self.label
@@ -211,21 +225,55 @@ class Constant(Variable):
         return f"Constant({self.value!r})"
 
 
+def constant(value: Any, name: str | None = None) -> Constant:
+    """A constant of the type that a value has: a NumPy array's or scalar's own, a Python number's weak one.
+
+    Raises
+    ------
+    OperandError
+        If the value is none of these.
+
+    Examples
+    --------
+    >>> constant(2).type, constant(np.float32(2)).type
+    (TensorType(int64, ()), TensorType(float32, ()))
+    """
+    if type(value) in NUMBERS:
+        found = Constant.weak(value)
+        found.name = name
+        return found
+    if not isinstance(value, np.ndarray | np.generic):
+        raise OperandError(f"constant: a number or a NumPy array is wanted, not {type(value).__name__} {value!r}")
+    return Constant(TensorType(value.dtype, value.shape), value, name)
+
+
+def _frozen(value: Any) -> Any:
+    """A value that nobody else can change, where it is an array."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    own = np.array(value)
+    own.flags.writeable = False
+    return own
+
+
 class Input(Variable):
     """A leaf without memory: an argument that a function is given when it is called.
 
+    `Type.make_variable` makes one. As an output in an `Apply` it stands for
+    the node that computes it.
+
     Parameters
     ----------
-    type : TensorType
-        None in its shape stands for a size known at the call.
+    type : Type
+        None in a `TensorType`'s shape stands for a size known at the call.
     name : str, optional
     """
 
-    __slots__ = ("__weakref__", "name", "origin", "spec")
+    __slots__ = ("__weakref__", "index", "name", "origin", "owner", "spec")
 
-    def __init__(self, type: TensorType, name: str | None = None) -> None:
+    def __init__(self, type: Any, name: str | None = None) -> None:
         self.name = name
-        self.origin = None
+        self.origin = self.owner = self.index = None
         self.spec = Spec(type)
 
     @property
@@ -245,6 +293,9 @@ class Input(Variable):
         return f"Input({self.type!r}, {self.name!r})"
 
 
+Type.Variable = Input
+
+
 def one_or_many(arguments: tuple[Any, ...]) -> Any:
     """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
     if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
@@ -262,12 +313,14 @@ def as_operand(value: Any, what: str) -> Any:
     OperandError
         If the value is of a foreign type; `what` names the op.
     """
+    if isinstance(value, Constant) and value.is_weak:
+        return value.value
     if isinstance(value, Variable):
-        return value.value if isinstance(value, Constant) and value.is_weak else value
+        return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return Constant(value)
+        return constant(value)
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
@@ -277,7 +330,7 @@ def as_operand(value: Any, what: str) -> Any:
 
 def as_variable(operand: Any) -> Variable:
     """The operand, with a Python number as a weak constant."""
-    return operand if isinstance(operand, Variable) else Constant(operand)
+    return operand if isinstance(operand, Variable) else constant(operand)
 
 
 def spec_of(operand: Any) -> Any:
