@@ -26,9 +26,6 @@ REDUCTIONS = {
     np.logical_or: np.any,
 }
 
-#: NumPy's names for parameters that go by another here.
-RENAMED = {"shape": "newshape"}
-
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The tree of a ufunc's call or of its ``reduce``; with ``out``, that tensor, written."""
@@ -53,12 +50,12 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     required = [p for p in mine.values() if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
     operands = [given.pop(next(iter(given))) for _ in required if given]
     out, dtype = given.pop("out", None), given.pop("dtype", None)
-    options = {name: value for name, value in defaults.items() if name in mine and value is not inspect.Parameter.empty}
+    optional = [p.name for p in mine.values() if p not in required]
+    options = {name: v for name, v in defaults.items() if name in optional and v is not inspect.Parameter.empty}
     unknown = {}
     for name, value in given.items():
-        place = name if name in mine else RENAMED.get(name)
-        if place in mine:
-            options[place] = value
+        if name in mine:
+            options[name] = value
         elif value is not None and value is not np._NoValue and value is not defaults.get(name):
             unknown[name] = value
     if unknown:

@@ -1,15 +1,24 @@
-"""Elementwise ops: arithmetic, powers, comparisons, logic, and what chooses between values."""
+"""Elementwise ops: arithmetic and powers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from optree.registry import f
-from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, LogicalOperator, NonDifferentiableOperator, UnaryOperator
-from optree.types import promote
+from optree.registry import f, function
+from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.variable import Constant, as_variable
+
+
+def number_of(x: Any) -> Any:
+    """The Python number that an operand is, or None."""
+    return x.value if isinstance(x, Constant) and x.is_weak else None
+
+
+# Arithmetic
 
 
 class Add(BinaryOperator, ElementwiseOperator):
@@ -23,6 +32,20 @@ class Add(BinaryOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [delta, delta]
+
+
+class Sub(BinaryOperator, ElementwiseOperator):
+    """x - y."""
+
+    name = "sub"
+    numpy = np.subtract
+    kernel = "{0} - {1}"
+    aliases = ("subtract",)
+    operator = ("__sub__", "__rsub__")
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [delta, -delta]
 
 
 class Mul(BinaryOperator, ElementwiseOperator):
@@ -39,13 +62,205 @@ class Mul(BinaryOperator, ElementwiseOperator):
         return [delta * y, delta * x]
 
 
-class Sin(UnaryOperator, ElementwiseOperator, FloatOperator):
-    """Sine."""
+class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """x / y, floating for integers too."""
 
-    name = "sin"
-    numpy = np.sin
-    kernel = "sin({0})"
+    name = "div"
+    numpy = np.true_divide
+    kernel = "{0} / {1}"
+    aliases = ("divide", "true_divide")
+    operator = ("__truediv__", "__rtruediv__")
+    sample = (0.5, 3.0)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta / y, -(delta * (x / y) / y)]  # x / y is the value; y * y could overflow
+
+
+#: The remainder that C gives, with the dividend's sign.
+_REMAINDER = "fmod({0}, {1})"
+#: True where that remainder must move by one divisor to have the divisor's sign.
+_MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
+#: The quotient of an exact multiple: a whole number, but for rounding.
+_QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
+
+
+class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+    """The largest whole number not above x / y; an integer divided by zero gives 0, as in NumPy."""
+
+    name = "floor_divide"
+    numpy = np.floor_divide
+    # The steps of Python's own float division, so that the value is NumPy's to the bit.
+    kernel = (
+        f"{{1}} == 0 ? {{0}} / {{1}} : {_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : "
+        f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
+    )
+    operator = ("__floordiv__", "__rfloordiv__")
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        if dtypes[0].kind == "u":
+            return "{1} == 0 ? 0 : {0} / {1}"
+        if dtypes[0].kind == "i":  # the least integer divided by -1 would stop the process
+            rounds_up = "({0} % {1} != 0 && ({0} < 0) != ({1} < 0))"
+            return f"{{1}} == 0 ? 0 : {{1}} == -1 ? -{{0}} : {{0}} / {{1}} - {rounds_up}"
+        return self.kernel
+
+
+class Mod(BinaryOperator, ElementwiseOperator):
+    """The remainder x - y * floor(x / y), with the sign of y; of an integer by zero it is 0, as in NumPy."""
+
+    name = "mod"
+    numpy = np.remainder
+    kernel = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
+    aliases = ("remainder",)
+    operator = ("__mod__", "__rmod__")
+    sample = (0.5, 3.0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        if dtypes[0].kind == "u":
+            return "{1} == 0 ? 0 : {0} % {1}"
+        if dtypes[0].kind == "i":
+            moves = "{0} % {1} != 0 && ({0} < 0) != ({1} < 0)"
+            return f"{{1}} == 0 || {{1}} == -1 ? 0 : {moves} ? {{0}} % {{1}} + {{1}} : {{0}} % {{1}}"
+        return self.kernel
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta, -(delta * f.floor_divide(x, y))]
+
+
+class Neg(UnaryOperator, ElementwiseOperator):
+    """-x."""
+
+    name = "neg"
+    numpy = np.negative
+    kernel = "-{0}"
+    aliases = ("negative",)
+    operator = ("__neg__",)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [-delta]
+
+
+class Abs(UnaryOperator, ElementwiseOperator):
+    """The absolute value; its derivative at 0 is 0."""
+
+    name = "abs"
+    numpy = np.absolute
+    kernel = "fabs({0})"
+    aliases = ("absolute",)
+    operator = ("__abs__",)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return self.kernel if dtypes[0].kind == "f" else "{0} < 0 ? -{0} : {0}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [delta * f.cos(x)]
+        return [delta * f.sgn(x)]
+
+
+@function(numpy=np.fabs)
+def fabs(x: Any) -> Any:
+    """The absolute value, floating for integers too."""
+    dtype = np.fabs.resolve_dtypes((as_variable(x).dtype, None))[-1]
+    return f.abs(x if as_variable(x).dtype == dtype else f.cast(x, dtype))
+
+
+# Powers
+
+
+class Square(UnaryOperator, ElementwiseOperator):
+    """x * x."""
+
+    name = "square"
+    numpy = np.square
+    kernel = "{0} * {0}"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [delta * 2 * x]
+
+
+class Reciprocal(UnaryOperator, ElementwiseOperator):
+    """1 / x; of an integer it is an integer, as in NumPy."""
+
+    name = "reciprocal"
+    numpy = np.reciprocal
+    kernel = "(T)1 / {0}"
+    sample = (0.5, 3.0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return self.kernel if dtypes[0].kind == "f" else None  # NumPy's 1 / 0 differs between integer dtypes
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [-(delta * f.square(f.reciprocal(x)))]
+
+
+class Pow(BinaryOperator, ElementwiseOperator):
+    """x to the power y.
+
+    The derivative with respect to y is 0 where x is 0 and y is not negative,
+    and nan where x is negative, as the power is there for almost every y.
+    """
+
+    name = "pow"
+    numpy = np.power
+    kernel = "pow({0}, {1})"
+    aliases = ("power",)
+    operator = ("__pow__", "__rpow__")
+    sample = (0.5, 3.0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return self.kernel if dtypes[0].kind == "f" else None  # a power of integers takes a loop, and may fail
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [_delta_of_base(x, y, delta), _delta_of_exponent(x, y, delta)]
+
+
+def _delta_of_base(x: Any, y: Any, delta: Any) -> Any:
+    number = number_of(y)
+    if number is None:
+        # 0 ** 0 is flat in x, but y * x ** (y - 1) would be 0 * inf there.
+        flat = f.logical_and(f.eq(x, 0), f.eq(y, 0))
+        return delta * y * f.pow(x, f.where(flat, 0, y - 1.0))
+    if number == 0:
+        return f.fill_like(delta, 0)
+    if number == 1:
+        return delta
+    return delta * 2 * x if number == 2 else delta * number * f.pow(x, number - 1)
+
+
+def _delta_of_exponent(x: Any, y: Any, delta: Any) -> Any:
+    if number_of(y) is not None:
+        return None
+    number = number_of(x)
+    if number is None:
+        flat = f.logical_and(f.eq(x, 0), f.ge(y, 0))
+        return delta * f.pow(x, y) * f.log(f.where(flat, 1, x))
+    if number == 0:
+        return f.where(f.ge(y, 0), 0, -(delta * f.pow(number, y)))
+    return delta * f.pow(number, y) * (math.log(number) if number > 0 else math.nan)
+
+
+@function()
+def shift(a: Any, b: Any, value: bool = True) -> Any:
+    """The first operand shifted by the second, as bits are: positive exponents make it larger.
+
+    Parameters
+    ----------
+    a, b : operand
+    value : bool
+        True: b is the factor, taken to the nearest power of two (by its
+        logarithm) with its sign. False: b is the exponent of the factor 2 ** b.
+    """
+    number = number_of(as_variable(b))
+    if number is None:
+        exponent = f.rint(f.log2(f.abs(b))) if value else b
+        factor = f.exp2(exponent)
+        return f.mul(a, f.mul(factor, f.sgn(b)) if value else factor)
+    if not value:
+        return f.mul(a, 2.0**number)
+    return f.mul(a, math.copysign(2.0 ** round(math.log2(abs(number))), number) if number else 0.0)

@@ -125,7 +125,8 @@ def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype) -> np.nd
     magnitude = np.abs(x)
     nearest = magnitude.astype(dtype)
     down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
-    # The gap above is a power of two, so that the part is exact.
-    gap = np.spacing(down).astype(FLOAT64)
-    part = (magnitude - down) / gap
-    return np.copysign(np.where(chance < part, down + gap, down), x).astype(dtype)
+    up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
+    # Beyond the greatest finite number, chance counts as if the exponent went on.
+    up = np.where(np.isinf(up) & np.isfinite(magnitude), np.ldexp(1.0, np.finfo(dtype).maxexp), up)
+    part = (magnitude - down) / (up - down)  # exact: the divisor is a power of two
+    return np.copysign(np.where(chance < part, up, down), x).astype(dtype)

@@ -1,0 +1,140 @@
+"""Ops at work on operands: what their promises are checked on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.errors import DefinitionError
+from optree.op import Op
+from optree.program import flatten
+from optree.reference import evaluate, value_of
+from optree.traits import ElementwiseOperator, NonDifferentiableOperator
+from optree.types import TensorType
+from optree.variable import Input, Variable
+
+#: The shapes that an elementwise op of so many operands is checked at: every way in which they broadcast.
+SHAPES: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
+    1: (((2, 3),), ((),), ((4,),), ((0,),), ((2, 1, 3),)),
+    2: (
+        ((2, 3), (2, 3)),
+        ((2, 3), (3,)),
+        ((2, 1), (2, 3)),
+        ((2, 1), (1, 3)),
+        ((), (2, 2)),
+        ((3,), ()),
+        ((), ()),
+        ((1, 3), (0, 3)),
+        ((2, 1, 2), (3, 1)),
+    ),
+    3: (
+        ((2, 3), (2, 3), (2, 3)),
+        ((2, 3), (3,), ()),
+        ((), (2, 1), (1, 3)),
+        ((3,), (), (2, 3)),
+        ((), (), ()),
+        ((2, 0), (1, 1), (2, 1)),
+    ),
+}
+
+
+class Example(NamedTuple):
+    """An op, or a function composed of ops, with operands to run it on.
+
+    Attributes
+    ----------
+    build : callable
+        Makes the tree from the operands.
+    operands : tuple
+        A tuple is the shape of a floating operand, a list holds the values of
+        an integer or boolean one, a number is itself.
+    sample : tuple of float
+        The bounds between which floating operands are drawn.
+    label : str
+    """
+
+    build: Callable[..., Any]
+    operands: tuple[Any, ...]
+    sample: tuple[float, float]
+    label: str
+
+    def __str__(self) -> str:
+        listed = ", ".join("array" if isinstance(x, np.ndarray) else repr(x) for x in self.operands)
+        return f"{self.label}({listed})"
+
+    @property
+    def op(self) -> Any:
+        """The op, None for a composed function."""
+        return self.build if isinstance(self.build, Op) else None
+
+    @property
+    def differentiable(self) -> bool:
+        return not isinstance(self.build, NonDifferentiableOperator)
+
+    def draw(self, dtype: Any = np.float64) -> list[Any]:
+        """The operands' values: distinct numbers, spread over the sample, the same each time.
+
+        Those of an integer dtype are not negative, as no power of one may be.
+        """
+        places = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
+        sizes = [int(np.prod(self.operands[i], dtype=int)) for i in places]
+        rng = np.random.RandomState(zlib.crc32(str(self).encode()))
+        low, high = self.sample
+        count = max(sum(sizes), 1)
+        grid = (np.arange(count) + 0.5 + rng.uniform(-0.3, 0.3, count)) / count
+        numbers = low + (high - low) * rng.permutation(grid)
+        pool = np.split(numbers if np.dtype(dtype).kind == "f" else np.abs(numbers), np.cumsum(sizes))
+        drawn = [np.asarray(x) if isinstance(x, list) else x for x in self.operands]
+        for place, values in zip(places, pool, strict=False):
+            drawn[place] = values.reshape(self.operands[place]).astype(dtype)
+        return drawn
+
+    def tree(self, operands: Sequence[Any]) -> Any:
+        """The tree on these operands."""
+        return self.build(*operands)
+
+
+def examples_of(op: type[Op]) -> list[Example]:
+    """The examples that an op is checked on: its own, and for an elementwise one the ways to broadcast.
+
+    Raises
+    ------
+    DefinitionError
+        If it has none.
+    """
+    found = [_example(op, operands, props) for operands, props in op.examples]
+    if issubclass(op, ElementwiseOperator) and not (op.prop_names() and op.examples):
+        counts = (2, 3) if op.operands is None else (len(op.operands),)
+        found += [_example(op, shapes, {}) for count in counts for shapes in SHAPES[count]]
+    if not found:
+        raise DefinitionError(f"{op.__name__}: give it examples, so that its promises can be checked")
+    return found
+
+
+def _example(op: type[Op], operands: tuple[Any, ...], props: dict[str, Any]) -> Example:
+    made = op.make(**props)
+    return Example(made, operands, op.sample, str(made))
+
+
+def inputs_for(values: Sequence[Any]) -> list[Any]:
+    """An input for each array, named by its place; numbers stay as they are."""
+    return [
+        Input(TensorType(x.dtype, x.shape), f"x{i}") if isinstance(x, np.ndarray) else x for i, x in enumerate(values)
+    ]
+
+
+class Runner:
+    """Trees run by the reference, on arrays in the place of their inputs."""
+
+    def __init__(self, trees: Sequence[Any], inputs: Sequence[Any]) -> None:
+        self.program = flatten(trees)
+        places = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Variable)}
+        self.sources = [(places.get(id(leaf)), leaf) for leaf in self.program.leaves]
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The trees' values."""
+        leaves = [value_of(leaf) if place is None else values[place] for place, leaf in self.sources]
+        return evaluate(self.program, leaves)

@@ -1,0 +1,248 @@
+"""Elementwise ops that choose between values, convert them, or spread them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DTypeError, ShapeError
+from optree.op import Op
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.traits import BinaryOperator, ElementwiseOperator, MorphOperator, UnaryOperator
+from optree.types import Shape, TensorType, as_dtype, broadcast, promote
+from optree.variable import as_variable
+
+# The larger and the smaller
+
+
+def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
+    """The delta of an operand where it is the one chosen, and its part where it ties."""
+    in_full = any(x.backend is not None and x.backend.compat_mode == "neon" for x in inputs)
+    return f.where(wins, delta, f.where(ties, delta if in_full else delta * 0.5, 0))
+
+
+class Maximum(BinaryOperator, ElementwiseOperator):
+    """The larger of x and y; nan where either is nan.
+
+    Where they are equal each gets half of the gradient; in neon's mode, all of it.
+    """
+
+    name = "maximum"
+    numpy = np.maximum
+    kernel = "{0} >= {1} || {0} != {0} ? {0} : {1}"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        ties = f.eq(x, y)
+        return [_share(f.gt(x, y), ties, delta, inputs), _share(f.lt(x, y), ties, delta, inputs)]
+
+
+class Minimum(BinaryOperator, ElementwiseOperator):
+    """The smaller of x and y; nan where either is nan.
+
+    Where they are equal each gets half of the gradient; in neon's mode, all of it.
+    """
+
+    name = "minimum"
+    numpy = np.minimum
+    kernel = "{0} <= {1} || {0} != {0} ? {0} : {1}"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        ties = f.eq(x, y)
+        return [_share(f.lt(x, y), ties, delta, inputs), _share(f.gt(x, y), ties, delta, inputs)]
+
+
+class Relu(MorphOperator, ElementwiseOperator):
+    """The larger of x and 0; nan where x is nan, and a derivative of 0 at 0."""
+
+    name = "relu"
+    kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        return np.maximum(x, x.dtype.type(0))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [f.where(f.gt(x, 0), delta, 0)]
+
+
+@function()
+def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
+    """x, but at least `lo` and at most `hi`, of which None bounds nothing.
+
+    It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python
+    integer beyond what x's integer dtype can hold bounds nothing either.
+    """
+    if lo is not None and not _is_below(x, lo):
+        x = f.maximum(x, lo)
+    if hi is not None and not _is_above(x, hi):
+        x = f.minimum(x, hi)
+    return x
+
+
+def _is_below(x: Any, bound: Any) -> bool:
+    dtype = as_variable(x).dtype
+    return type(bound) is int and dtype.kind in "iu" and bound < np.iinfo(dtype).min
+
+
+def _is_above(x: Any, bound: Any) -> bool:
+    dtype = as_variable(x).dtype
+    return type(bound) is int and dtype.kind in "iu" and bound > np.iinfo(dtype).max
+
+
+def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    """`clip` with the parameters of `numpy.clip`."""
+    return clip(a, a_min if min is None else min, a_max if max is None else max)
+
+
+NUMPY_FUNCTIONS[np.clip] = _numpy_clip
+
+
+# Choosing, converting, spreading
+
+
+class Where(ElementwiseOperator):
+    """x where the condition is true, or not zero, and y elsewhere."""
+
+    name = "where"
+    operands = ("condition", "x", "y")
+    __props__ = ()
+    numpy = np.where
+    kernel = "{0} != 0 ? {1} : {2}"
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        condition, x, y = dtypes
+        common = promote(x, y)
+        return promote(condition), common, common, common
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (condition, _, _), (delta,) = inputs, output_gradients
+        return [None, f.where(condition, delta, 0), f.where(condition, 0, delta)]
+
+
+class Cast(UnaryOperator, ElementwiseOperator):
+    """x in another dtype, converted as `numpy.ndarray.astype` does."""
+
+    name = "cast"
+    __props__ = ("dtype",)
+    dtype: Any = None
+    kernel = "(T){0}"
+    examples = (
+        (((2, 3),), {"dtype": np.dtype("float64")}),
+        (((2, 0),), {"dtype": np.dtype("int32")}),
+        (((),), {"dtype": np.dtype("bool")}),
+        (([0, 1, 2],), {"dtype": np.dtype("float64")}),
+        (([3],), {"dtype": np.dtype("float32")}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if self.dtype is None:
+            raise DTypeError("cast: give the dtype to convert to, as in be.cast(x, 'float32')")
+        return self.make(dtype=as_dtype(self.dtype))
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return "{0} != 0" if self.dtype.kind == "b" else self.kernel
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), as_dtype(self.dtype)
+
+    def value(self, *arrays: Any) -> Any:
+        return np.asarray(arrays[0]).astype(self.dtype)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        if self.dtype.kind != "f":
+            return [None]
+        return [f.cast(delta, x.dtype) if x.dtype.kind == "f" and x.dtype != delta.dtype else delta]
+
+
+class FillLike(BinaryOperator):
+    """An array of x's shape and dtype with every element `value`, which is a number or has one element.
+
+    Nothing of x but its shape and dtype counts, so an inf or nan in it does no harm.
+    """
+
+    name = "fill_like"
+    operands = ("x", "value")
+    kernel = "{1}"
+    examples = (
+        (((2, 3), ()), {}),
+        (((2, 3), 2.5), {}),
+        (((2, 3), (1, 1)), {}),
+        (((0, 3), ()), {}),
+        (((), ()), {}),
+        (([1, 2], 3), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, value = shapes
+        if any(size != 1 for size in value) or len(value) > len(x):
+            raise ShapeError(f"the value has shape {value}; a number or one element is wanted")
+        return x
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        dtype = promote(dtypes[0])
+        kinds = "buif"
+        if kinds.index(promote(dtypes[1]).kind.replace("u", "i")) > kinds.index(dtype.kind.replace("u", "i")):
+            raise TypeError(f"a value of {dtypes[1]} does not go into {dtype}")
+        return dtype, dtype, dtype
+
+    def value(self, *arrays: Any) -> Any:
+        x, value = arrays
+        return np.full(np.shape(x), np.reshape(value, ()), np.asarray(x).dtype)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, delta]
+
+
+def _zeros_like(a: Any) -> Any:
+    return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
+
+
+def _ones_like(a: Any) -> Any:
+    return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
+
+
+NUMPY_FUNCTIONS[np.zeros_like] = _zeros_like
+NUMPY_FUNCTIONS[np.ones_like] = _ones_like
+
+
+class BroadcastLike(BinaryOperator):
+    """x broadcast to the shape of `like`, of which nothing else counts."""
+
+    name = "broadcast_like"
+    operands = ("x", "like")
+    kernel = "{0}"
+    view_map = {0: [0]}
+    examples = (
+        (((3,), (2, 3)), {}),
+        (((), (2, 3)), {}),
+        (((2, 1), (2, 3)), {}),
+        (((2, 3), (2, 3)), {}),
+        (((1, 3), (0, 3)), {}),
+        ((2.5, (2, 3)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like = shapes
+        found = broadcast(x, like)
+        if len(found) > len(like) or any(want not in (None, got) for got, want in zip(found, like, strict=True)):
+            raise ShapeError(f"{x} does not broadcast to {like}")
+        return found
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, like = map(promote, dtypes)
+        return x, like, x
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        return np.broadcast_to(x, np.shape(like))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [delta, None]

@@ -1,0 +1,265 @@
+"""Elementwise ops whose derivative is zero: comparisons, logic, tests of a number's kind, rounding, signs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DTypeError, describe
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
+from optree.traits import (
+    BinaryOperator,
+    ElementwiseOperator,
+    LogicalOperator,
+    NonDifferentiableOperator,
+    UnaryOperator,
+)
+from optree.variable import Variable
+
+# Comparisons
+
+
+class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
+    """A comparison of two numbers, whose `symbol` Python and C share."""
+
+    symbol: str
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel, with an answer of its own where a negative integer meets an unsigned one."""
+        kinds = [dtype.kind for dtype in dtypes]
+        if kinds == ["i", "u"]:
+            return self._signed("{0}", holds=self.symbol in ("<", "<=", "!="))
+        if kinds == ["u", "i"]:
+            return self._signed("{1}", holds=self.symbol in (">", ">=", "!="))
+        return self.kernel
+
+    def _signed(self, operand: str, holds: bool) -> str:
+        return f"{operand} < 0 || {self.kernel}" if holds else f"{operand} >= 0 && {self.kernel}"
+
+
+class Equal(Comparison):
+    """Whether x equals y."""
+
+    name = "eq"
+    numpy = np.equal
+    symbol = "=="
+    kernel = "{0} == {1}"
+    aliases = ("equal",)
+    operator = ("__eq__",)
+
+
+class NotEqual(Comparison):
+    """Whether x differs from y; nan differs from everything."""
+
+    name = "ne"
+    numpy = np.not_equal
+    symbol = "!="
+    kernel = "{0} != {1}"
+    aliases = ("not_equal",)
+    operator = ("__ne__",)
+
+
+class Less(Comparison):
+    """Whether x is less than y."""
+
+    name = "lt"
+    numpy = np.less
+    symbol = "<"
+    kernel = "{0} < {1}"
+    aliases = ("less",)
+    operator = ("__lt__",)
+
+
+class LessEqual(Comparison):
+    """Whether x is less than y or equal to it."""
+
+    name = "le"
+    numpy = np.less_equal
+    symbol = "<="
+    kernel = "{0} <= {1}"
+    aliases = ("less_equal",)
+    operator = ("__le__",)
+
+
+class Greater(Comparison):
+    """Whether x is greater than y."""
+
+    name = "gt"
+    numpy = np.greater
+    symbol = ">"
+    kernel = "{0} > {1}"
+    aliases = ("greater",)
+    operator = ("__gt__",)
+
+
+class GreaterEqual(Comparison):
+    """Whether x is greater than y or equal to it."""
+
+    name = "ge"
+    numpy = np.greater_equal
+    symbol = ">="
+    kernel = "{0} >= {1}"
+    aliases = ("greater_equal",)
+    operator = ("__ge__",)
+
+
+# Logic, in which every number but 0 is true
+
+
+class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x and y are both true, that is, not zero; nan is true."""
+
+    name = "logical_and"
+    numpy = np.logical_and
+    kernel = "{0} != 0 && {1} != 0"
+
+
+class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x or y is true, that is, not zero; nan is true."""
+
+    name = "logical_or"
+    numpy = np.logical_or
+    kernel = "{0} != 0 || {1} != 0"
+
+
+class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether one of x and y is true, that is, not zero, and the other is not; nan is true."""
+
+    name = "logical_xor"
+    numpy = np.logical_xor
+    kernel = "({0} != 0) != ({1} != 0)"
+
+
+class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x is zero."""
+
+    name = "logical_not"
+    numpy = np.logical_not
+    kernel = "{0} == 0"
+
+
+def _on_conditions(symbol: str, name: str) -> Callable[..., Any]:
+    """A logical op for operands of bool alone, because for integers ``&`` means bits."""
+    example = "~(x > 0)" if symbol == "~" else f"(x > 0) {symbol} (y > 0)"
+
+    def joined(*operands: Any) -> Any:
+        for operand in operands:
+            if not _is_condition(operand):
+                raise DTypeError(
+                    f"{symbol}: {describe(operand)} is not bool. {symbol} joins conditions, each in brackets: "
+                    f"{example}; {name} takes numbers too, for their truth"
+                )
+        return FUNCTIONS[name](*operands)
+
+    joined.__name__ = name
+    joined.__doc__ = FUNCTIONS[name].__doc__
+    return joined
+
+
+def _is_condition(operand: Any) -> bool:
+    """Whether an operand is bool; one of a foreign type passes, for the op to refuse."""
+    if isinstance(operand, int | float):
+        return isinstance(operand, bool)
+    dtype = getattr(operand, "dtype", None)
+    return dtype is None or dtype.kind == "b"
+
+
+def _install_conditions() -> None:
+    joins = (
+        ("&", "and", np.bitwise_and),
+        ("|", "or", np.bitwise_or),
+        ("^", "xor", np.bitwise_xor),
+    )
+    for symbol, word, ufunc in joins:
+        joined = _on_conditions(symbol, f"logical_{word}")
+        NUMPY_FUNCTIONS[ufunc] = joined
+        setattr(Variable, f"__{word}__", lambda self, other, call=joined: call(self, other))
+        setattr(Variable, f"__r{word}__", lambda self, other, call=joined: call(other, self))
+    inverted = _on_conditions("~", "logical_not")
+    NUMPY_FUNCTIONS[np.invert] = inverted
+    Variable.__invert__ = lambda self: inverted(self)  # type: ignore[attr-defined]
+
+
+_install_conditions()
+
+
+# What kind of number
+
+
+class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x is neither infinite nor nan."""
+
+    name = "finite"
+    numpy = np.isfinite
+    kernel = "{0} - {0} == 0"  # serves integers too, which isfinite in C does not
+    aliases = ("isfinite",)
+
+
+class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x is nan."""
+
+    name = "isnan"
+    numpy = np.isnan
+    kernel = "{0} != {0}"
+
+
+class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x is infinite."""
+
+    name = "isinf"
+    numpy = np.isinf
+    kernel = "{0} == {0} && {0} - {0} != 0"
+
+
+# Rounding and signs
+
+
+class Rounding(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+    """A whole number near a number; an integer is its own."""
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return self.kernel if dtypes[0].kind == "f" else "{0}"
+
+
+class Floor(Rounding):
+    """The largest whole number not above x."""
+
+    name = "floor"
+    numpy = np.floor
+    kernel = "floor({0})"
+
+
+class Ceil(Rounding):
+    """The smallest whole number not below x."""
+
+    name = "ceil"
+    numpy = np.ceil
+    kernel = "ceil({0})"
+
+
+class Trunc(Rounding):
+    """x without its fraction."""
+
+    name = "trunc"
+    numpy = np.trunc
+    numpy_names = (np.trunc, np.fix)
+    kernel = "trunc({0})"
+
+
+class Rint(Rounding):
+    """The nearest whole number; the even one of two that are as near."""
+
+    name = "rint"
+    numpy = np.rint
+    kernel = "rint({0})"
+
+
+class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+    """-1, 0 or 1 by the sign of x; nan where x is nan."""
+
+    name = "sgn"
+    numpy = np.sign
+    kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
+    aliases = ("sign",)

@@ -1,0 +1,376 @@
+"""What every op promises, each promise one function, checked on an op's examples.
+
+`check_op` checks them all; the tests check each on every registered op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from optree.autodiff import grad
+from optree.errors import DisconnectedError, DTypeError
+from optree.examples import Example, Runner, examples_of, inputs_for
+from optree.node import OpTreeNode, find_op, post_order
+from optree.op import Op
+from optree.program import flatten
+from optree.registry import f
+from optree.traits import ElementwiseOperator
+from optree.types import DTYPES
+from optree.variable import Constant, Input, Variable, as_variable
+
+#: The step of central differences, relative to what moves and at the least this much.
+STEP = 2e-4
+
+
+# The promises
+
+
+def check_identity(example: Example, backend: Any = None) -> None:
+    """Equal parameters make equal ops with equal hashes, and equal ops on the same operands run once."""
+    op = example.op
+    if op is None:
+        return
+    twin = type(op)(**op.props)
+    _expect(twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or hashes apart")
+    _expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints in another way")
+    _expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
+    for name, value in op.props.items():
+        _expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
+    operands = inputs_for(example.draw())
+    one, two = example.tree(operands), twin(*operands)
+    _expect(one.key() == two.key(), example, "equal trees have different keys")
+    _expect(f"'op': {op.name!r}" in str(one), example, f"{one} does not name the op")
+    _expect(one.pp().startswith(str(op.name)), example, f"pp does not name the op: {one.pp()}")
+    merged = flatten([one, two]).outputs
+    # A number is a value of its own in each place: a plan serves others too, and there the two may differ.
+    apart = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
+    _expect(apart or merged[0] == merged[1], example, "equal ops on the same operands run twice")
+    rebuilt = OpTreeNode.from_stack(one.traverse())
+    nested = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(one))
+    for other in (rebuilt, nested):
+        _expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
+
+
+def check_type(example: Example, backend: Any = None) -> None:
+    """The value has the shape and dtype that the node promised, for every dtype that it takes."""
+    floats = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+    scalars = all(example.operands[i] == () for i in floats)
+    mixed = product(DTYPES, repeat=len(floats)) if scalars and len(floats) < 3 else None
+    for dtypes in mixed or [(dtype,) * len(floats) for dtype in DTYPES]:
+        values = example.draw()
+        for place, dtype in zip(floats, dtypes, strict=True):
+            values[place] = example.draw(dtype)[place]
+        inputs = inputs_for(values)
+        try:
+            tree = example.tree(inputs)
+        except DTypeError:
+            continue
+        Runner([tree], inputs)(values)  # the reference compares each value with its promise
+
+
+def check_backend(example: Example, backend: Any) -> None:
+    """A backend gives what the reference gives, in every dtype, from and into every layout."""
+    for dtype in (np.float64, np.float32, np.float16, np.int32, np.bool_):
+        values = example.draw(dtype)
+        inputs = inputs_for(values)
+        try:
+            (wanted,) = Runner([example.tree(inputs)], inputs)(values)
+        except DTypeError:
+            continue
+        for layout in LAYOUTS:
+            operands = [layout(backend, x) if isinstance(x, np.ndarray) else x for x in values]
+            tree = example.tree(operands)
+            target = layout(backend, np.zeros(tree.shape, tree.dtype))
+            target[...] = tree
+            for got in (target.get(), tree.asnumpyarray()):
+                note = f"{layout.__name__.strip('_')} {np.dtype(dtype)} operands on {backend.name}"
+                compare(got, wanted, example, note, ulps=8)
+
+
+def check_gradient(example: Example, backend: Any = None) -> None:
+    """The gradient equals central differences in float64, for each element of each operand."""
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if tree.dtype.kind == "f":
+        _compare_gradients(example, _weighted(tree), inputs, values, "the gradient")
+
+
+def check_second_gradient(example: Example, backend: Any = None) -> None:
+    """The gradient of the gradient equals the central differences of the gradient."""
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if tree.dtype.kind != "f" or not example.differentiable:
+        return
+    first = grad(_weighted(tree), [x for x in inputs if _is_floating(x)])
+    total = None
+    for i, gradient in enumerate(first):
+        part = _weighted(gradient, seed=i + 1)
+        total = part if total is None else total + part
+    if total is not None:
+        _compare_gradients(example, total, inputs, values, "the second gradient")
+
+
+def check_shared_operand(example: Example, backend: Any = None) -> None:
+    """One operand in two places gets both its deltas."""
+    shapes = {x for x in example.operands if isinstance(x, tuple)}
+    if sum(isinstance(x, tuple) for x in example.operands) < 2 or len(shapes) > 1 or not example.differentiable:
+        return
+    values = example.draw()
+    inputs = inputs_for(values)
+    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
+    tree = example.tree(shared)
+    if tree.dtype.kind == "f":
+        _compare_gradients(
+            example, _weighted(tree), [inputs[floating[0]]], [values[floating[0]]], "the gradient of a shared operand"
+        )
+
+
+def check_adjoints(example: Example, backend: Any = None) -> None:
+    """Each adjoint has its operand's dtype, and no wider float stands between."""
+    for dtype in (np.dtype("float32"), np.dtype("float16")):
+        inputs = inputs_for(example.draw(dtype))
+        tree = example.tree(inputs)
+        operands = [x for x in inputs if _is_floating(x)]
+        if tree.dtype.kind != "f" or tree.dtype.itemsize > dtype.itemsize:
+            continue
+        for node in _nodes([tree, *_gradients(_weighted(tree), operands)]):
+            wide = node.dtype.kind == "f" and node.dtype.itemsize > 4  # a count may be more than a float16 holds
+            _expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
+        if not example.differentiable or example.op is None:
+            continue
+        # Asked of the op itself, because what is sent on is cast.
+        variables = [as_variable(x) for x in inputs]
+        gradients = tree.op.grad(variables, [Input(tree.type, "delta")])
+        for x, gradient in zip(variables, gradients, strict=True):
+            same = gradient is None or gradient.dtype == x.dtype or not any(x is y for y in operands)
+            _expect(same, example, f"its gradient for {x.label} {x.dtype} is {getattr(gradient, 'dtype', gradient)}")
+
+
+def check_leaks(example: Example, backend: Any = None) -> None:
+    """An inf or nan in one element makes no nan in the gradients of others.
+
+    Of an elementwise op, the others are those that do not meet it; of an op that
+    is linear, all gradients stay as they were.
+    """
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    operands = [x for x in inputs if _is_floating(x)]
+    if tree.dtype.kind != "f" or not example.differentiable or not operands:
+        return
+    run = Runner(_gradients(_weighted(tree), operands), inputs)
+    before = run(values)
+    elementwise = isinstance(example.op, ElementwiseOperator)
+    rolled = [np.roll(x, 1) * (0.9 - 0.1 * i) if _is_floating(inputs[i]) else x for i, x in enumerate(values)]
+    negated = [-x if _is_floating(i) else x for x, i in zip(values, inputs, strict=True)]
+    linear = all(np.array_equal(a, b) for other in (rolled, negated) for a, b in zip(before, run(other), strict=True))
+    for place, x in enumerate(inputs):
+        if not _is_floating(x) or not x.size or not (linear or elementwise):
+            continue
+        for poison in (np.inf, -np.inf, np.nan):
+            poisoned = list(values)
+            poisoned[place] = values[place].copy()
+            poisoned[place].flat[0] = poison
+            met = [_meets(y, x, tree.shape) if elementwise else np.zeros(y.shape, bool) for y in operands]
+            for operand, was, now, mask in zip(operands, before, run(poisoned), met, strict=True):
+                same = np.array_equal(was[~mask], now[~mask], equal_nan=True)
+                _expect(
+                    same,
+                    example,
+                    f"{poison} in {x.label} reaches the gradient of other elements of {operand.label}: {now}",
+                )
+
+
+def check_weak_numbers(example: Example, backend: Any = None) -> None:
+    """A Python number takes the dtype of what it meets."""
+    floating = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+    if not isinstance(example.op, ElementwiseOperator) or len(floating) < 2:
+        return
+    for dtype in (np.float32, np.float16):
+        whole = inputs_for(example.draw(dtype))
+        wanted = example.tree(whole).dtype
+        for place in floating:
+            for number in (1, 1.0):
+                operands = [number if i == place else x for i, x in enumerate(whole)]
+                tree = example.tree(operands)
+                _expect(
+                    tree.dtype == wanted,
+                    example,
+                    f"with {number!r} among {np.dtype(dtype)} operands it is {tree.dtype}",
+                )
+
+
+# What the promises are checked with
+
+
+def compare(got: Any, wanted: Any, example: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
+    """Raise unless two arrays are alike: shape, dtype, special values, and values to some units in the last place.
+
+    Parameters
+    ----------
+    scale : float
+        The size of the terms that the values are sums of: they round to its last place.
+    """
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    _expect(got.shape == wanted.shape, example, f"{note}: the shape is {got.shape}, not {wanted.shape}")
+    _expect(got.dtype == wanted.dtype, example, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
+    same = (got == wanted) & (np.signbit(got) == np.signbit(wanted)) if got.dtype.kind == "f" else got == wanted
+    if got.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            unit = np.finfo(got.dtype).eps * np.maximum(np.abs(wanted), scale) + np.finfo(got.dtype).smallest_subnormal
+            same |= (np.isnan(got) & np.isnan(wanted)) | (
+                np.isfinite(got) & (wanted != 0) & (np.abs(got - wanted) <= ulps * unit)
+            )
+            same |= (scale > 0) & (np.abs(got - wanted) <= ulps * unit)
+    if not np.all(same):
+        place = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
+        _expect(False, example, f"{note}: at {place} it is {got[place]!r}, not {wanted[place]!r}")
+
+
+def _contiguous(backend: Any, array: np.ndarray) -> Any:
+    return backend.array(array, array.dtype)
+
+
+def _transposed(backend: Any, array: np.ndarray) -> Any:
+    return backend.array(array.T, array.dtype).T
+
+
+def _reversed(backend: Any, array: np.ndarray) -> Any:
+    """Every other element of a larger tensor, from its end."""
+    if array.ndim == 0:
+        return _contiguous(backend, array)
+    room = backend.zeros(tuple(2 * n for n in array.shape), array.dtype)
+    return room[(slice(None, None, -2),) * array.ndim].set(array)
+
+
+LAYOUTS = (_contiguous, _transposed, _reversed)
+
+
+def _expect(kept: Any, example: Any, message: str) -> None:
+    if not kept:
+        raise AssertionError(f"{example}: {message}")
+
+
+def _is_floating(x: Any) -> bool:
+    return isinstance(x, Variable) and x.dtype.kind == "f"
+
+
+def _weighted(tree: Variable, seed: int = 0) -> Variable:
+    """The value as a scalar that changes with each of its elements in its own way."""
+    weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
+    return f.sum(tree * Constant(np.asarray(weights, tree.dtype)), axis=None, keepdims=False)
+
+
+def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
+    """The derivatives by operands, zero by one that the cost does not hold."""
+    found = []
+    for x in operands:
+        try:
+            found.append(grad(cost, x))
+        except DisconnectedError:
+            found.append(Constant(np.zeros(x.shape, x.dtype)))
+    return found
+
+
+def _compare_gradients(
+    example: Example, cost: Variable, inputs: Sequence[Any], values: Sequence[Any], what: str
+) -> None:
+    """Raise unless the derivatives of a cost by its floating inputs equal its central differences."""
+    places = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    gradients = Runner(_gradients(cost, [inputs[i] for i in places]), inputs)(values)
+    run = Runner([cost], inputs)
+    # A value that is rounded to a narrower dtype on its way moves in steps, and tells less.
+    unit = max((np.finfo(node.dtype).eps for node in _nodes([cost]) if node.dtype.kind == "f"), default=0.0)
+    step = max(STEP, 4 * unit**0.5)
+    allowed = max(1e-7, 8 * unit / step)
+    for place, gradient in zip(places, gradients, strict=True):
+        x = inputs[place]
+        _expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
+        wanted = central_difference(lambda moved: float(run(moved)[0]), values, place, step)
+        right = np.abs(gradient - wanted) <= allowed * np.maximum(1.0, np.abs(wanted))  # a nan is not
+        if not right.all():
+            at = tuple(map(int, np.argwhere(~right)[0]))
+            note = f"{what} by {x.label} at {at} is {gradient[at]!r}, and central differences give {wanted[at]!r}"
+            _expect(False, example, note)
+
+
+def central_difference(
+    function: Callable[[list[Any]], float], values: Sequence[Any], place: int, step: float = STEP
+) -> np.ndarray:
+    """How a function of arrays changes with each element of one of them, to fourth order in the step."""
+    result = np.empty_like(values[place])
+    moved = list(values)
+    for at in np.ndindex(result.shape):
+        size = step * max(1.0, abs(values[place][at]))
+        ends = []
+        for steps in (1, -1, 2, -2):
+            moved[place] = values[place].copy()
+            moved[place][at] += steps * size
+            ends.append(function(moved))
+        result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
+    return result
+
+
+def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
+    """The elements of an operand that an elementwise op combines with the first of another."""
+    first = np.zeros(other.shape, bool)
+    first.flat[0] = True
+    places = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape)
+    mask = np.zeros(operand.size, bool)
+    mask[places[np.broadcast_to(first, shape)]] = True
+    return mask.reshape(operand.shape)
+
+
+def _nodes(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
+    """The distinct nodes of trees."""
+    for entry in post_order(trees, lambda x: x.inputs if isinstance(x, OpTreeNode) else ()):
+        if isinstance(entry, OpTreeNode):
+            yield entry
+
+
+PROMISES: dict[str, Callable[[Example, Any], None]] = {
+    check.__name__.removeprefix("check_"): check
+    for check in (
+        check_identity,
+        check_type,
+        check_backend,
+        check_gradient,
+        check_second_gradient,
+        check_shared_operand,
+        check_adjoints,
+        check_leaks,
+        check_weak_numbers,
+    )
+}
+
+
+def check_op(op: str | type[Op], backend: Any) -> None:
+    """Check all that an op promises, on its examples.
+
+    Parameters
+    ----------
+    op : str or type
+        A registered op's name, or its class.
+    backend : Backend
+        Where its values are compared with the reference's.
+
+    Raises
+    ------
+    AssertionError
+        If a promise is broken: it names the op, the example and the promise.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> check_op("sin", gen_backend("cpu"))
+    """
+    for example in examples_of(find_op(op) if isinstance(op, str) else op):
+        for check in PROMISES.values():
+            check(example, backend)

@@ -1,0 +1,35 @@
+"""Backends for the tests, and Hypothesis drawing the same examples on each run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from backends import gen_backend
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+# Another draw each time, and many more of them: HYPOTHESIS_PROFILE=long, or --hypothesis-profile=long.
+settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
+settings.load_profile("ci")
+
+
+@pytest.fixture
+def be() -> Any:
+    """A CPU backend of float32."""
+    return gen_backend("cpu")
+
+
+@pytest.fixture
+def be64() -> Any:
+    """A CPU backend of float64."""
+    return gen_backend("cpu", datatype=np.float64)
