@@ -13,9 +13,8 @@ import numpy as np
 from backends.backend import Backend
 from optree.errors import BackendError, describe
 from optree.node import OpTreeNode
-from optree.op import Op
 from optree.program import Instruction, Program, flatten
-from optree.reference import perform
+from optree.reference import performer
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
 from optree.variable import Constant, Input
@@ -136,13 +135,13 @@ def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
 def _call_of(instruction: Instruction) -> Callable[..., Any]:
     """The function of arrays that computes an instruction."""
     op = instruction.op
-    if type(op).perform is not Op.perform:
-        return lambda *values: perform(instruction, values)
+    if op.defines("perform") or op.defines("make_thunk"):
+        return performer(instruction)
     return op.numpy if _is_ufunc(op) else op.value
 
 
 def _is_ufunc(op: Any) -> bool:
-    return isinstance(op.numpy, np.ufunc) and type(op).value is Op.value and not op.props
+    return isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
 
 
 def _is_reusable(program: Program, producer: int, instruction: Instruction) -> bool:

@@ -1,16 +1,18 @@
 """Op-tree: lazy NumPy-like expressions as trees of operations."""
 
 from optree import ops
+from optree.apply import Apply
 from optree.autodiff import Autodiff, grad
 from optree.errors import OptreeError
 from optree.node import OpTreeNode
 from optree.op import Op
 from optree.tensor import Tensor
 from optree.testing import check_grad
-from optree.types import TensorType
-from optree.variable import Constant, Input, Variable
+from optree.types import TensorType, Type
+from optree.variable import Constant, Input, Variable, constant
 
 __all__ = [
+    "Apply",
     "Autodiff",
     "Constant",
     "Input",
@@ -19,8 +21,10 @@ __all__ = [
     "OptreeError",
     "Tensor",
     "TensorType",
+    "Type",
     "Variable",
     "check_grad",
+    "constant",
     "grad",
     "ops",
 ]

@@ -86,6 +86,7 @@ class OpTreeNode(Variable, tuple):
     """
 
     origin: Origin | None
+    known_owner: Any = None
     _signature: tuple[tuple[Any, ...], list[Any]] | None = None
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
@@ -156,6 +157,18 @@ class OpTreeNode(Variable, tuple):
     def op(self) -> Any:
         """The `Op` that the node applies."""
         return self[0].op
+
+    @property
+    def owner(self) -> Any:  # type: ignore[override]
+        """The `Apply` whose output this is."""
+        if self.known_owner is None:
+            self.known_owner = self.op.application_of(self)
+        return self.known_owner
+
+    @property
+    def index(self) -> int:  # type: ignore[override]
+        """Which of its owner's outputs this is."""
+        return self.op.index_of(self)
 
     @property
     def inputs(self) -> list[Any]:
@@ -315,6 +328,18 @@ class _Text(str):
     """Text on a printer's stack, told apart from operands."""
 
 
+def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
+    """A node, operands beyond two in a chain of ``args`` nodes."""
+    count = len(operands)
+    right = operands[-1] if count > 1 else None
+    for i in range(count - 2, 0, -1):
+        right = OpTreeNode(ARGS, operands[i], right)
+    node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if count else None, right))
+    node.spec = op_dict.spec
+    node.origin = caller_origin()
+    return node
+
+
 def find_op(name: Any) -> Any:
     """The op class of a name.
 
@@ -408,7 +433,7 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
 
 def _head(node: OpTreeNode) -> str:
     props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
-    return f"{node.label}{props} {node.shape} {node.dtype}"
+    return f"{node.label}{props} {node.type}"
 
 
 def _count_parents(root: Any) -> dict[int, int]:

@@ -6,22 +6,31 @@ The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 from __future__ import annotations
 
 import inspect
-import sys
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from optree.errors import DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, caller_origin, describe
-from optree.node import ARGS, OpDict, OpTreeNode
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
-from optree.types import Shape, Spec, TensorType, promote, weak_dtype
-from optree.variable import Variable, as_operand, as_variable, check_same_backend, spec_of
+from optree.apply import Apply
+from optree.definition import register
+from optree.errors import DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, describe
+from optree.node import OpDict, applied
+from optree.types import Shape, Spec, TensorType, Type, promote, weak_dtype
+from optree.variable import Constant, Variable, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
 INFERENCES = 4096
 
-_tokens: dict[Any, object] = {}
+
+class Token:
+    """Stands in keys for an op with the dtype and broadcast pattern of its value."""
+
+    __slots__ = ("__weakref__",)
+
+
+_tokens: WeakValueDictionary[Any, Token] = WeakValueDictionary()
 
 
 class Op:
@@ -62,6 +71,10 @@ class Op:
         needs none: its tests follow from its operands.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into.
+    itypes, otypes : list of Type, optional
+        The inputs' and outputs' types, from which `make_node` follows.
+    default_output : int, optional
+        The one output that calling the op returns.
     """
 
     name: ClassVar[str | None] = None
@@ -76,6 +89,9 @@ class Op:
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     destroy_map: ClassVar[dict[int, list[int]]] = {}
     view_map: ClassVar[dict[int, list[int]]] = {}
+    itypes: ClassVar[Sequence[Type] | None] = None
+    otypes: ClassVar[Sequence[Type] | None] = None
+    default_output: ClassVar[int | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +99,7 @@ class Op:
             cls.numpy = staticmethod(cls.__dict__["numpy"])
         cls._instances: dict[tuple[Any, ...], Any] = {}
         if "name" in cls.__dict__:
-            _register(cls)
+            register(cls, Op)
 
     def __init__(self, *args: Any, **props: Any) -> None:
         names = self.prop_names()
@@ -154,6 +170,10 @@ class Op:
 
     __repr__ = __str__
 
+    def defines(self, method: str) -> bool:
+        """Whether the op, or its class, writes this method of the contract itself."""
+        return method in self.__dict__ or getattr(type(self), method) is not getattr(Op, method)
+
     # Building
 
     @classmethod
@@ -184,28 +204,81 @@ class Op:
         operands = [inspect.Parameter(name, kind) for name in cls.operands or ()]
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
 
-    def __call__(self, *inputs: Any) -> Any:
-        """A node that applies the op to the inputs.
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """What `make_node` makes of the inputs: its output, or the list of them.
 
         Raises
         ------
         OperandError, ShapeError, DTypeError, AxisError, BackendError
-            If it cannot be applied to them.
+            If the op cannot be applied to them.
         """
         op_dict = self.applications.get(tuple([getattr(x, "spec", x.__class__) for x in inputs]))
         if op_dict is not None:
-            return _node(op_dict, inputs)
+            return applied(op_dict, inputs)
+        if self._makes_nodes():
+            return self._outputs_of(self.make_node(*inputs, **kwargs))
         operands = [as_operand(x, str(self)) for x in inputs]
-        return _node(self._apply(operands, tuple(map(spec_of, operands))), operands)
+        return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
+
+    def _makes_nodes(self) -> bool:
+        """Whether nodes come from a `make_node` or types of the op's own, not from its traits."""
+        return self.itypes is not None or self.defines("make_node")
+
+    def _outputs_of(self, apply: Any) -> Any:
+        if not isinstance(apply, Apply):
+            raise DefinitionError(f"{self}: make_node returns an Apply, not {apply!r}")
+        if self.default_output is not None:
+            return apply.outputs[self.default_output]
+        return apply.outputs[0] if len(apply.outputs) == 1 else apply.outputs
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """The op applied to inputs; on the result's own inputs it makes an equivalent one.
+
+        An op defines it, on the class or on an instance, or gives `itypes` and
+        `otypes`, or leaves it to traits.
+
+        Raises
+        ------
+        TypeError
+            If the op cannot be applied to these inputs.
+        """
+        if self.itypes is None:
+            return self(*inputs).owner
+        if self.otypes is None or len(inputs) != len(self.itypes):
+            raise OperandError(f"{self} takes {len(self.itypes)} inputs and gives otypes; {len(inputs)} were given")
+        wrapped = [self._typed(x, t) for x, t in zip(inputs, self.itypes, strict=True)]
+        return Apply(self, wrapped, [t() for t in self.otypes])
+
+    def application_of(self, node: Any) -> Apply:
+        """The `Apply` of a node that has this op."""
+        return Apply.of_node(node)
+
+    def index_of(self, node: Any) -> int:
+        """Which of its application's outputs a node that has this op is."""
+        return 0
+
+    def _typed(self, value: Any, wanted: Type) -> Variable:
+        if not isinstance(value, Variable):
+            return Constant(wanted, value)
+        if not wanted.holds(value.type):
+            raise OperandError(f"{self}: {describe(value)} is not of the type {wanted!r}")
+        return value
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
         """What the op makes of operands of these specs; remembered unless a number's value matters."""
         known = self.applications.get(specs)
         if known is not None:
             return known
+        if type(self).output_shape is Op.output_shape:
+            raise DefinitionError(
+                f"{self}: write make_node, or give itypes and otypes, or take a trait such as ElementwiseOperator"
+            )
         self._check_count(operands)
         backend = check_same_backend(str(self), operands)
         types = [as_variable(x).type for x in operands]
+        for x, t in zip(operands, types, strict=True):
+            if not isinstance(t, TensorType):
+                raise OperandError(f"{self}: it is for tensors, which {describe(x)} is not")
         bound = self.bind(types, backend)
         try:
             shape = bound.output_shape(*(t.shape for t in types))
@@ -231,13 +304,14 @@ class Op:
             wanted = "two operands or more" if names is None else f"{len(names)} operands ({', '.join(names)})"
             raise OperandError(f"{self} takes {wanted}, not {len(operands)}")
 
-    def op_dict(self, type: TensorType, backend: Any) -> OpDict:
+    def op_dict(self, type: Type, backend: Any) -> OpDict:
         """The first element of a node that applies the op and has this type."""
-        return self._op_dict_of({"shape": type.shape, "op": self.name or str(self), **self.props}, type, backend)
+        shape = {"shape": type.shape} if isinstance(type, TensorType) else {}
+        return self._op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend)
 
-    def _op_dict_of(self, entries: dict[str, Any], type: TensorType, backend: Any) -> OpDict:
+    def _op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any) -> OpDict:
         spec = Spec(type, backend)
-        return OpDict(entries, self, spec, _tokens.setdefault((self, spec.token), object()))
+        return OpDict(entries, self, spec, _tokens.setdefault((self, spec.token), Token()))
 
     @classmethod
     def unchecked_op_dict(cls, entries: dict[str, Any], operands: list[Any]) -> OpDict:
@@ -281,8 +355,62 @@ class Op:
         return self.numpy(*arrays, **self.props)
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Compute the outputs from the inputs' values into one-element lists."""
+        """Compute the outputs from the inputs' values into one-element lists.
+
+        Parameters
+        ----------
+        node : Apply
+            Inputs and outputs with their types.
+        inputs : list
+            The values: arrays, Python numbers, or what the inputs' types hold.
+        output_storage : list of list
+            A cell for each output. It holds None, or what the op put there in
+            the call before, which it may use again.
+        """
+        if self.numpy is None and not self.defines("value"):
+            raise DefinitionError(f"{self}: write perform(self, node, inputs, output_storage)")
         output_storage[0][0] = self.value(*inputs)
+
+    def make_thunk(
+        self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, impl: str | None = None
+    ) -> Callable[[], None]:
+        """A function without arguments that computes the outputs' cells from the inputs'.
+
+        Parameters
+        ----------
+        node : Apply
+        storage_map : dict
+            From each input and output to the one-element list with its value.
+        compute_map : dict
+            From each to a one-element list that tells whether it has been computed.
+        no_recycling : list
+            Outputs whose cells are emptied before each call.
+        impl : str, optional
+            ``'py'``, or None for whichever there is.
+        """
+        inputs = [storage_map[x] for x in node.inputs]
+        outputs = [storage_map[x] for x in node.outputs]
+
+        def thunk() -> None:
+            for x in no_recycling:
+                storage_map[x][0] = None
+            self.perform(node, [cell[0] for cell in inputs], outputs)
+            for x in node.outputs:
+                compute_map[x][0] = True
+
+        return thunk
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
+        """The outputs' shapes, from the inputs'."""
+        return [self.output_shape(*shapes)]
+
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """How many floating-point operations it takes, from the inputs' and outputs' shapes; for profiles."""
+        return sum(math.prod(shape) for shape in outputs)
+
+    def do_constant_folding(self, node: Apply) -> bool:
+        """Whether the op may be run once, ahead, where its inputs are all constants."""
+        return not self.destroy_map
 
     # Derivatives
 
@@ -295,8 +423,12 @@ class Op:
         raise DefinitionError(f"{type(self).__name__}: write grad, or be a NonDifferentiableOperator")
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Send each operand its delta; by default what `grad` returns."""
-        gradients = self.grad(list(args), [delta])
+        """Send each operand its delta; by default what `grad` returns.
+
+        The delta of an op of several outputs is a list, None where the cost does
+        not change with an output.
+        """
+        gradients = self.grad(list(args), delta if isinstance(delta, list) else [delta])
         if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
             raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {gradients!r}")
         for operand, gradient in zip(args, gradients, strict=True):
@@ -307,18 +439,6 @@ class Op:
 def _hashable(value: Any) -> Any:
     """A parameter as something that tells 0.0 from -0.0 and 1 from True when compared."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
-
-
-def _node(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
-    """A node, operands beyond two in a chain of ``args`` nodes."""
-    count = len(operands)
-    right = operands[-1] if count > 1 else None
-    for i in range(count - 2, 0, -1):
-        right = OpTreeNode(ARGS, operands[i], right)
-    node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if count else None, right))
-    node.spec = op_dict.spec
-    node.origin = caller_origin()
-    return node
 
 
 def _check_numbers(what: str, operands: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
@@ -337,100 +457,3 @@ def _check_numbers(what: str, operands: Sequence[Any], dtypes: Sequence[np.dtype
             if not limits.min <= operand <= limits.max:
                 raise NumberOverflowError(f"{what}: {operand} does not fit {dtype} ({limits.min} to {limits.max})")
     return found
-
-
-# The registry
-
-
-def _register(cls: type[Op]) -> None:
-    """Check a named op's definition and offer it wherever ops are offered."""
-    _check_definition(cls)
-    name = cls.name
-    earlier = OPS.get(name)
-    if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
-    OPS[name] = cls
-    call = _function_of(cls)
-    for alias in (name, *cls.aliases):
-        FUNCTIONS[alias] = call
-    mine = getattr(cls.numpy, "__module__", "") or ""
-    own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
-    for numpy_function in cls.numpy_names or own:
-        NUMPY_FUNCTIONS[numpy_function] = call
-    for method, operator in zip(cls.operator, (_operator, _reflected), strict=False):
-        setattr(Variable, method, operator(cls, method))
-
-
-def _check_definition(cls: type[Op]) -> None:
-    from_base = {name for name in ("grad", "value", "perform") if getattr(cls, name) is getattr(Op, name)}
-    adjoints = cls.generate_adjoints is not Op.generate_adjoints
-    if "grad" in from_base and not adjoints:
-        raise DefinitionError(f"{cls.__name__}: write grad, or be a NonDifferentiableOperator")
-    if cls.numpy is None and {"value", "perform"} <= from_base:
-        raise DefinitionError(f"{cls.__name__}: write numpy, value or perform")
-    if cls.__props__ is None:
-        raise DefinitionError(f"{cls.__name__}: list its parameters in __props__, or take () from a trait")
-    missing = [prop for prop in cls.__props__ if not hasattr(cls, prop)]
-    if missing:
-        raise DefinitionError(f"{cls.__name__}: give {', '.join(missing)} a default as a class attribute")
-
-
-def _function_of(cls: type[Op]) -> Callable[..., Any]:
-    """The op's function, with the class's documentation and the signature of its operands and parameters."""
-
-    if cls.__props__ == () and cls.function.__func__ is Op.function.__func__:  # type: ignore[attr-defined]
-        op, count = cls.make(), len(cls.operands or ())
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return cls.function(*args, **kwargs) if kwargs or len(args) != count else op(*args)
-
-    else:
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return cls.function(*args, **kwargs)
-
-    call.__name__ = call.__qualname__ = str(cls.name)
-    call.__doc__ = cls.__doc__
-    call.__signature__ = inspect.Signature(cls.parameters())  # type: ignore[attr-defined]
-    return call
-
-
-def _operator(cls: type[Op], name: str) -> Callable[..., Any]:
-    """Python's operator for an op: the quickest way to a node, where its operands' specs are known."""
-    op = cls.make()
-    applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
-
-    if len(cls.operands or ()) == 1:
-
-        def unary(self: Variable) -> Any:
-            return op(self)
-
-        method: Callable[..., Any] = unary
-    else:
-
-        def binary(self: Variable, other: Any) -> Any:
-            op_dict = applications.get((self.spec, getattr(other, "spec", other.__class__)))
-            if op_dict is None:
-                return op(self, other)
-            node = new(OpTreeNode, (op_dict, self, other))
-            node.spec = op_dict.spec
-            frame = frame_at(1)
-            node.origin = (frame.f_code, frame.f_lasti)
-            return node
-
-        method = binary
-    method.__name__ = name
-    return method
-
-
-def _reflected(cls: type[Op], name: str) -> Callable[..., Any]:
-    """Python's operator for an op with the variable on the right."""
-    op = cls.make()
-
-    def reflected(self: Variable, other: Any) -> Any:
-        return op(other, self)
-
-    reflected.__name__ = name
-    return reflected
-
-

@@ -5,7 +5,8 @@ Every backend and every rewrite is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,12 @@ def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     Raises
     ------
     DefinitionError
-        If an op's `perform` leaves its output empty, or of another shape or
-        dtype than the op said.
+        If an op's `perform` breaks its contract.
     """
     computed = list(values)
     with np.errstate(all="ignore"):
         for instruction in program.instructions:
-            computed.append(perform(instruction, [computed[i] for i in instruction.inputs]))
+            computed.append(performer(instruction)(*(computed[i] for i in instruction.inputs)))
     return [computed[number] for number in program.outputs]
 
 
@@ -38,14 +38,64 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
-def perform(instruction: Instruction, inputs: Sequence[Any]) -> Any:
-    """The value of one instruction, by its op's `perform`, checked against the type it promised."""
-    storage: list[Any] = [None]
-    instruction.op.perform(instruction.node, inputs, [storage])
-    value, wanted = storage[0], instruction.type
-    if value is None:
-        raise DefinitionError(f"{instruction.op}: perform left its output empty")
-    array = np.asarray(value)
-    if array.shape != wanted.shape or array.dtype != wanted.dtype:
-        raise DefinitionError(f"{instruction.op}: perform gave {array.shape} {array.dtype}, not {wanted}")
-    return value
+def performer(instruction: Instruction, keep: bool = False) -> Callable[..., Any]:
+    """A function that computes one instruction as its op says, and checks what comes of it.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether an op finds in its cells what it put there in the call before,
+        to reuse; for one caller at a time, who does not give the values away.
+
+    Raises
+    ------
+    DefinitionError
+        When it is called, if a cell is left empty, resized, or filled with what
+        its type refuses.
+    """
+    op, apply = instruction.op, instruction.node.owner
+    types = [output.type.any_size for output in apply.outputs]
+    if op.defines("make_thunk"):
+        return _thunk(instruction, types)
+    kept: list[list[Any]] = [[None] for _ in types]
+
+    def run(*values: Any) -> Any:
+        cells = kept if keep else [[None] for _ in types]
+        op.perform(apply, list(values), cells)
+        return _taken(op, types, cells)
+
+    return run
+
+
+def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:
+    """The performer of an op that makes its own thunk: one call at a time, for the cells are shared."""
+    op, apply = instruction.op, instruction.node.owner
+    storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
+    compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
+    thunk = op.make_thunk(apply, storage_map, compute_map, [])
+    lock = Lock()
+
+    def run(*values: Any) -> Any:
+        with lock:
+            compute_map.update({x: [False] for x in apply.outputs})
+            for x, value in zip(apply.inputs, values, strict=True):
+                storage_map[x][0] = value
+            thunk()
+            return _taken(op, types, [storage_map[x] for x in apply.outputs])
+
+    return run
+
+
+def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
+    """The values in the cells, one alone or a tuple."""
+    values = []
+    for number, (wanted, cell) in enumerate(zip(types, cells, strict=True)):
+        if not isinstance(cell, list) or len(cell) != 1:
+            raise DefinitionError(f"{op}: perform resized the cell of output {number}; it sets its one element")
+        if cell[0] is None:
+            raise DefinitionError(f"{op}: perform left the cell of output {number} empty")
+        try:
+            values.append(wanted.filter(cell[0], strict=True))
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(f"{op}: perform gave output {number} a value that its type refuses: {error}") from None
+    return values[0] if len(values) == 1 else tuple(values)

@@ -58,6 +58,8 @@ class Type:
     (Input(Double, 'x'), True)
     """
 
+    __slots__ = ("__weakref__",)
+
     #: What `make_variable` makes: `optree.variable` puts `Input` here.
     Variable: ClassVar[Any]
 
@@ -87,6 +89,10 @@ class Type:
         """Whether two values are equal but for rounding; here, whether they are equal."""
         return self.values_eq(x, y)
 
+    def holds(self, other: Any) -> bool:
+        """Whether a variable of another type may stand where one of this type is wanted."""
+        return bool(self == other)
+
     def make_variable(self, name: str | None = None) -> Any:
         """A new variable of the type, without a value."""
         return Type.Variable(self, name)
@@ -98,6 +104,11 @@ class Type:
     @property
     def plan_key(self) -> Any:
         """What of the type a plan depends on."""
+        return self
+
+    @property
+    def any_size(self) -> Any:
+        """The type of all values that one plan is for."""
         return self
 
     def __repr__(self) -> str:
@@ -119,7 +130,7 @@ class TensorType(Type):
     array([1., 2.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "dtype", "shape")
+    __slots__ = ("dtype", "shape")
 
     dtype: np.dtype
     shape: Shape
@@ -145,6 +156,19 @@ class TensorType(Type):
     @property
     def plan_key(self) -> Any:
         return self.dtype, tuple(size == 1 for size in self.shape)
+
+    @property
+    def any_size(self) -> TensorType:
+        return TensorType(self.dtype, tuple(1 if size == 1 else None for size in self.shape))
+
+    def holds(self, other: Any) -> bool:
+        """Whether the other is a tensor type of this dtype, with the sizes that are known here."""
+        return (
+            isinstance(other, TensorType)
+            and other.dtype == self.dtype
+            and len(other.shape) == len(self.shape)
+            and all(mine in (None, size) for mine, size in zip(self.shape, other.shape, strict=True))
+        )
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The value as an array of this dtype and shape; a tensor or array that is one already, as it is.
@@ -229,7 +253,7 @@ class TupleType(Type):
     types : tuple of Type
     """
 
-    __slots__ = ("__weakref__", "types")
+    __slots__ = ("types",)
 
     types: tuple[Type, ...]
 
@@ -250,6 +274,10 @@ class TupleType(Type):
     @property
     def plan_key(self) -> Any:
         return tuple(type.plan_key for type in self.types)
+
+    @property
+    def any_size(self) -> TupleType:
+        return TupleType(type.any_size for type in self.types)
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The tuple of values, each as its type holds it."""

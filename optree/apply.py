@@ -1,0 +1,69 @@
+"""Apply: an op at work on inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optree.errors import OperandError, describe
+from optree.node import OpTreeNode, applied
+from optree.registry import OPS
+from optree.types import TupleType
+from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+
+
+class Apply:
+    """An op applied to inputs, and the outputs that come of it (Theano's and Aesara's Apply).
+
+    Parameters
+    ----------
+    op : Op
+    inputs : sequence of Variable
+    outputs : sequence of Variable
+        What `Op.make_node` made of the right types, as ``double()`` does. They
+        then stand for the nodes that compute them.
+
+    Attributes
+    ----------
+    outputs : list of OpTreeNode
+        Each with this as its `owner`, and its place here as its `index`.
+
+    Raises
+    ------
+    OperandError
+        If an input or output is no variable.
+    """
+
+    def __init__(self, op: Any, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        for kind, variables in (("input", inputs), ("output", outputs)):
+            for x in variables:
+                if not isinstance(x, Variable):
+                    raise OperandError(f"{op}: an {kind} of an Apply is a variable, not {describe(x)}")
+        self.op, self.inputs = op, list(inputs)
+        backend = check_same_backend(str(op), inputs)
+        types = [x.type for x in outputs]
+        operands = [as_operand(x, str(op)) for x in inputs]
+        node = applied(op.op_dict(types[0] if len(types) == 1 else TupleType(types), backend), operands)
+        node.known_owner = self
+        self.outputs = _outputs_of(node)
+        for i, x in enumerate(outputs):
+            if type(x) is Input:
+                x.owner, x.index = self, i
+
+    @classmethod
+    def of_node(cls, node: OpTreeNode) -> Apply:
+        """The application that a node stands for."""
+        apply = cls.__new__(cls)
+        apply.op, apply.inputs = node.op, [as_variable(x) for x in node.inputs]
+        apply.outputs = _outputs_of(node)
+        return apply
+
+    def __repr__(self) -> str:
+        return f"{self.op}({', '.join(x.label for x in self.inputs)})"
+
+
+def _outputs_of(node: OpTreeNode) -> list[OpTreeNode]:
+    """What a node's application gives: the node, or what picks each value out of its tuple."""
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [OPS["output"].make(index=i)(node) for i in range(len(node.type.types))]

@@ -1,0 +1,107 @@
+"""What happens when an op class is defined: it is checked, and offered wherever ops are offered."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DefinitionError
+from optree.node import OpTreeNode
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+from optree.variable import Variable
+
+
+def register(cls: Any, base: Any) -> None:
+    """Check a named op's definition and offer it wherever ops are offered; `base` is `Op`."""
+    _check_definition(cls, base)
+    name = cls.name
+    earlier = OPS.get(name)
+    if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
+    OPS[name] = cls
+    call = _function_of(cls, base)
+    for alias in (name, *cls.aliases):
+        FUNCTIONS[alias] = call
+    mine = getattr(cls.numpy, "__module__", "") or ""
+    own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
+    for numpy_function in cls.numpy_names or own:
+        NUMPY_FUNCTIONS[numpy_function] = call
+    for method, operator in zip(cls.operator, (_operator, _reflected), strict=False):
+        setattr(Variable, method, operator(cls, method))
+
+
+def _check_definition(cls: Any, base: Any) -> None:
+    from_base = {name for name in ("grad", "value", "perform") if getattr(cls, name) is getattr(base, name)}
+    adjoints = cls.generate_adjoints is not base.generate_adjoints
+    if "grad" in from_base and not adjoints:
+        raise DefinitionError(f"{cls.__name__}: write grad, or be a NonDifferentiableOperator")
+    if cls.numpy is None and {"value", "perform"} <= from_base:
+        raise DefinitionError(f"{cls.__name__}: write numpy, value or perform")
+    if cls.__props__ is None:
+        raise DefinitionError(f"{cls.__name__}: list its parameters in __props__, or take () from a trait")
+    missing = [prop for prop in cls.__props__ if not hasattr(cls, prop)]
+    if missing:
+        raise DefinitionError(f"{cls.__name__}: give {', '.join(missing)} a default as a class attribute")
+
+
+def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
+    """The op's function, with the class's documentation and the signature of its operands and parameters."""
+
+    if cls.__props__ == () and cls.function.__func__ is base.function.__func__:  # type: ignore[attr-defined]
+        op, count = cls.make(), len(cls.operands or ())
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return cls.function(*args, **kwargs) if kwargs or len(args) != count else op(*args)
+
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return cls.function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = str(cls.name)
+    call.__doc__ = cls.__doc__
+    call.__signature__ = inspect.Signature(cls.parameters())  # type: ignore[attr-defined]
+    return call
+
+
+def _operator(cls: Any, name: str) -> Callable[..., Any]:
+    """Python's operator for an op: the quickest way to a node, where its operands' specs are known."""
+    op = cls.make()
+    applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
+
+    if len(cls.operands or ()) == 1:
+
+        def unary(self: Variable) -> Any:
+            return op(self)
+
+        method: Callable[..., Any] = unary
+    else:
+
+        def binary(self: Variable, other: Any) -> Any:
+            op_dict = applications.get((self.spec, getattr(other, "spec", other.__class__)))
+            if op_dict is None:
+                return op(self, other)
+            node = new(OpTreeNode, (op_dict, self, other))
+            node.spec = op_dict.spec
+            frame = frame_at(1)
+            node.origin = (frame.f_code, frame.f_lasti)
+            return node
+
+        method = binary
+    method.__name__ = name
+    return method
+
+
+def _reflected(cls: Any, name: str) -> Callable[..., Any]:
+    """Python's operator for an op with the variable on the right."""
+    op = cls.make()
+
+    def reflected(self: Variable, other: Any) -> Any:
+        return op(other, self)
+
+    reflected.__name__ = name
+    return reflected

@@ -1,0 +1,46 @@
+"""The op that picks one output of an op that has several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optree.apply import Apply
+from optree.errors import OperandError, describe
+from optree.traits import UnaryOperator
+from optree.types import TupleType
+from optree.variable import Variable
+
+
+class Output(UnaryOperator):
+    """One of the outputs of an op of several."""
+
+    name = "output"
+    __props__ = ("index",)
+    index: Any = 0
+    view_map = {0: [0]}
+
+    def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> Any:
+        (operand,) = operands
+        type = getattr(operand, "type", None)
+        if not isinstance(type, TupleType):
+            raise OperandError(f"output: {describe(operand)} has no outputs to pick from")
+        return self.op_dict(type.types[self.index], operand.backend)
+
+    def application_of(self, node: Any) -> Apply:
+        """The operand's application, of which the node is an output."""
+        return node[1].owner
+
+    def index_of(self, node: Any) -> int:
+        """The place among its outputs."""
+        return self.index
+
+    def value(self, *arrays: Any) -> Any:
+        (values,) = arrays
+        return values[self.index]
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Add the delta to the list of those of all the outputs."""
+        (operand,) = args
+        deltas = adjoints.setdefault(operand, [None] * len(operand.type.types))
+        deltas[self.index] = delta
