@@ -120,7 +120,7 @@ class ReductionOperator(UnaryOperator):
         axes = normalise_axes(self.axis, types[0].ndim, str(self.name))
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
         neon = backend is not None and backend.compat_mode == "neon"
-        return self.make(axis=axis, keepdims=bool(self.keepdims or neon))
+        return self.make(**{**self.props, "axis": axis, "keepdims": bool(self.keepdims or neon)})
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
