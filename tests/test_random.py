@@ -460,6 +460,8 @@ def test_ops_that_draw_say_so(be: Any) -> None:
         ),
         (lambda be: f.rand(be.rng_state, gen_backend("cpu").ones(3)), BackendError, "rand"),
         (lambda be: be.rand(3, out=be.zeros(4)), ShapeError, "4"),
+        (lambda be: be.rand(3, out=np.zeros(3)), OperandError, "written into a tensor"),
+        (lambda be: be.make_binary_mask((3, 3)), OperandError, "written into a tensor"),
         (lambda be: be.gen_rng(-1), ValueError, "a seed is from 0"),
         (lambda be: be.gen_rng(2**32), ValueError, "a seed is from 0"),
         (lambda be: be.gen_rng(1.5), TypeError, "a seed is an integer"),
