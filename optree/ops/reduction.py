@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.errors import AxisError
 from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
@@ -63,6 +62,20 @@ class AxisOperator(Op):
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The op's axes on an operand of so many dimensions."""
         return normalise_axes(self.axis, ndim, str(self.name))
+
+
+class UfuncReduction(ReductionOperator):
+    """A reduction by one of NumPy's ufuncs of two operands.
+
+    Attributes
+    ----------
+    ufunc : numpy.ufunc
+    """
+
+    ufunc: ClassVar[Any]
+
+    def value(self, *arrays: Any) -> Any:
+        return self.ufunc.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
 
 class Sum(ReductionOperator):
@@ -153,11 +166,12 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 # Products
 
 
-class Prod(ReductionOperator):
+class Prod(UfuncReduction):
     """The product over axes; its gradient divides by nothing, so that zeros do no harm."""
 
     name = "prod"
     numpy = np.prod
+    ufunc = np.multiply
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -170,9 +184,6 @@ class Prod(ReductionOperator):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), sum_dtype(dtypes[0])
-
-    def value(self, *arrays: Any) -> Any:
-        return np.multiply.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -300,7 +311,7 @@ def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Var
     return f.where(places, delta, 0)
 
 
-class ExtremeOperator(ReductionOperator):
+class ExtremeOperator(UfuncReduction):
     """The largest or smallest element; nan if there is one, and the gradient then goes to the nans."""
 
     has_identity = False
@@ -329,9 +340,7 @@ class Max(ExtremeOperator):
     name = "max"
     numpy = np.max
     numpy_names = (np.max, np.amax)
-
-    def value(self, *arrays: Any) -> Any:
-        return np.maximum.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
+    ufunc = np.maximum
 
 
 class Min(ExtremeOperator):
@@ -340,21 +349,31 @@ class Min(ExtremeOperator):
     name = "min"
     numpy = np.min
     numpy_names = (np.min, np.amin)
-
-    def value(self, *arrays: Any) -> Any:
-        return np.minimum.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
+    ufunc = np.minimum
 
 
 class PlaceOperator(ReductionOperator, IntegerOperator):
-    """Where along one axis, or in the whole flattened operand, an extreme stands first."""
+    """Where over axes an extreme stands first, counted in C order through those axes."""
 
     has_identity = False
-    examples = ((((3, 4),), {}), (((3, 4),), {"axis": 0}), (((3, 4),), {"axis": -1, "keepdims": False}), (((),), {}))
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 3, 4),), {"axis": (1, 2), "keepdims": False}),
+        (((),), {}),
+        (((0, 3),), {"axis": 1}),
+    )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        if isinstance(self.axis, tuple | list):
-            raise AxisError(f"{self.name} takes one axis or None, not {self.axis!r}")
-        return super().bind(types, backend)
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        if not isinstance(self.axis, tuple):
+            return self.numpy(x, axis=self.axis, keepdims=self.keepdims)
+        kept = [i for i in range(x.ndim) if i not in self.axis]
+        count = prod([x.shape[i] for i in self.axis])
+        found = self.numpy(x.transpose(*kept, *self.axis).reshape([x.shape[i] for i in kept] + [count]), axis=-1)
+        return np.expand_dims(found, self.axis) if self.keepdims else found
 
 
 class ArgMax(PlaceOperator):
@@ -374,26 +393,22 @@ class ArgMin(PlaceOperator):
 # Logic
 
 
-class AllTrue(ReductionOperator, LogicalOperator):
+class AllTrue(UfuncReduction, LogicalOperator):
     """Whether every element over axes is true: not zero."""
 
     name = "all"
     numpy = np.all
+    ufunc = np.logical_and
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
-    def value(self, *arrays: Any) -> Any:
-        return np.logical_and.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
-
-class AnyTrue(ReductionOperator, LogicalOperator):
+class AnyTrue(UfuncReduction, LogicalOperator):
     """Whether some element over axes is true: not zero."""
 
     name = "any"
     numpy = np.any
+    ufunc = np.logical_or
     examples = AllTrue.examples
-
-    def value(self, *arrays: Any) -> Any:
-        return np.logical_or.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
 
 # Statistics

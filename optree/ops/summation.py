@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+_add: Any = np.add.reduce
+
 #: So many rows are added one after the other.
 BLOCK = 8
 
@@ -41,10 +43,10 @@ def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dt
     array = np.asarray(array)
     count = prod([array.shape[i] for i in axes])
     if count <= BLOCK or dtype.kind != "f" or array.ndim == 1:
-        return np.add.reduce(array, axis=axes, dtype=dtype, keepdims=keepdims)
+        return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
     if array.flags.c_contiguous and axes[-1] - axes[0] == len(axes) - 1:
         if axes[-1] == array.ndim - 1:
-            return np.add.reduce(array, axis=axes, dtype=dtype, keepdims=keepdims)
+            return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
         before, after = array.shape[: axes[0]], array.shape[axes[-1] + 1 :]
         total = _add_rows(array.reshape(prod(before), count, prod(after)), 1, dtype)
     else:
@@ -84,7 +86,7 @@ def _add_axis(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
     """The sum over one axis of an array whose axes stand in the order of their strides."""
     others = [abs(s) for i, (s, n) in enumerate(zip(array.strides, array.shape, strict=True)) if i != axis and n > 1]
     if not others or 0 < abs(array.strides[axis]) < min(others):  # NumPy's inner loop, which is pairwise
-        return np.add.reduce(array, axis=axis, dtype=dtype)
+        return _add(array, axis=axis, dtype=dtype)
     return _add_rows(array, axis, dtype)
 
 
@@ -92,15 +94,15 @@ def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
     """The sum over an axis whose rows are added as wholes: in blocks, then by halves."""
     before, count, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     if count <= BLOCK:
-        return np.add.reduce(array, axis=axis, dtype=dtype)
+        return _add(array, axis=axis, dtype=dtype)
     if count <= HALVED and array.dtype == dtype:
         return _add_halves(array, axis)
     side_by_side = max(1, min(count // BLOCK, WIDTH // max(1, prod(after))))
     blocks = count // (BLOCK * side_by_side)
     whole = blocks * BLOCK * side_by_side
-    leading = (slice(None),) * axis
+    leading: Any = (slice(None),) * axis
     split = array[(*leading, slice(whole))].reshape(*before, blocks, BLOCK, side_by_side, *after)
-    sums = np.add.reduce(split, axis=axis + 1, dtype=dtype).reshape(*before, blocks * side_by_side, *after)
+    sums = _add(split, axis=axis + 1, dtype=dtype).reshape(*before, blocks * side_by_side, *after)
     total = _add_rows(sums, axis, dtype)
     if whole == count:
         return total
@@ -109,7 +111,7 @@ def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
 
 def _add_halves(array: np.ndarray, axis: int) -> np.ndarray:
     """The sum over an axis, the one half added to the other until one row is left."""
-    leading = (slice(None),) * axis
+    leading: Any = (slice(None),) * axis
     rest = None
     while (count := array.shape[axis]) > 1:
         if count % 2:
