@@ -88,7 +88,7 @@ def check_backend(example: Example, backend: Any) -> None:
             target[...] = tree
             for got in (target.get(), tree.asnumpyarray()):
                 note = f"{layout.__name__.strip('_')} {np.dtype(dtype)} operands on {backend.name}"
-                compare(got, wanted, example, note, ulps=8)
+                compare(got, wanted, example, note, ulps=8, scale=scale_of(example, values))
 
 
 def check_gradient(example: Example, backend: Any = None) -> None:
@@ -210,28 +210,44 @@ def check_weak_numbers(example: Example, backend: Any = None) -> None:
 # What the promises are checked with
 
 
-def compare(got: Any, wanted: Any, example: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
-    """Raise unless two arrays are alike: shape, dtype, special values, and values to some units in the last place.
+def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
+    """Raise unless two arrays are alike: shape, dtype, special values, and numbers to some units in the last place.
 
     Parameters
     ----------
+    what, note : object, str
+        What is compared, and where: how the error begins.
+    ulps : float
+        How many units in the last place of `wanted` floating numbers may be off.
     scale : float
-        The size of the terms that the values are sums of: they round to its last place.
+        The size of the terms that the numbers are sums of: they round to its last place.
     """
     got, wanted = np.asarray(got), np.asarray(wanted)
-    _expect(got.shape == wanted.shape, example, f"{note}: the shape is {got.shape}, not {wanted.shape}")
-    _expect(got.dtype == wanted.dtype, example, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
-    same = (got == wanted) & (np.signbit(got) == np.signbit(wanted)) if got.dtype.kind == "f" else got == wanted
+    _expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
+    _expect(got.dtype == wanted.dtype, what, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
+    same = got == wanted
     if got.dtype.kind == "f":
+        info = np.finfo(got.dtype)
         with np.errstate(all="ignore"):
-            unit = np.finfo(got.dtype).eps * np.maximum(np.abs(wanted), scale) + np.finfo(got.dtype).smallest_subnormal
-            same |= (np.isnan(got) & np.isnan(wanted)) | (
-                np.isfinite(got) & (wanted != 0) & (np.abs(got - wanted) <= ulps * unit)
-            )
-            same |= (scale > 0) & (np.abs(got - wanted) <= ulps * unit)
+            unit = info.eps * np.maximum(np.abs(wanted), scale) + float(info.smallest_subnormal)
+            near = np.isfinite(got) & (np.abs(got - wanted) <= ulps * unit)
+        zero = (got == 0) & (wanted == 0) & (np.signbit(got) == np.signbit(wanted))
+        same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
     if not np.all(same):
         place = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
-        _expect(False, example, f"{note}: at {place} it is {got[place]!r}, not {wanted[place]!r}")
+        _expect(False, what, f"{note}: at {place} it is {got[place]!r}, not {wanted[place]!r}")
+
+
+def scale_of(example: Example, values: Sequence[Any]) -> float:
+    """The size of the terms that an op adds up: 0 for an elementwise one."""
+    if isinstance(example.op, ElementwiseOperator):
+        return 0.0
+    sizes = [np.max(np.abs(x), initial=1.0, where=np.isfinite(x)) for x in values if _is_floating_array(x)]
+    return float(max(sizes, default=0.0))
+
+
+def _is_floating_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
 
 
 def _contiguous(backend: Any, array: np.ndarray) -> Any:
