@@ -15,6 +15,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ PRINTED = re.compile(r"^ *print\(.*\) +# (?P<text>.*)$", re.MULTILINE)
 def blocks(text):
     """The Python blocks of a document: line number, code, and what it prints, or None."""
     found = list(BLOCK.finditer(text))
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    for block, after in zip_longest(found, found[1:]):
         if block["language"] == "python":
             below = after is not None and after["language"] == "text" and not text[block.end() : after.start()].strip()
             printed = after["text"] if below else "\n".join(PRINTED.findall(block["text"])) or None
@@ -55,7 +56,7 @@ def run(path):
             sys.exit(f"{path.name}:{line}: printed\n{output.getvalue()}\nand not\n{printed}")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_code_prints_what_they_say(path, tmp_path):
     done = subprocess.run([sys.executable, __file__, path], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -80,7 +81,7 @@ def test_docstring_examples_print_what_they_say(name):
     assert runner.failures == 0, report.getvalue()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_links_and_commands_exist(path):
     text = path.read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
