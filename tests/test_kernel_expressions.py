@@ -22,6 +22,7 @@ from optree.registry import OPS
 from optree.types import TensorType
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 FLAGS = [
     *("-O2", "-std=c11", "-shared", "-fPIC"),
     "-fwrapv",  # integers wrap, as NumPy's do
@@ -128,6 +129,15 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
     command = [str(COMPILER), *FLAGS, str(path), "-o", str(library), "-lm"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return ctypes.CDLL(str(library))
+
+
+def check_as_cpp(cases: list[Case], folder: Path) -> None:
+    """Let a C++ compiler read the cases' functions, which it must find without a doubt which overload is meant."""
+    path = folder / "kernels.cpp"
+    head = "#include <cmath>\n#include <cstdint>\nusing namespace std;\ntypedef bool _Bool;\n\n"
+    path.write_text(head + "\n".join(case.source() for case in cases))
+    command = [str(CPP_COMPILER), "-std=c++17", "-fsyntax-only", "-Werror=double-promotion", str(path)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 # Values
@@ -244,6 +254,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_gives_the_value_that_numpy_gives(case: Case, library: ctypes.CDLL) -> None:
     check(case, library)
+
+
+@pytest.mark.skipif(CPP_COMPILER is None, reason="no C++ compiler: c++, g++ or clang++")
+def test_the_expressions_are_cpp_too_with_overloads_as_in_cuda(tmp_path: Path) -> None:
+    try:
+        check_as_cpp(CASES, tmp_path)
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"the compiler refuses a kernel expression:\n{error.stderr[-4000:]}")
 
 
 def test_every_elementwise_op_of_floats_has_a_kernel() -> None:
