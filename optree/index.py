@@ -42,7 +42,7 @@ def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
         If an index is of a type that cannot be one.
     """
     given = index if isinstance(index, tuple) and not isinstance(index, Variable) else (index,)
-    entries = [_as_array(entry, what) for entry in given]
+    entries = [as_array(entry, what) for entry in given]
     entries = _fill(entries, [_width(entry) for entry in entries], shape, what)
     template: list[Any] = []
     arrays: list[Any] = []
@@ -74,8 +74,14 @@ def as_template(index: Any, shape: Shape, what: str) -> Template:
     return template
 
 
-def _as_array(entry: Any, what: str) -> Any:
-    """A list or tuple among the indices as the array that NumPy takes it for."""
+def as_array(entry: Any, what: str) -> Any:
+    """A list or tuple of indices as the array that NumPy takes it for; all else as it is.
+
+    Raises
+    ------
+    OperandError
+        If its rows are not equally long.
+    """
     if not isinstance(entry, list | tuple) or isinstance(entry, Variable):
         return entry
     if not entry:
@@ -152,26 +158,29 @@ def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]
     return list(np.nonzero(entry))
 
 
-def check_range(values: np.ndarray, size: int | None, axis: int, what: str) -> None:
-    """Refuse integers that are no index of an axis of this size.
+def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
+    """Refuse an array of integers, or one, that is no index of an axis of this size.
 
     Raises
     ------
     AxisError
         Naming the first of them.
     """
-    if size is None or not values.size:
+    if size is None:
         return
-    if values.min() < -size or values.max() >= size:
-        wrong = values[(values < -size) | (values >= size)].flat[0]
-        raise AxisError(f"{what}: index {wrong} is out of range for axis {axis} of size {size}")
+    if isinstance(values, int):
+        wrong: Any = [] if -size <= values < size else [values]
+    else:
+        wrong = values[(values < -size) | (values >= size)]
+    if len(wrong):
+        raise AxisError(f"{what}: index {wrong[0]} is out of range for axis {axis} of size {size}")
 
 
 def _check_integers(template: Sequence[Any], shape: Shape, what: str) -> None:
     axis = 0
     for entry in template:
         if isinstance(entry, int):
-            check_range(np.asarray(entry, object), shape[axis], axis, what)
+            check_range(entry, shape[axis], axis, what)
         axis += entry is not None
 
 

@@ -70,6 +70,9 @@ class Indexing(Op):
     operands: ClassVar[tuple[str, ...] | None] = None
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
+
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The NumPy index, an entry for each axis of an operand of this shape."""
         raise NotImplementedError
@@ -99,7 +102,7 @@ def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], erro
     for entry in index:
         if isinstance(entry, np.ndarray | int):
             try:
-                indices.check_range(np.asarray(entry), shape[axis], axis, what)
+                indices.check_range(entry, shape[axis], axis, what)
             except AxisError as found:
                 return found
         axis += entry is not None
@@ -292,6 +295,9 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         return signature_of("indices", n=None, axis=-1, dtype=None, out=None)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*(indices.as_array(x, "onehot") for x in inputs))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types

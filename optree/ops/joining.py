@@ -167,7 +167,8 @@ class Pad(MorphOperator):
 
     def value(self, *arrays: Any) -> Any:
         x = np.asarray(arrays[0])
-        out: np.ndarray = np.full(self.output_shape(x.shape), self.constant_values, x.dtype)  # type: ignore[type-var]
+        shape: Any = self.output_shape(x.shape)
+        out = np.full(shape, self.constant_values, x.dtype)
         out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
         return out
 
@@ -321,13 +322,10 @@ def _at_least_2d(x: Any) -> Any:
     return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
 
 
-def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", kwargs: Any = None) -> Any:
-    # np.pad takes what belongs to a mode as **kwargs, which come here as one dict.
-    values = dict(kwargs or {})
-    number = values.pop("constant_values", 0)
-    if mode != "constant" or values:
-        raise TypeError(f"np.pad on op-tree operands pads with a constant; it does not take {mode!r} {values}")
-    return f.pad(x, pad_width, number)
+def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise TypeError(f"np.pad on op-tree operands pads with a constant; it does not take mode={mode!r}")
+    return f.pad(x, pad_width, constant_values)
 
 
 NUMPY_FUNCTIONS[np.concatenate] = f.concatenate

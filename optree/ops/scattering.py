@@ -55,6 +55,9 @@ class IndexAdd(Op):
         place = inspect.Parameter("place", inspect.Parameter.KEYWORD_ONLY, default=cls.place)
         return [*signature_of("x", "like", "*arrays"), place]
 
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(place=self.place.bind(types[1:], backend))
 
@@ -152,6 +155,9 @@ class Scatter(Op):
     def parameters(cls) -> list[inspect.Parameter]:
         return signature_of("x", "template", "value", "*arrays")
 
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x, _, *rest = types
         return self.make(index=template_for("scatter", self.index, x, rest, backend))
@@ -214,6 +220,9 @@ class IsLast(LogicalOperator):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         return signature_of("x", "template", "*arrays")
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x, *rest = types
