@@ -28,7 +28,7 @@ class NonDifferentiableOperator(Op):
 class OrphanOperator(Op):
     """An op without differentiable operands."""
 
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
@@ -38,21 +38,21 @@ class UnaryOperator(Op):
     """An op of one operand."""
 
     operands = ("x",)
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class BinaryOperator(Op):
     """An op of two operands."""
 
     operands = ("x", "y")
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class AssociativeOperator(Op):
     """An op of two operands or more, which may be grouped as one likes."""
 
     operands = None
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class ElementwiseOperator(Op):
@@ -111,7 +111,7 @@ class ReductionOperator(UnaryOperator):
         Whether the reduction of nothing has a value.
     """
 
-    __props__ = ("axis", "keepdims")
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
     axis: Any = None
     keepdims: bool = True
     has_identity: ClassVar[bool] = True

@@ -473,3 +473,16 @@ def test_what_cannot_be_drawn_is_refused(be: Any, call: Any, kind: Any, message:
         call(be)
     assert isinstance(caught.value, OptreeError)
     assert counter(be) == 0
+
+
+def test_stochastic_round_keeps_small_steps_that_float16_would_lose():
+    step = 1e-4  # a tenth of the distance between float16 numbers at 1
+    means = {}
+    for stochastic in (False, True):
+        be = gen_backend("cpu", rng_seed=0, stochastic_round=stochastic)
+        x = be.ones(10_000, dtype=np.float16)
+        for _ in range(100):
+            x[:] = be.cast(x, np.float32) + step
+        means[stochastic] = x.get().astype(np.float64).mean()
+    assert means[False] == 1.0
+    assert means[True] == pytest.approx(1.01, abs=2e-4)
