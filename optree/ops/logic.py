@@ -212,7 +212,7 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
 
     name = "isinf"
     numpy = np.isinf
-    kernel = "{0} == {0} && {0} - {0} != 0"
+    kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 
 
 # Rounding and signs
