@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, NumberOverflowError, OperandError, names
+from optree.errors import BackendError, OperandError, names
 from optree.node import OpTreeNode, signature
+from optree.numpy_protocol import write_out
 from optree.registry import FUNCTIONS, f
 from optree.tensor import Tensor
-from optree.types import NUMBERS, as_dtype
+from optree.types import NUMBERS, as_dtype, check_fits
 from optree.variable import Variable, check_same_backend
 
 #: A backend keeps so many plans, and then forgets the oldest.
@@ -55,7 +56,9 @@ class Backend(RandomMethods):
         compat_mode: str | None = None,
     ) -> None:
         if compat_mode == "caffe":
-            raise BackendError("compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet")
+            raise BackendError(
+                "compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet"
+            )
         if compat_mode not in COMPAT_MODES:
             raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
         if not isinstance(batch_size, int | np.integer) or batch_size < 0:
@@ -111,7 +114,7 @@ class Backend(RandomMethods):
         else:
             key, leaves = signature(tree)
         plan = self.plans.get(key)
-        if plan is None:
+        if plan is None or target.backend is not self:
             plan = self._plan(key, tree)
         self.executions += 1
         plan(leaves)
@@ -141,7 +144,7 @@ class Backend(RandomMethods):
         return Tensor(self, array, name)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
             raise OperandError(f"a shape is of sizes of 0 or more, not {shape!r}")
         if self.compat_mode == "neon" and len(sizes) < 2:
@@ -175,7 +178,8 @@ class Backend(RandomMethods):
         array = np.asarray(values)
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
-        _check_fits(values, array, wanted)
+        if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
+            check_fits(array, wanted, "array")
         if self.compat_mode == "neon" and array.ndim < 2:
             array = array.reshape(-1, 1)
         return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
@@ -260,22 +264,8 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
-        tree = function(*args, **kwargs)
-        if out is None:
-            return tree
-        out[...] = tree
-        return out
+        return write_out(function(*args, **kwargs), out)
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
     return method
-
-
-def _check_fits(values: Any, array: np.ndarray, dtype: np.dtype) -> None:
-    """Refuse Python integers that an integer dtype cannot hold."""
-    if dtype.kind not in "iu" or isinstance(values, np.ndarray) or array.dtype.kind not in "iuO" or not array.size:
-        return
-    limits = np.iinfo(dtype)
-    low, high = array.min(), array.max()
-    if low < limits.min or high > limits.max:
-        raise NumberOverflowError(f"array: {low if low < limits.min else high} does not fit {dtype}")

@@ -11,7 +11,7 @@ from optree.errors import BackendError, OperandError, Origin, UnknownOpError, ca
 from optree.numpy_protocol import write_out
 from optree.registry import OPS
 from optree.types import NUMBERS
-from optree.variable import Variable
+from optree.variable import Variable, as_operand
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
@@ -68,11 +68,11 @@ ARGS = OpDict({"op": "args"}, None, None, object())
 class OpTreeNode(Variable, tuple):
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
-    Making one directly checks nothing and takes the shape that the dict says, if
-    it says one; `build` checks the operands and infers the shape and dtype. An operand is a node, a tensor, an input, a constant,
-    a Python number, or None. Operands beyond two hang in a chain of ``args``
-    nodes on the right, so every tree is binary. A subtree that stands in
-    several places is one object.
+    Making one directly takes the shape that the dict says, if it says one, without
+    a check; `build` checks the operands and infers the shape and dtype. An
+    operand is a node, a tensor, an input, a constant, a Python number, or None.
+    Operands beyond two hang in a chain of ``args`` nodes on the right, so every
+    tree is binary. A subtree that stands in several places is one object.
 
     Parameters
     ----------
@@ -90,6 +90,7 @@ class OpTreeNode(Variable, tuple):
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):
+            left, right = (x if x is None else as_operand(x, str(op_dict.get("op"))) for x in (left, right))
             op_dict = _unchecked(op_dict, left, right)
         node = tuple.__new__(cls, (op_dict, left, right))
         node.spec = op_dict.spec

@@ -12,6 +12,7 @@ import numpy as np
 
 from optree.errors import DefinitionError
 from optree.program import Instruction, Program
+from optree.types import TensorType
 from optree.variable import Constant
 
 
@@ -42,10 +43,12 @@ def perform(instruction: Instruction, inputs: Sequence[Any]) -> Any:
     """The value of one instruction, by its op's `perform`, checked against the type it promised."""
     storage: list[Any] = [None]
     instruction.op.perform(instruction.node, inputs, [storage])
-    value, wanted = storage[0], instruction.type
+    value = storage[0]
     if value is None:
         raise DefinitionError(f"{instruction.op}: perform left its output empty")
-    array = np.asarray(value)
-    if array.shape != wanted.shape or array.dtype != wanted.dtype:
+    # The instruction's own sizes are those of the tree it was made for, and a plan serves others too.
+    array, shape = np.asarray(value), instruction.op.output_shape(*map(np.shape, inputs))
+    if array.shape != shape or array.dtype != instruction.type.dtype:
+        wanted = TensorType(instruction.type.dtype, shape)
         raise DefinitionError(f"{instruction.op}: perform gave {array.shape} {array.dtype}, not {wanted}")
     return value

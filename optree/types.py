@@ -7,19 +7,26 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from optree.errors import AxisError, DTypeError, ShapeError
+from optree.errors import AxisError, DTypeError, NumberOverflowError, ShapeError
 
 Shape = tuple[int | None, ...]
 
 DTYPES = tuple(
     np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
 )
+
+#: Held while an object that there is one of is made.
+_making = Lock()
 
 #: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
@@ -40,6 +47,22 @@ def as_dtype(dtype: Any) -> np.dtype:
     if found not in DTYPES:
         raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}")
     return found
+
+
+def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
+    """Refuse integers that an integer dtype cannot hold.
+
+    Raises
+    ------
+    NumberOverflowError
+        Naming the first of them.
+    """
+    if dtype.kind not in "iu":
+        return
+    limits, array = np.iinfo(dtype), np.asarray(values)
+    if array.dtype.kind in "iuO":
+        for value in array[(array < limits.min) | (array > limits.max)].flat:
+            raise NumberOverflowError(f"{what}: {value} does not fit {dtype} ({limits.min} to {limits.max})")
 
 
 class TensorType:
@@ -66,9 +89,10 @@ class TensorType:
         key = as_dtype(dtype), tuple(shape)
         found = cls._made.get(key)
         if found is None:
-            found = super().__new__(cls)
-            found.dtype, found.shape = key
-            cls._made[key] = found
+            new = super().__new__(cls)
+            new.dtype, new.shape = key
+            with _making:
+                found = cls._made.setdefault(key, new)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,27 +119,32 @@ class Spec:
     ----------
     type : TensorType
     backend : Backend or None
-        None for constants and inputs, which are at home everywhere.
+        None for constants and inputs, which are at home everywhere. The tensors
+        keep it alive, not the spec, which ops remember.
     token : object
         One object for each dtype and broadcast pattern: what a plan depends on,
         which sizes are not.
     """
 
-    __slots__ = ("__weakref__", "backend", "token", "type")
+    __slots__ = ("__weakref__", "_backend", "token", "type")
 
     type: TensorType
-    backend: Any
     token: object
 
     _tokens: dict[tuple[np.dtype, tuple[bool, ...]], object] = {}
-    _made: WeakValueDictionary[tuple[TensorType, int], Spec] = WeakValueDictionary()
+    _made: WeakValueDictionary[tuple[TensorType, Any], Spec] = WeakValueDictionary()
 
     def __new__(cls, type: TensorType, backend: Any = None) -> Spec:
-        key = type, id(backend)
+        key = type, None if backend is None else ref(backend)
         found = cls._made.get(key)
         if found is None:
-            found = cls._made[key] = cls._new(type, backend)
+            with _making:
+                found = cls._made.setdefault(key, cls._new(*key))
         return found
+
+    @property
+    def backend(self) -> Any:
+        return None if self._backend is None else self._backend()
 
     @classmethod
     def weak(cls, type: TensorType) -> Spec:
@@ -125,7 +154,7 @@ class Spec:
     @classmethod
     def _new(cls, type: TensorType, backend: Any) -> Spec:
         spec = super().__new__(cls)
-        spec.type, spec.backend = type, backend
+        spec.type, spec._backend = type, backend
         pattern = type.dtype, tuple(size == 1 for size in type.shape)
         spec.token = cls._tokens.setdefault(pattern, object())
         return spec

@@ -120,7 +120,7 @@ def test_a_stack_that_is_no_tree_is_refused(stack, message):
 
 
 def test_an_unknown_op_on_the_stack_is_named():
-    with pytest.raises(UnknownOpError, match="'hadd'.*add"):
+    with pytest.raises(UnknownOpError, match=r"'hadd'.*add"):
         OpTreeNode.from_stack([1, 2, {"op": "hadd"}])
 
 
@@ -254,7 +254,8 @@ def test_a_key_tells_a_shared_subtree_from_a_repeated_one(be):
 # Numbers
 
 
-NUMBERS = [2, 3.5, True, np.float32(2), np.float64(2), np.float16(2), np.int8(2), np.int64(2), np.bool_(True), np.uint8(2)]
+NUMBERS = [2, 3.5, True]
+NUMBERS += [np.float32(2), np.float64(2), np.float16(2), np.int8(2), np.int64(2), np.bool_(True), np.uint8(2)]
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda n: type(n).__name__)
