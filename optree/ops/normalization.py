@@ -32,9 +32,10 @@ def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     x = np.asarray(x)
     x = x.astype(wide_dtype(mean_dtype(x.dtype)), copy=False)
     top = np.maximum.reduce(x, axis=axes, keepdims=True, initial=-np.inf)
-    shifted = np.asarray(x - np.where(np.isneginf(top), 0, top))
-    if np.isposinf(top).any():
-        shifted[np.isposinf(x)] = 0
+    if np.isfinite(top).all():
+        return np.asarray(x - top), top
+    shifted = np.asarray(x - np.where(top == -np.inf, 0, top))
+    shifted[(x == np.inf) & (top == np.inf)] = 0
     return shifted, top
 
 
@@ -63,7 +64,7 @@ class LogSumExp(MeanDtypeOperator, ReductionOperator):
     def value(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         shifted, top = _shift(arrays[0], axes)
-        value = np.log(_exp_sum(shifted, axes)) + np.where(np.isneginf(top), 0, top)
+        value = np.log(_exp_sum(shifted, axes)) + top
         value = value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
         return value if self.keepdims else value.squeeze(axes)
 
@@ -93,7 +94,7 @@ class Softmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         total = _exp_sum(value, axes)
-        value /= np.where(total == 0, 1, total)
+        value /= total + (total == 0)
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -112,7 +113,7 @@ class LogSoftmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         total = _exp_sum(value.copy(), axes)
-        value -= np.log(np.where(total == 0, 1, total))
+        value -= np.log(total + (total == 0))
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

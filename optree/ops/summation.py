@@ -6,7 +6,8 @@ after row, and the error grows with their number. Here those axes are added in
 blocks of `BLOCK` rows, the blocks' sums in blocks again, and the last of them
 by halves, so that a number goes through about as few additions as in a
 pairwise sum. It reads the array once and writes an eighth of it, and is faster
-than the plain sum where rows are short.
+than the plain sum where rows are short. A few float32 numbers are added up in
+float64, which is quicker still.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ WIDTH = 4096
 #: So many rows at most are added by halves.
 HALVED = 64
 
+#: So many numbers at most are added up in float64 if they are narrower.
+FEW = 16384
+
 
 def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
     """The sum over axes, in the dtype that it is added up in.
@@ -44,9 +48,12 @@ def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dt
     count = prod([array.shape[i] for i in axes])
     if count <= BLOCK or dtype.kind != "f" or array.ndim == 1:
         return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
-    if array.flags.c_contiguous and axes[-1] - axes[0] == len(axes) - 1:
-        if axes[-1] == array.ndim - 1:
-            return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
+    together = array.flags.c_contiguous and axes[-1] - axes[0] == len(axes) - 1
+    if together and axes[-1] == array.ndim - 1:
+        return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
+    if array.size <= FEW and dtype != np.float64:
+        return _add(array, axis=axes, dtype=np.float64, keepdims=keepdims).astype(dtype)
+    if together:
         before, after = array.shape[: axes[0]], array.shape[axes[-1] + 1 :]
         total = _add_rows(array.reshape(prod(before), count, prod(after)), 1, dtype)
     else:
@@ -95,6 +102,8 @@ def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
     before, count, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     if count <= BLOCK:
         return _add(array, axis=axis, dtype=dtype)
+    if array.size <= FEW and dtype != np.float64:
+        return _add(array, axis=axis, dtype=np.float64).astype(dtype)
     if count <= HALVED and array.dtype == dtype:
         return _add_halves(array, axis)
     side_by_side = max(1, min(count // BLOCK, WIDTH // max(1, prod(after))))
