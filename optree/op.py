@@ -280,6 +280,10 @@ class Op:
         """The value on NumPy arrays and Python numbers."""
         return self.numpy(*arrays, **self.props)
 
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel expression for operands computed in these dtypes; None where there is none."""
+        return self.kernel
+
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists."""
         output_storage[0][0] = self.value(*inputs)
