@@ -48,7 +48,7 @@ class AxisOperator(Op):
         None means all of them, together.
     """
 
-    __props__ = ("axis",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
@@ -306,7 +306,8 @@ def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Variable) -> Variable:
     """The delta of an extreme, sent to the places that have it: shared evenly, in full in neon's mode."""
     delta = op.restore(delta, x)
-    if x.backend is None or x.backend.compat_mode != "neon":
+    in_full = any(y.backend is not None and y.backend.compat_mode == "neon" for y in (x, delta))
+    if not in_full:
         delta = delta / f.sum(f.cast(places, delta.dtype), axis=op.axis, keepdims=True)
     return f.where(places, delta, 0)
 
