@@ -437,3 +437,23 @@ def test_gradients_keep_narrow_dtypes() -> None:
             tree = getattr(be, name)(x, axis=0)
             assert tree.dtype == dtype
             assert grad_of(f.square(tree), x).dtype == dtype
+
+
+def test_a_new_size_compiles_nothing(be: Any) -> None:
+    w, target = be.array(np.random.RandomState(0).rand(5, 3)), be.empty((5, 3))
+    compiles = []
+    for rows in (7, 9, 300):
+        h = be.array(np.random.RandomState(rows).rand(rows, 5)) @ w
+        kept = [be.log_softmax(h, axis=1), be.softmax(h, axis=0), be.outer(h, h), be.exclusive_prod(h, axis=1)]
+        reduced = [getattr(be, name)(h, axis=0) for name in ("sum", "mean", "max", "var", "std", "norm", "logsumexp")]
+        cost = sum(be.sum(tree, keepdims=False) for tree in (*kept, *reduced))
+        target[:] = optree_grad(cost, w)
+        assert np.isfinite(target.get()).all()
+        compiles.append(be.compiles)
+    assert compiles[0] == compiles[-1]
+
+
+def test_the_mean_of_more_than_float16_counts_has_a_gradient() -> None:
+    be = gen_backend("cpu", datatype=np.float16)
+    x = be.ones((70_000,))
+    np.testing.assert_array_equal(grad_of(be.mean(x), x), np.full(70_000, np.float16(1 / 70_000)))
