@@ -355,10 +355,13 @@ def _operands_for(name: str, backend: Any) -> tuple[Any, list[Any]]:
 def test_a_foreign_operand_is_named(name: str, cpu: Any) -> None:
     op, operands = _operands_for(name, cpu)
     for place in range(len(operands)):
-        for foreign in ("text", [1.0, 2.0], object(), 1j):
+        for foreign in ("text", object(), 1j, None):
             given = [foreign if i == place else x for i, x in enumerate(operands)]
             with pytest.raises(OperandError, match=f"{name}.*{type(foreign).__name__}"):
                 op(*given)
+        given = [[1.0, 2.0] if i == place else x for i, x in enumerate(operands)]
+        with pytest.raises((OperandError, DTypeError), match=f"{name}|gather"):  # a list may be an index, but no floats
+            op(*given)
 
 
 @pytest.mark.parametrize("name", PURE)

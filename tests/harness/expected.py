@@ -6,6 +6,7 @@ shows. An op that is missing from `MEANINGS` fails `test_every_op_has_a_meaning`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
@@ -93,7 +94,7 @@ def _arg(name: str) -> Meaning:
     def meaning(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
         axes = list(range(x.ndim)) if axis is None else sorted(a % x.ndim for a in np.atleast_1d(axis))
         kept = [i for i in range(x.ndim) if i not in axes]
-        flat = np.transpose(x, kept + axes).reshape([x.shape[i] for i in kept] + [-1])
+        flat = np.transpose(x, kept + axes).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
         found = np.asarray(function(flat, axis=-1))
         return np.expand_dims(found, tuple(axes)) if keepdims else found
 
@@ -106,19 +107,6 @@ def _outer(x: Any, y: Any) -> Any:
     return np.multiply(column, row)
 
 
-def _logsumexp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-    return np.log(np.sum(np.exp(x.astype(np.longdouble)), axis=axis, keepdims=keepdims))
-
-
-def _softmax(x: Any, axis: Any = None) -> Any:
-    powers = np.exp(x.astype(np.longdouble))
-    return powers / np.sum(powers, axis=axis, keepdims=True)
-
-
-def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> Any:
-    return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
-
-
 def _groups(x: np.ndarray, axis: Any) -> list[list[tuple[int, ...]]]:
     """The places of an array that stand together along axes."""
     axes = range(x.ndim) if axis is None else [a % x.ndim for a in np.atleast_1d(axis)]
@@ -126,6 +114,46 @@ def _groups(x: np.ndarray, axis: Any) -> list[list[tuple[int, ...]]]:
     for place in np.ndindex(x.shape):
         found.setdefault(tuple(n for i, n in enumerate(place) if i not in axes), []).append(place)
     return list(found.values())
+
+
+def _logsumexp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+    result = np.full(x.shape, -np.inf, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        top = np.max(x[at].astype(np.longdouble))
+        result[at] = top if np.isinf(top) else top + np.log(np.sum(np.exp(x[at] - top)))
+    return np.max(result, axis=axis, keepdims=keepdims, initial=-np.inf)
+
+
+def _softmax(x: Any, axis: Any = None) -> Any:
+    """As its limits are: infs share 1 evenly, and where all is -inf, each has 0."""
+    result = np.zeros(x.shape, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        part = x[at].astype(np.longdouble)
+        top = np.max(part)
+        if top != -np.inf:
+            powers = np.where(part == np.inf, 1.0, 0.0) if top == np.inf else np.exp(part - top)
+            result[at] = powers / np.sum(powers)
+    return result
+
+
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    result = np.full(x.shape, -np.inf, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        part = x[at].astype(np.longdouble)
+        top = np.max(part)
+        if top == np.inf:
+            part = np.where(part == np.inf, 0.0, -np.inf)
+            top = np.longdouble(0.0)
+        if top != -np.inf:
+            result[at] = part - top - np.log(np.sum(np.exp(part - top)))
+    return result
+
+
+def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> Any:
+    return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
 
 
 def _exclusive_prod_along(x: Any, *directions: Any, axis: Any = None, dtype: Any = None) -> Any:
@@ -206,6 +234,10 @@ def _split_like(x: Any, like: Any, axis: int, tail: bool) -> Any:
     return np.split(x, [np.shape(like)[axis]], axis)[int(tail)]
 
 
+def _pad(x: Any, pad_width: Any, constant_values: Any) -> Any:
+    return np.pad(x, pad_width, constant_values=constant_values) if np.ndim(x) else x  # NumPy refuses an empty width
+
+
 def _concatenate(*arrays: Any, axis: Any) -> Any:
     return np.concatenate(arrays, axis=axis)
 
@@ -234,7 +266,7 @@ MEANINGS: dict[str, Meaning] = {
     "exclusive_prod_along": _exclusive_prod_along,
     "logsumexp": _in_double(_logsumexp, _mean_dtype),
     "softmax": _in_double(_softmax, _mean_dtype),
-    "log_softmax": _in_double(lambda x, axis=None: np.log(_softmax(x, axis)), _mean_dtype),
+    "log_softmax": _in_double(_log_softmax, _mean_dtype),
     "norm": _in_double(_norm, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,
@@ -252,7 +284,7 @@ MEANINGS: dict[str, Meaning] = {
     "concatenate": _concatenate,
     "head_like": lambda x, like, axis: _split_like(x, like, axis, tail=False),
     "tail_like": lambda x, like, axis: _split_like(x, like, axis, tail=True),
-    "pad": lambda x, pad_width, constant_values: np.pad(x, pad_width, constant_values=constant_values),
+    "pad": _pad,
     "repeat": np.repeat,
     "unrepeat": _unrepeat,
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
