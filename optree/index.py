@@ -80,16 +80,19 @@ def as_array(entry: Any, what: str) -> Any:
     Raises
     ------
     OperandError
-        If its rows are not equally long.
+        If its rows are not equally long, or the index is a single bool.
     """
-    if not isinstance(entry, list | tuple) or isinstance(entry, Variable):
-        return entry
-    if not entry:
-        return np.zeros(0, np.int64)
-    try:
-        return np.asarray(entry)
-    except ValueError:
-        raise OperandError(f"{what}: {entry!r} is no array of integers") from None
+    if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
+        try:
+            array = np.asarray(entry)
+        except ValueError:
+            raise OperandError(f"{what}: {entry!r} is no array of integers") from None
+        return array if array.size else array.astype(np.int64)
+    if isinstance(entry, bool | np.bool_) or (
+        isinstance(entry, np.ndarray) and entry.shape == () and entry.dtype == bool
+    ):
+        raise OperandError(f"{what}: a mask has a dimension at least; be.where(mask, value, x) takes a single bool")
+    return entry
 
 
 def _is_array(entry: Any) -> bool:

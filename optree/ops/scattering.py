@@ -13,9 +13,10 @@ from optree import index as indices
 from optree.errors import ShapeError
 from optree.op import Op
 from optree.ops.indexing import Gather, Take, TakeAlongAxis, as_positions, out_of_range, signature_of, template_for
+from optree.ops.shape import broadcasts_to
 from optree.registry import f, function
 from optree.traits import LogicalOperator
-from optree.types import Shape, TensorType, broadcast, promote
+from optree.types import Shape, TensorType, promote
 from optree.variable import Constant, Variable, as_operand, as_variable
 
 #: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
@@ -64,7 +65,7 @@ class IndexAdd(Op):
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like, *arrays = shapes
         place = self.place.output_shape(like, *arrays)
-        if broadcast(x, place) != place and None not in (*x, *place):
+        if not broadcasts_to(x, place):
             raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
         return like
 
@@ -168,7 +169,7 @@ class Scatter(Op):
         extra = len(value) - len(place)
         if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
             value = value[extra:]
-        if broadcast(value, place) != place and None not in (*value, *place):
+        if not broadcasts_to(value, place):
             raise ShapeError(f"{value} does not broadcast to the place of shape {place}")
         return x
 

@@ -14,7 +14,7 @@ from optree.errors import AxisError, ShapeError
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.traits import MorphOperator
-from optree.types import Shape, TensorType, broadcast, normalise_axes, normalise_axis
+from optree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.variable import as_operand, as_variable
 
 
@@ -35,6 +35,12 @@ def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
     if not all(hasattr(n, "__index__") and not isinstance(n, bool) for n in sizes):
         raise ShapeError(f"{what}: a shape is of integers, not {shape!r}")
     return tuple(int(n.__index__()) for n in sizes)
+
+
+def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
+    """Whether a shape broadcasts to another, as far as the sizes are known."""
+    lead = len(wanted) - len(shape)
+    return lead >= 0 and all(n in (1, m) or None in (n, m) for n, m in zip(shape, wanted[lead:], strict=True))
 
 
 class Transpose(MorphOperator):
@@ -167,7 +173,7 @@ class BroadcastTo(MorphOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,), wanted = shapes, self.shape
-        if min(wanted, default=0) < 0 or broadcast(shape, wanted) != wanted:
+        if min(wanted, default=0) < 0 or not broadcasts_to(shape, wanted):
             raise ShapeError(f"it does not broadcast to {wanted}")
         return wanted
 
@@ -327,7 +333,7 @@ class Unslice(MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes
         place = indices.shape_of(self.index, like)
-        if None not in place and broadcast(x, place) != place:
+        if not broadcasts_to(x, place):
             raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
         return like
 
