@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, OperandError, names
+from optree.errors import BackendError, DTypeError, OperandError, names
 from optree.node import OpTreeNode, signature
 from optree.numpy_protocol import write_out
 from optree.registry import FUNCTIONS, f
@@ -176,6 +176,8 @@ class Backend(RandomMethods):
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = np.asarray(values)
+        if array.dtype.kind not in "biuf" and not all(isinstance(value, int) for value in array.flat):
+            raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {values!r}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy

@@ -65,7 +65,7 @@ class OpDict(dict):
 ARGS = OpDict({"op": "args"}, None, None, object())
 
 
-class OpTreeNode(Variable, tuple):
+class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
     Making one directly takes the shape that the dict says, if it says one, without

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -21,7 +22,15 @@ from optree.variable import Variable, as_operand, as_variable, check_same_backen
 #: An op forgets what it inferred for operand types when it has seen this many.
 INFERENCES = 4096
 
-_tokens: dict[Any, object] = {}
+
+class _Token:
+    """A mark that is equal to itself alone, as a part of keys."""
+
+    __slots__ = ("__weakref__",)
+
+
+#: One for each op, by what makes it equal to others, and each pattern of its value.
+_tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
 class Op:
@@ -154,6 +163,15 @@ class Op:
 
     __repr__ = __str__
 
+    def __copy__(self) -> Any:
+        return self  # it cannot change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.props)
+
     # Building
 
     @classmethod
@@ -237,7 +255,13 @@ class Op:
 
     def _op_dict_of(self, entries: dict[str, Any], type: TensorType, backend: Any) -> OpDict:
         spec = Spec(type, backend)
-        return OpDict(entries, self, spec, _tokens.setdefault((self, spec.token), object()))
+        return OpDict(entries, self, spec, self._token(spec.token))
+
+    def _token(self, pattern: object) -> _Token:
+        if self.__props__ is None:
+            return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
+        # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
+        return _tokens.setdefault((self._identity(), pattern), _Token())
 
     @classmethod
     def unchecked_op_dict(cls, entries: dict[str, Any], operands: list[Any]) -> OpDict:
@@ -306,6 +330,10 @@ class Op:
         for operand, gradient in zip(args, gradients, strict=True):
             if gradient is not None:
                 operand.generate_add_delta(adjoints, gradient)
+
+
+def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
+    return cls.make(**props)
 
 
 def _hashable(value: Any) -> Any:

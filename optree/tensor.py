@@ -96,24 +96,6 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
-    def item(self) -> Any:
-        """The only element, as a Python number.
-
-        Raises
-        ------
-        ShapeError
-            If there is not exactly one.
-        """
-        if self.size != 1:
-            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
-        return self.get().item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
@@ -263,28 +245,28 @@ class Tensor(Variable):
 
     # In place: Python's augmented operators
 
-    def __iadd__(self, other: Any) -> Tensor:
+    def __iadd__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.add, other)
 
-    def __isub__(self, other: Any) -> Tensor:
+    def __isub__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.sub, other)
 
-    def __imul__(self, other: Any) -> Tensor:
+    def __imul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.mul, other)
 
-    def __itruediv__(self, other: Any) -> Tensor:
+    def __itruediv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.div, other)
 
-    def __ifloordiv__(self, other: Any) -> Tensor:
+    def __ifloordiv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.floor_divide, other)
 
-    def __imod__(self, other: Any) -> Tensor:
+    def __imod__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.mod, other)
 
-    def __ipow__(self, other: Any) -> Tensor:
+    def __ipow__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.pow, other)
 
-    def __imatmul__(self, other: Any) -> Tensor:
+    def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.matmul, other)
 
     def _in_place(self, operation: Any, other: Any) -> Tensor:

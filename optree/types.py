@@ -33,7 +33,7 @@ NUMBERS = (bool, int, float)
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """A NumPy dtype, one of `DTYPES`.
+    """A NumPy dtype, one of `DTYPES`, in the machine's byte order.
 
     Raises
     ------
@@ -44,6 +44,8 @@ def as_dtype(dtype: Any) -> np.dtype:
         found = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError(f"{dtype!r} is not a dtype") from error
+    if not found.isnative:
+        found = found.newbyteorder("=")
     if found not in DTYPES:
         raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}")
     return found
@@ -130,6 +132,7 @@ class Spec:
 
     type: TensorType
     token: object
+    _backend: Any
 
     _tokens: dict[tuple[np.dtype, tuple[bool, ...]], object] = {}
     _made: WeakValueDictionary[tuple[TensorType, Any], Spec] = WeakValueDictionary()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optree import numpy_protocol
-from optree.errors import BackendError, GradientError, OperandError, Origin, describe
+from optree.errors import BackendError, GradientError, OperandError, Origin, ShapeError, describe
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, as_dtype
 
@@ -128,6 +128,24 @@ class Variable:
         """The value as a new NumPy array."""
         raise NotImplementedError
 
+    def item(self) -> Any:
+        """The value of the only element, as a Python number.
+
+        Raises
+        ------
+        ShapeError
+            If there is not exactly one.
+        """
+        if self.size != 1:
+            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
+        return self.asnumpyarray().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
 
@@ -191,7 +209,8 @@ class Constant(Variable):
         if type(value) in NUMBERS:
             self.value, self.spec = value, WEAK_SPECS[type(value)]
         else:
-            self.value = np.array(value)
+            array = np.asarray(value)
+            self.value = np.array(array, as_dtype(array.dtype))
             self.value.flags.writeable = False
             self.spec = Spec(TensorType(self.value.dtype, self.value.shape))
 

@@ -156,6 +156,20 @@ def test_an_array_is_a_copy_and_its_order_does_not_matter(be):
         assert x.is_contiguous and x.name == "a"
 
 
+def test_an_array_of_another_byte_order(be):
+    for dtype in (">i4", ">f4", ">u2"):
+        a = np.array([1, 2], dtype)
+        assert be.array(a).get().tolist() == [1, 2] and be.array(a).dtype.isnative
+        assert (be.zeros((2,), dtype="int8") + a).asnumpyarray().tolist() == [1, 2]
+        x = be.zeros((2,))
+        x[:] = a
+        assert x.get().tolist() == [1, 2]
+
+
+def test_an_array_of_integers_of_any_size(be):
+    assert be.array([2**70, -(2**70)], dtype="float64").get().tolist() == [2.0**70, -(2.0**70)]
+
+
 def test_an_array_of_a_tensor_or_tree_even_another_backends(be):
     x = gen_backend("cpu").array([1.0, 2.0])
     assert be.array(x).backend is be and be.array(x * 2).get().tolist() == [2, 4]
@@ -392,6 +406,24 @@ def test_new_sizes_and_slices_leave_memory_bounded(be):
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 30_000
+
+
+def test_slices_that_are_always_new_leave_memory_bounded(be):
+    tree = be.ones((10_000,)) + 1
+
+    def run(first, last):
+        for i in range(first, last):
+            be.slice(tree, np.s_[i:])
+        gc.collect()
+
+    run(0, 4200)
+    tracemalloc.start()
+    run(5000, 5100)  # an op forgets what it inferred when it has seen 4096 types of operands
+    before = tracemalloc.get_traced_memory()[0]
+    run(5100, 9100)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 4_500_000
 
 
 def test_a_backend_that_is_released_dies():

@@ -213,6 +213,11 @@ def test_a_dtype_that_tensors_do_not_have(be, x, dtype):
         assert "float32" in message and str(np.dtype(dtype)) in message
 
 
+@pytest.mark.parametrize("values", [1j, np.ones(2, complex), None, "a", [1, None], object(), {1: 2}], ids=repr)
+def test_values_that_no_tensor_can_hold(be, values):
+    assert "array: " in message_of(DTypeError, lambda: be.array(values))
+
+
 def test_something_that_is_no_dtype(be):
     assert "'floot'" in message_of(DTypeError, lambda: be.zeros((2,), dtype="floot"))
 

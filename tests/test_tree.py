@@ -194,6 +194,13 @@ def test_shape_dtype_and_transpose_of_a_node(be):
     assert f.backend is be and f.astype("int32").dtype == np.int32
 
 
+def test_a_node_of_one_element_is_a_number_when_asked(be):
+    total = be.sum(of(be, [1.5, 2.0]))
+    assert float(total) == total.item() == 3.5 and int(total) == 3
+    with pytest.raises(ValueError, match="2 elements"):
+        float(of(be, [1.5, 2.0]) + 1)
+
+
 def test_values_of_a_node(be):
     x = of(be, [1.0, 2.0], "x")
     array, tensor = (x + 1).asnumpyarray(), (x + 1).astensor()
@@ -297,8 +304,9 @@ def test_an_array_in_a_tree_is_copied(be):
 def test_a_type_and_an_op_copy_to_themselves_and_pickle(be):
     kind = TensorType("float32", (2, None))
     assert copy.copy(kind) is kind and copy.deepcopy(kind) is kind and pickle.loads(pickle.dumps(kind)) is kind
-    op = be.sum(be.ones((2, 3)), axis=1).op
-    assert copy.copy(op) == op and copy.deepcopy(op) == op and pickle.loads(pickle.dumps(op)) == op
+    for node in (be.sum(be.ones((2, 3)), axis=1), be.ones((2,)) + 1, be.cast(be.ones((2,)), "int8")):
+        op = node.op
+        assert copy.copy(op) is op and copy.deepcopy(op) is op and pickle.loads(pickle.dumps(op)) == op
 
 
 def test_a_node_copies_to_itself_for_it_cannot_change(be):
