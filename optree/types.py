@@ -25,6 +25,8 @@ DTYPES = tuple(
     )
 )
 
+_SUPPORTED = frozenset(DTYPES)
+
 #: Held while an object that there is one of is made.
 _making = Lock()
 
@@ -46,7 +48,7 @@ def as_dtype(dtype: Any) -> np.dtype:
         raise DTypeError(f"{dtype!r} is not a dtype") from error
     if not found.isnative:
         found = found.newbyteorder("=")
-    if found not in DTYPES:
+    if found not in _SUPPORTED:
         raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}")
     return found
 

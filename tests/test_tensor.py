@@ -6,6 +6,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
@@ -418,6 +420,38 @@ def test_a_known_plan_serves_operands_that_overlap_too(be):
     a[1:] = np.sin(a[:-1]) + a[1:]
     assert be.stats()["compiles"] == compiles
     np.testing.assert_allclose(x.get(), a, rtol=1e-14)
+
+
+FORWARD = st.integers(0, 4).map(lambda start: slice(start, start + 4))
+BACKWARD = st.integers(3, 7).map(lambda start: slice(start, start - 4 if start > 3 else None, -1))
+FOUR = FORWARD | BACKWARD
+
+
+@given(
+    target=st.tuples(FOUR, FOUR),
+    sources=st.tuples(*[st.tuples(FOUR, FOUR, st.booleans())] * 3),
+    form=st.sampled_from(
+        [
+            lambda a, b, c: a,
+            lambda a, b, c: a + b,
+            lambda a, b, c: a * b - c,
+            lambda a, b, c: (a + b) * (b + c) - a,
+            lambda a, b, c: np.maximum(a, b) / 2 + np.sum(c, axis=0),
+            lambda a, b, c: a @ b,
+        ]
+    ),
+)
+def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, form):
+    be = gen_backend("cpu", datatype=np.float64)
+    a = np.sin(np.arange(64.0)).reshape(8, 8)
+    x = be.array(a)
+
+    def parts(of):
+        return [part.T if transposed else part for part, transposed in ((of[i, j], t) for i, j, t in sources)]
+
+    x[target] = form(*parts(x))
+    a[target] = form(*[part.copy() for part in parts(a)])
+    np.testing.assert_allclose(x.get(), a, rtol=1e-13, atol=1e-13)
 
 
 # Threads
