@@ -15,7 +15,7 @@ from backends import gen_backend
 from optree import Input, OpTreeNode, TensorType, check_grad, grad
 from optree import index as indices
 from optree.errors import AxisError, DTypeError, NumberOverflowError, OperandError, ShapeError
-from optree.registry import f
+from optree.registry import OPS, f
 
 CPU = gen_backend("cpu", datatype=np.float64)
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
@@ -264,6 +264,18 @@ def test_sums_are_accurate_and_the_same_each_time() -> None:
     first = tree.asnumpyarray()
     assert abs(first[0] - value.sum(dtype=np.float64)) <= 0.5 * np.spacing(first[0])
     np.testing.assert_array_equal(tree.asnumpyarray(), first)
+
+
+def test_written_in_place_a_value_may_lie_in_the_same_memory() -> None:
+    a = np.arange(6.0)
+    op = OPS["scatter"].make()
+    assert op.write(a, a[1:4], np.array([0, 0, 5])) is a
+    np.testing.assert_array_equal(a, [2, 1, 2, 3, 4, 3])
+    with pytest.raises(AxisError, match="scatter: index 6 .* size 6"):
+        op.write(a, a[:2] + 9, np.array([0, 6]))
+    np.testing.assert_array_equal(a, [2, 1, 2, 3, 4, 3])
+    whole = np.array([1, 2, 0])
+    np.testing.assert_array_equal(op.write(whole, np.array([5, 6, 7]), whole), [7, 5, 6])
 
 
 # Derivatives

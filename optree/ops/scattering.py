@@ -178,12 +178,17 @@ class Scatter(Op):
         return (x, x, *rest, x)
 
     def value(self, *arrays: Any) -> Any:
-        x, value, *rest = arrays
-        out = np.array(x, order="C")
+        x, *rest = arrays
+        return self.write(np.array(x, order="C"), *rest)
+
+    def write(self, out: np.ndarray, value: Any, *arrays: Any) -> np.ndarray:
+        """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
         # All in C order: NumPy writes in the order in which memory lies, and the last is to stay.
-        index = indices.to_numpy(self.index, [np.asarray(as_positions(a), order="C") for a in rest])
+        value, *positions = (np.asarray(a, order="C") for a in (value, *map(as_positions, arrays)))
+        value, *positions = (a.copy() if np.may_share_memory(a, out) else a for a in (value, *positions))
+        index = indices.to_numpy(self.index, positions)
         try:
-            out[index] = np.asarray(value, order="C")
+            out[index] = value
         except IndexError as error:
             raise out_of_range("scatter", out.shape, index, error) from None
         return out
