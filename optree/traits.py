@@ -37,7 +37,7 @@ class OrphanOperator(Op):
 class UnaryOperator(Op):
     """An op of one operand."""
 
-    operands = ("x",)
+    operands: ClassVar[tuple[str, ...] | None] = ("x",)
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
