@@ -141,6 +141,8 @@ class Backend(RandomMethods):
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
         """A tensor over an array of this backend's, not a copy."""
+        if self.compat_mode == "neon" and array.ndim < 2:
+            array = array.reshape(-1, 1)
         return Tensor(self, array, name)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
@@ -182,8 +184,6 @@ class Backend(RandomMethods):
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
             check_fits(array, wanted, "array")
-        if self.compat_mode == "neon" and array.ndim < 2:
-            array = array.reshape(-1, 1)
         return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:

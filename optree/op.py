@@ -17,7 +17,7 @@ from optree.errors import DefinitionError, DTypeError, NumberOverflowError, Oper
 from optree.node import ARGS, OpDict, OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.types import Shape, Spec, TensorType, promote, weak_dtype
-from optree.variable import Variable, as_operand, as_variable, check_same_backend, spec_of
+from optree.variable import Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
 INFERENCES = 4096
@@ -69,6 +69,10 @@ class Op:
         tuple is the shape of a floating operand drawn from `sample`, a list holds
         an integer operand's values, and a number is itself. An elementwise op
         needs none: its tests follow from its operands.
+    takes_columns : bool
+        Whether on a backend in neon's mode a 1-D array among the operands is a
+        column. It is where operands are broadcast or multiplied, not where an
+        array is of indices.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into.
     """
@@ -83,6 +87,7 @@ class Op:
     operator: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
+    takes_columns: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int, list[int]]] = {}
     view_map: ClassVar[dict[int, list[int]]] = {}
 
@@ -214,6 +219,8 @@ class Op:
         if op_dict is not None:
             return _node(op_dict, inputs)
         operands = [as_operand(x, str(self)) for x in inputs]
+        if self.takes_columns:
+            operands = as_columns(operands)
         return _node(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:

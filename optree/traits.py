@@ -58,6 +58,8 @@ class AssociativeOperator(Op):
 class ElementwiseOperator(Op):
     """An op applied to each element of its operands, broadcast together."""
 
+    takes_columns = True
+
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
 

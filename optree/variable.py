@@ -302,6 +302,15 @@ def as_operand(value: Any, what: str) -> Any:
     )
 
 
+def as_columns(operands: list[Any]) -> list[Any]:
+    """The operands, and on a backend in neon's mode each 1-D array among them as a column."""
+    if not any(getattr(getattr(x, "backend", None), "compat_mode", None) == "neon" for x in operands):
+        return operands
+    return [
+        Constant(x.value.reshape(-1, 1), x.name) if isinstance(x, Constant) and x.ndim == 1 else x for x in operands
+    ]
+
+
 def as_variable(operand: Any) -> Variable:
     """The operand, with a Python number as a weak constant."""
     return operand if isinstance(operand, Variable) else Constant(operand)

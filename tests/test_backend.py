@@ -233,6 +233,24 @@ def test_neons_tensors_have_two_dimensions_and_an_array_is_a_column(neon):
     assert x.get().tolist() == [[7], [8], [9]]
 
 
+def test_neons_mode_takes_an_array_in_an_expression_for_a_column(neon):
+    x, column = neon.array([1, 2, 3]), np.array([[10.0], [20.0], [30.0]])
+    for tree, expected in [
+        (x + column[:, 0], x.get() + column),
+        (column[:, 0].astype(int) - x, column - x.get()),
+        (np.maximum(column[:, 0], x * 15), np.maximum(column, x.get() * 15)),
+        (neon.where(x > 1, column[:, 0], x), np.where(x.get() > 1, column, x.get())),
+        (neon.dot(x.T, column[:, 0]), x.get().T @ column),
+        (x.T @ column[:, 0], x.get().T @ column),
+        (neon.concatenate([x, column[:, 0]]), np.concatenate([x.get(), column])),
+    ]:
+        np.testing.assert_array_equal(tree.asnumpyarray(), expected, strict=True)
+    assert neon.from_dlpack(np.ones(3)).shape == neon.from_dlpack(np.ones(6)[::2]).shape == (3, 1)
+    assert neon.take(x, [0, 2], axis=0).asnumpyarray().tolist() == [[1], [3]]
+    x[[0, 2]] = np.array([7.0, 8.0])
+    assert x.get().tolist() == [[7], [2], [8]]
+
+
 def test_neons_reductions_keep_their_axis_always(neon):
     x = neon.array(grid(2, 3))
     for tree in (neon.sum(x, axis=0), neon.sum(x, axis=0, keepdims=False), np.sum(x, axis=0)):

@@ -32,6 +32,7 @@ def _contract(x: Variable, y: Variable, x_axes: Sequence[int], y_axes: Sequence[
 class ProductOperator(BinaryOperator):
     """A product of vectors, matrices or stacks of matrices: the last axis of x meets the last but one of y."""
 
+    takes_columns = True
     numpy = np.matmul
 
     def output_shape(self, *shapes: Shape) -> Shape:

@@ -19,6 +19,7 @@ from optree.variable import Variable, as_operand, as_variable
 class Concatenate(AssociativeOperator):
     """Operands one after the other along an axis; along their only one, each flattened, if that is None."""
 
+    takes_columns = True
     name = "concatenate"
     __props__ = ("axis",)
     axis: Any = 0
