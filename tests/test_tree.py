@@ -17,11 +17,6 @@ from optree import Constant, Input, Op, OpTreeNode, TensorType
 from optree.errors import OperandError, UnknownOpError
 
 
-@pytest.fixture
-def be():
-    return gen_backend("cpu")
-
-
 def of(be, value, name=None, dtype="float64"):
     return be.array(np.asarray(value), dtype=dtype, name=name)
 
