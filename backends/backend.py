@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature as signature_of
 from typing import Any
 
 import numpy as np
@@ -261,12 +262,15 @@ _VALUES = frozenset((*NUMBERS, np.ndarray))
 
 def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
+    takes_out = "out" in signature_of(function).parameters
 
     def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
-        return write_out(function(*args, **kwargs), out)
+        if takes_out:
+            kwargs["out"] = out
+        return write_out(function(*args, **kwargs), None if takes_out else out)
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__

@@ -111,7 +111,7 @@ class Step(NamedTuple):
 
 
 def _steps(program: Program) -> list[Step]:
-    """A program's steps: elementwise values go into memory that is done with, the last into its target."""
+    """A program's steps: elementwise values go into memory that is done with, what is assigned into its target."""
     first, last = len(program.leaves), program.last_uses()
     steps: list[Step] = []
     for place, instruction in enumerate(program.instructions):
@@ -119,6 +119,9 @@ def _steps(program: Program) -> list[Step]:
         if _writes_target(steps, instruction, first + place - 1):
             producer = steps.pop()
             steps.append(producer._replace(buffer=instruction.inputs[0]))
+            continue
+        if _writes_part(program, place):
+            steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write)
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
         take = _taker(instruction.inputs)
@@ -167,6 +170,17 @@ def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
         and _is_ufunc(producer.node.op)
         and producer.node.type is assign.type
         and assign.type.dtype.kind in "fb"
+    )
+
+
+def _writes_part(program: Program, place: int) -> bool:
+    """Whether an instruction assigns to a tensor what scatter makes of it: ``target[indices] = value``."""
+    assign, producer = program.instructions[place], program.instructions[place - 1]
+    return (
+        assign.op.name == "assign"
+        and place > 0
+        and producer.op.name == "scatter"
+        and assign.inputs == (producer.inputs[0], len(program.leaves) + place - 1)
     )
 
 
