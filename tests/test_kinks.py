@@ -13,7 +13,7 @@ import pytest
 from harness.expected import MEANINGS
 
 from backends import gen_backend
-from optree import grad
+from optree import Autodiff, grad
 from optree.registry import OPS, f
 
 INF, NAN = np.inf, np.nan
@@ -93,6 +93,26 @@ def test_ties_are_shared_within_each_group(name: str, cpu: Any) -> None:
     np.testing.assert_allclose(by_rows, [third, [0, 0.5, 0.5] if name == "max" else [1, 0, 0]])
     everything = grad(cpu.sum(f.__dict__[name](x)), x).asnumpyarray()
     np.testing.assert_allclose(everything, [[0, 0, 0], [0, 0.5, 0.5]] if name == "max" else [third, [0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "wanted"),
+    [
+        ("where", [[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]], [[0, 0], [0, INF], [INF, 0]]),
+        ("maximum", [[1.0, 2.0], [2.0, 1.0]], [[0, INF], [INF, 0]]),
+        ("minimum", [[1.0, 2.0], [2.0, 1.0]], [[INF, 0], [0, INF]]),
+        ("relu", [[-1.0, 2.0]], [[0, INF]]),
+        ("safelog", [[1e-30, 2.0]], [[0, INF]]),
+        ("max", [[1.0, 2.0]], [[0, INF]]),
+        ("min", [[1.0, 2.0]], [[INF, 0]]),
+        ("floor", [[1.5, 2.5]], [[0, 0]]),
+    ],
+)
+def test_an_infinite_delta_reaches_only_what_was_chosen(name: str, operands: Any, wanted: Any, cpu: Any) -> None:
+    tensors = [cpu.array(x) for x in operands]
+    tree = f.__dict__[name](*tensors)
+    gradients = Autodiff(tree, cpu, next_error=cpu.full(tree.shape, INF)).get_grad_asnumpyarray(tensors)
+    np.testing.assert_array_equal(gradients, wanted)
 
 
 @pytest.mark.parametrize("zeros", [1, 2, 3])

@@ -13,7 +13,7 @@ from harness.composed import COMPOSED, composed_examples
 from harness.expected import MEANINGS
 
 from backends import gen_backend
-from optree import OpTreeNode
+from optree import Autodiff, OpTreeNode, grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
 from optree.examples import Example, examples_of, inputs_for
 from optree.promises import PROMISES, check_op, compare, scale_of
@@ -48,6 +48,12 @@ def cpu() -> Any:
 def other() -> Any:
     """Another backend."""
     return gen_backend("cpu")
+
+
+@pytest.fixture(scope="module")
+def neon() -> Any:
+    """A backend in neon's mode."""
+    return gen_backend("cpu", datatype=np.float64, compat_mode="neon")
 
 
 def _tensors(backend: Any, values: Any) -> list[Any]:
@@ -229,6 +235,30 @@ def test_into_an_operand(name: str, cpu: Any) -> None:
         compare(target.get(), wanted, name, f"written into operand {place}{', transposed' * turned}")
 
 
+SIZES = (1e-30, 1e-20, 1e-7, 1e-3, 0.3, 1.0, 1.7, 10.0, 80.0, 1e5, 1e20, 1e30)
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if not issubclass(PURE[n], NonDifferentiableOperator)])
+def test_gradients_of_every_size(name: str, cpu: Any) -> None:
+    """In float32 the gradient is what it is in float64, rounded: nothing on the way to it is too large or small."""
+    points = np.array([*SIZES, *(-s for s in SIZES)], np.float32)
+    count = len(PURE[name].operands or "xy")
+    grid = [np.ascontiguousarray(g) for g in np.meshgrid(*[points if count < 3 else points[::3]] * count)]
+    found = []
+    for dtype in (np.float32, np.float64):
+        tensors = _tensors(cpu, [g.astype(dtype) for g in grid])
+        found.append([g.asnumpyarray() for g in grad(f.sum(PURE[name].make()(*tensors)), tensors)])
+    # Where a curve has flattened out, its slope is a small difference of numbers near 1.
+    flat = 1e-7 if name in ("sig", "sig2", "tanh", "tanh2") else 1e-37
+    for narrow, wide in zip(*found, strict=True):
+        with np.errstate(all="ignore"):
+            known = np.isfinite(wide) & (np.abs(wide) < 1e38)
+            error = np.abs(narrow - wide)[known]
+        allowed = 1e-4 * np.abs(wide[known]) + flat
+        worst = [tuple(float(g[known][i]) for g in grid) for i in np.flatnonzero(~(error <= allowed))[:3]]
+        assert not worst, f"{name}: at {worst} the float32 gradient is not the float64 one"
+
+
 # Other ways to the same op
 
 
@@ -339,6 +369,34 @@ def test_other_numpy_functions_build_trees(cpu: Any) -> None:
         tree = call(x)
         assert isinstance(tree, OpTreeNode), inspect.getsource(call)
         compare(tree.asnumpyarray(), call(values), inspect.getsource(call).strip(), "by NumPy's function")
+
+
+# neon's mode
+
+
+@pytest.mark.parametrize("name", [n for n in PURE if n not in ("count", "tensordot")])  # neon has neither
+def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
+    for example in examples_of(PURE[name]):
+        if any(isinstance(x, tuple) and len(x) < 2 for x in example.operands):
+            continue  # which are columns there, and do not fit as they do here
+        try:
+            tree = example.tree(_tensors(neon, example.draw()))
+        except ShapeError:
+            assert any(isinstance(x, list) for x in example.operands)  # a list of indices is a column too
+            continue
+        if tree.backend is None:
+            continue
+        assert tree.ndim >= 2, f"{example} is {tree.ndim}-D"
+        assert tree.asnumpyarray().shape == tree.shape
+        for gradient in _neon_gradients(tree, neon):
+            assert gradient.ndim >= 2
+
+
+def _neon_gradients(tree: Any, backend: Any) -> list[Any]:
+    floating = [x for x in tree.inputs if hasattr(x, "dtype") and x.dtype.kind == "f" and x.backend is backend]
+    if tree.dtype.kind != "f" or isinstance(tree.op, NonDifferentiableOperator) or not tree.size:
+        return []
+    return Autodiff(tree, backend).get_grad_asnumpyarray(floating)
 
 
 # What bad operands get
