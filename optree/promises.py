@@ -43,12 +43,13 @@ def check_identity(example: Example, backend: Any = None) -> None:
     operands = inputs_for(example.draw())
     one, two = example.tree(operands), twin(*operands)
     _expect(one.key() == two.key(), example, "equal trees have different keys")
-    _expect(f"'op': {op.name!r}" in str(one), example, f"{one} does not name the op")
-    _expect(one.pp().startswith(str(op.name)), example, f"pp does not name the op: {one.pp()}")
+    _expect(one.label in str(one) and one.pp().startswith(one.label), example, f"{one} does not name the op")
     merged = flatten([one, two]).outputs
     # A number is a value of its own in each place: a plan serves others too, and there the two may differ.
     apart = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
     _expect(apart or merged[0] == merged[1], example, "equal ops on the same operands run twice")
+    if op.name is None:  # nothing finds it by its name
+        return
     rebuilt = OpTreeNode.from_stack(one.traverse())
     nested = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(one))
     for other in (rebuilt, nested):
@@ -230,7 +231,7 @@ def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale:
         info = np.finfo(got.dtype)
         with np.errstate(all="ignore"):
             unit = info.eps * np.maximum(np.abs(wanted), scale) + float(info.smallest_subnormal)
-            near = np.isfinite(got) & (np.abs(got - wanted) <= ulps * unit)
+            near = np.isfinite(got) & np.isfinite(wanted) & (np.abs(got - wanted) <= ulps * unit)
         zero = (got == 0) & (wanted == 0) & (np.signbit(got) == np.signbit(wanted))
         same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
     if not np.all(same):
