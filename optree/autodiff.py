@@ -199,7 +199,7 @@ def _adjoints(order: Sequence[Variable], targets: Sequence[Variable], seed: Vari
 def _send(variable: Any, adjoints: dict[Variable, Any], delta: Any) -> None:
     """Send the operands of a node, or the base of a view, their deltas."""
     if isinstance(variable, Tensor):
-        op, operands = variable.view, [variable.base]
+        op, operands = variable.view, [as_variable(variable.base)]
     else:
         op, operands = variable.op, [as_variable(x) for x in operands_of(variable)]
     try:

@@ -13,7 +13,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from optree.errors import DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, caller_origin, describe
+from optree.errors import (
+    DefinitionError,
+    DTypeError,
+    NumberOverflowError,
+    OperandError,
+    ShapeError,
+    caller_origin,
+    describe,
+)
 from optree.node import ARGS, OpDict, OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.types import Shape, Spec, TensorType, promote, weak_dtype
@@ -91,11 +99,13 @@ class Op:
     destroy_map: ClassVar[dict[int, list[int]]] = {}
     view_map: ClassVar[dict[int, list[int]]] = {}
 
+    _instances: ClassVar[dict[tuple[Any, ...], Any]] = {}
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
-        cls._instances: dict[tuple[Any, ...], Any] = {}
+        cls._instances = {}
         if "name" in cls.__dict__:
             _register(cls)
 
@@ -154,9 +164,9 @@ class Op:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self.__props__ is not None and self.__hash__() == hash(other) and (
-            self._identity() == other._identity()  # type: ignore[attr-defined]
-        )
+        if type(self) is not type(other) or self.__props__ is None or self.__hash__() != hash(other):
+            return False
+        return self._identity() == other._identity()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return object.__hash__(self) if self.__props__ is None else hash(self._identity())
@@ -384,7 +394,7 @@ def _check_numbers(what: str, operands: Sequence[Any], dtypes: Sequence[np.dtype
 def _register(cls: type[Op]) -> None:
     """Check a named op's definition and offer it wherever ops are offered."""
     _check_definition(cls)
-    name = cls.name
+    name = str(cls.name)
     earlier = OPS.get(name)
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
@@ -416,7 +426,6 @@ def _check_definition(cls: type[Op]) -> None:
 
 def _function_of(cls: type[Op]) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-
     if cls.__props__ == () and cls.function.__func__ is Op.function.__func__:  # type: ignore[attr-defined]
         op, count = cls.make(), len(cls.operands or ())
 
@@ -471,5 +480,3 @@ def _reflected(cls: type[Op], name: str) -> Callable[..., Any]:
 
     reflected.__name__ = name
     return reflected
-
-

@@ -144,4 +144,3 @@ class ReductionOperator(UnaryOperator):
     def spread(self, reduced: Variable, x: Variable) -> Variable:
         """A value of this reduction's shape, broadcast to the operand's."""
         return f.broadcast_like(self.restore(reduced, x), x)
-
