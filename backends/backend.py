@@ -90,8 +90,8 @@ class Backend(RandomMethods):
         """A copy of an array of this backend's as a NumPy array."""
         raise NotImplementedError
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any]], None]:
-        """A plan for an assignment: called with the tree's leaves, it runs it."""
+    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
+        """A plan for an assignment: called with a tree's leaves and the tree, for errors, it runs it."""
         raise NotImplementedError
 
     # Running trees
@@ -118,7 +118,7 @@ class Backend(RandomMethods):
         if plan is None or target.backend is not self:
             plan = self._plan(key, tree)
         self.executions += 1
-        plan(leaves)
+        plan(leaves, tree)
         return target
 
     def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
@@ -193,8 +193,9 @@ class Backend(RandomMethods):
 
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
-        bounds = (0, start) if stop is None else (start, stop)
-        return self.array(np.arange(*bounds, step, dtype=self._dtype(dtype)), self._dtype(dtype), name)
+        first, last = (0, start) if stop is None else (start, stop)
+        wanted: Any = self._dtype(dtype)
+        return self.array(np.arange(first, last, step, dtype=wanted), wanted, name)
 
     def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of `num` numbers from `start` to `stop`, both included."""

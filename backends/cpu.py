@@ -38,12 +38,12 @@ class CPUBackend(Backend):
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         return self.adopt(np.from_dlpack(source), name)
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any]], None]:
+    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
         program = flatten([tree])
         steps = _steps(program)
         open_registers = [None] * len(program.instructions)
 
-        def run(leaves: list[Any]) -> None:
+        def run(leaves: list[Any], tree: OpTreeNode) -> None:
             registers = [leaf.array if type(leaf) is Tensor else _value_of(leaf) for leaf in leaves]
             registers += open_registers
             step = None
@@ -57,11 +57,12 @@ class CPUBackend(Backend):
                     for i in dead:
                         registers[i] = None
             except Exception as error:
-                if step is not None:
-                    error.add_note(f"while running {describe(step.node)}")
+                if step is not None:  # the node of the tree that failed, not of the one that was compiled
+                    node = flatten([tree]).instructions[step.output - len(leaves)].node
+                    error.add_note(f"while running {describe(node)}")
                 raise
 
-        return lambda leaves: _quietly(run, leaves)
+        return lambda leaves, tree: _quietly(run, leaves, tree)
 
 
 class _Quiet(threading.local):
@@ -77,12 +78,12 @@ _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 _quiet = _Quiet()
 
 
-def _quietly(run: Callable[..., None], leaves: list[Any]) -> None:
+def _quietly(run: Callable[..., None], *args: Any) -> None:
     """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
     if _is_quiet.get():
-        run(leaves)
+        run(*args)
     else:
-        _quiet.context.run(run, leaves)
+        _quiet.context.run(run, *args)
 
 
 class Step(NamedTuple):

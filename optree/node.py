@@ -221,8 +221,10 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             if isinstance(entry, Shared):
                 if id(entry) in shared:
                     values.append(shared[id(entry)])
-                else:
+                elif values:
                     shared[id(entry)] = values[-1]
+                else:
+                    raise OperandError(f"{entry} marks the tree before it, and there is none")
             elif isinstance(entry, dict) and "op" in entry:
                 values.append(_rebuild(entry, values))
             else:
@@ -437,7 +439,7 @@ def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callabl
     branch = type(root)
     for entry in post_order([root], children):
         if isinstance(entry, branch):
-            _, left, right = entry if isinstance(entry, list) else tuple.__iter__(entry)
+            _, left, right = (*entry, None, None)[:3]  # a user's list may leave out what is None
             made[id(entry)] = make(entry, made.get(id(left), left), made.get(id(right), right))
     return made.get(id(root), root)
 

@@ -298,6 +298,7 @@ def test_a_gpu_that_is_missing_is_named():
 
 def test_wrong_arguments_of_gen_backend():
     assert "'tensorflow'" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="tensorflow"))
+    assert "convolutions" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="caffe"))
     with pytest.raises(OptreeError, match="int32"):
         gen_backend("cpu", datatype=np.int32)
     with pytest.raises(OptreeError, match="'floot'"):
@@ -372,6 +373,22 @@ def test_a_failure_at_run_time_names_its_op_and_leaves_the_target(be, which):
     np.testing.assert_array_equal(target.get(), before)
     target[:] = 1  # and the backend goes on
     assert target.get().tolist() == [1] * target.size
+
+
+def test_a_failure_names_the_line_and_sizes_of_the_tree_that_failed(be):
+    def assign(n, last):
+        x, at, out = be.ones((n,)), be.array(np.array([0, last])), be.empty((2,))
+        out[:] = be.take(x, at, axis=0) * 2
+
+    assign(3, 1)
+    compiles = be.stats()["compiles"]
+    x, at, out = be.ones((7,)), be.array(np.array([0, 7])), be.empty((2,))
+    line = test_a_failure_names_the_line_and_sizes_of_the_tree_that_failed.__code__.co_firstlineno + 9
+    tree = be.take(x, at, axis=0)
+    with pytest.raises(IndexError) as caught:
+        out[:] = tree * 2
+    assert be.stats()["compiles"] == compiles
+    assert f"test_errors.py:{line}" in "".join(caught.value.__notes__)
 
 
 def test_an_op_that_breaks_its_promise_is_convicted(be):

@@ -15,6 +15,9 @@ import pytest
 from backends import gen_backend
 from optree import Constant, Input, Op, OpTreeNode, TensorType
 from optree.errors import OperandError, UnknownOpError
+from optree.examples import examples_of, inputs_for
+from optree.node import Shared
+from optree.registry import OPS
 
 
 def of(be, value, name=None, dtype="float64"):
@@ -107,6 +110,7 @@ def test_a_rebuilt_tree_is_checked_and_inferred_again(be):
         ([1, {"op": "add"}], "add takes 2 operands off the stack, which holds 1"),
         ([1, 2], "leaves one tree, not 2"),
         ([], "leaves one tree, not 0"),
+        ([Shared(), 1], "marks the tree before it"),
     ],
 )
 def test_a_stack_that_is_no_tree_is_refused(stack, message):
@@ -126,6 +130,7 @@ def test_nested_lists_can_be_edited_and_made_a_tree_again(be):
     assert nested[0] == f[0] and type(nested[0]) is dict and nested[2] == 2
     assert nested[1][1][1] is x and nested[1][2] is None
     assert str(OpTreeNode.list_to_optree(nested)) == str(f)
+    assert str(OpTreeNode.list_to_optree([{"op": "sin"}, [{"op": "add"}, x, y]])) == str(f[1])
     nested[1][1][2] = z
     nested[1][0]["op"] = "cos"
     assert str(OpTreeNode.list_to_optree(nested)) == str(be.cos(x + z) * 2)
@@ -448,3 +453,11 @@ def test_an_unnamed_op_can_be_rebuilt(be):
     f = Twice()(be.ones((2,))) + 1
     assert f.asnumpyarray().tolist() == [3.0, 3.0]
     assert OpTreeNode.from_stack(f.traverse()).key() == f.key()
+
+
+@pytest.mark.parametrize("name", sorted(OPS.keys() - {"assign", "rand", "standard_normal", "stochastic_cast"}))
+def test_every_ops_nodes_pickle_and_copy(name):
+    for example in examples_of(OPS[name]):
+        tree = example.tree(inputs_for(example.draw()))
+        for again in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+            assert again.key() == tree.key() and again.type is tree.type and again[0] == tree[0]
