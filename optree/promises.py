@@ -128,9 +128,7 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
     shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
     tree = example.tree(shared)
     if tree.dtype.kind == "f":
-        _compare_gradients(
-            example, _weighted(tree), [inputs[floating[0]]], [values[floating[0]]], "the gradient of a shared operand"
-        )
+        _compare_gradients(example, _weighted(tree), inputs, values, "the gradient of a shared operand")
 
 
 def check_adjoints(example: Example, backend: Any = None) -> None:

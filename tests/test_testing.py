@@ -15,11 +15,12 @@ import pytest
 from backends import gen_backend
 from optree import OpTreeNode
 from optree.errors import DefinitionError, OptreeError
-from optree.examples import examples_of
+from optree.examples import examples_of, inputs_for
 from optree.promises import PROMISES, compare
-from optree.registry import f
+from optree.registry import OPS, f
 from optree.testing import check_op, random_tree
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.variable import Input, as_variable
 
 
 class _Unary(UnaryOperator, ElementwiseOperator, FloatOperator):
@@ -206,3 +207,42 @@ def test_random_tree_shares_and_is_bounded() -> None:
         shared += isinstance(tree, OpTreeNode) and "see line" in tree.pp()
     assert shared > 5
     assert random_tree(random.Random(0).choice, leaves, size=5, ops=["add"]).asnumpyarray().shape in ((2, 3), (3,))
+
+
+DIFFERENTIABLE = [op for op in OPS.values() if not issubclass(op, NonDifferentiableOperator) and not op.destroy_map]
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
+def test_a_slightly_wrong_gradient_of_any_op_is_found(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gradient that an op sends is off by a hundredth in its turn."""
+    right = op.grad
+    sent = {i for example in examples_of(op) for i in _sent(example)}
+    assert sent, f"{op.name} sends no gradient in any example"
+    for place in sent:
+
+        def wrong(self: Any, inputs: Any, deltas: Any, place: int = place) -> list[Any]:
+            gradients = list(right(self, inputs, deltas))
+            if place < len(gradients) and gradients[place] is not None:
+                gradients[place] = gradients[place] * 1.01
+            return gradients
+
+        monkeypatch.setattr(op, "grad", wrong)
+        with pytest.raises(AssertionError, match="gradient"):
+            for example in examples_of(op):
+                PROMISES["gradient"](example, None)
+        monkeypatch.setattr(op, "grad", right)
+
+
+def _sent(example: Any) -> list[int]:
+    """The operands that an op sends a gradient to."""
+    inputs = inputs_for(example.draw())
+    tree = example.tree(inputs)
+    if tree.dtype.kind != "f" or tree.op.name != example.op.name:
+        return []
+    variables = [as_variable(x) for x in tree.inputs]
+    gradients = tree.op.grad(variables, [Input(tree.type)])
+    return [i for i, (x, g) in enumerate(zip(variables, gradients, strict=True)) if g is not None and _moves(x)]
+
+
+def _moves(x: Any) -> bool:
+    return isinstance(x, Input) and x.dtype.kind == "f" and x.size > 0

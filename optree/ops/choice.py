@@ -113,6 +113,11 @@ class Where(ElementwiseOperator):
     __props__ = ()
     numpy = np.where
     kernel = "{0} != 0 ? {1} : {2}"
+    examples = (
+        (([[True, False, True], [False, True, False]], (2, 3), (2, 3)), {}),
+        (([True, False], (2, 1), ()), {}),
+        (([0, 1, 2], 1.5, (3,)), {}),
+    )
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes
