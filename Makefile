@@ -17,6 +17,8 @@ help: ## show this list
 demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 	$(BIN)/python examples/digits.py $(ARGS)
 
+# The tests' matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
+test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/dev.stamp ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
 

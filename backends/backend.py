@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature as signature_of
 from typing import Any
 
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, NumberOverflowError, OperandError, names
+from optree.errors import BackendError, DTypeError, OperandError, names
 from optree.node import OpTreeNode, signature
+from optree.numpy_protocol import write_out
 from optree.registry import FUNCTIONS, f
 from optree.tensor import Tensor
-from optree.types import NUMBERS, as_dtype
+from optree.types import NUMBERS, as_dtype, check_fits
 from optree.variable import Variable, check_same_backend
 
 #: A backend keeps so many plans, and then forgets the oldest.
@@ -55,7 +57,9 @@ class Backend(RandomMethods):
         compat_mode: str | None = None,
     ) -> None:
         if compat_mode == "caffe":
-            raise BackendError("compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet")
+            raise BackendError(
+                "compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet"
+            )
         if compat_mode not in COMPAT_MODES:
             raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
         if not isinstance(batch_size, int | np.integer) or batch_size < 0:
@@ -86,8 +90,8 @@ class Backend(RandomMethods):
         """A copy of an array of this backend's as a NumPy array."""
         raise NotImplementedError
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any]], None]:
-        """A plan for an assignment: called with the tree's leaves, it runs it."""
+    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
+        """A plan for an assignment: called with a tree's leaves and the tree, for errors, it runs it."""
         raise NotImplementedError
 
     # Running trees
@@ -111,10 +115,10 @@ class Backend(RandomMethods):
         else:
             key, leaves = signature(tree)
         plan = self.plans.get(key)
-        if plan is None:
+        if plan is None or target.backend is not self:
             plan = self._plan(key, tree)
         self.executions += 1
-        plan(leaves)
+        plan(leaves, tree)
         return target
 
     def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
@@ -138,10 +142,12 @@ class Backend(RandomMethods):
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
         """A tensor over an array of this backend's, not a copy."""
+        if self.compat_mode == "neon" and array.ndim < 2:
+            array = array.reshape(-1, 1)
         return Tensor(self, array, name)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
             raise OperandError(f"a shape is of sizes of 0 or more, not {shape!r}")
         if self.compat_mode == "neon" and len(sizes) < 2:
@@ -173,11 +179,12 @@ class Backend(RandomMethods):
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = np.asarray(values)
+        if array.dtype.kind not in "biuf" and not all(isinstance(value, int) for value in array.flat):
+            raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {values!r}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
-        _check_fits(values, array, wanted)
-        if self.compat_mode == "neon" and array.ndim < 2:
-            array = array.reshape(-1, 1)
+        if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
+            check_fits(array, wanted, "array")
         return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
@@ -186,8 +193,9 @@ class Backend(RandomMethods):
 
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
-        bounds = (0, start) if stop is None else (start, stop)
-        return self.array(np.arange(*bounds, step, dtype=self._dtype(dtype)), self._dtype(dtype), name)
+        first, last = (0, start) if stop is None else (start, stop)
+        wanted: Any = self._dtype(dtype)
+        return self.array(np.arange(first, last, step, dtype=wanted), wanted, name)
 
     def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of `num` numbers from `start` to `stop`, both included."""
@@ -255,27 +263,16 @@ _VALUES = frozenset((*NUMBERS, np.ndarray))
 
 def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
+    takes_out = "out" in signature_of(function).parameters
 
     def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
-        tree = function(*args, **kwargs)
-        if out is None:
-            return tree
-        out[...] = tree
-        return out
+        if takes_out:
+            kwargs["out"] = out
+        return write_out(function(*args, **kwargs), None if takes_out else out)
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
     return method
-
-
-def _check_fits(values: Any, array: np.ndarray, dtype: np.dtype) -> None:
-    """Refuse Python integers that an integer dtype cannot hold."""
-    if dtype.kind not in "iu" or isinstance(values, np.ndarray) or array.dtype.kind not in "iuO" or not array.size:
-        return
-    limits = np.iinfo(dtype)
-    low, high = array.min(), array.max()
-    if low < limits.min or high > limits.max:
-        raise NumberOverflowError(f"array: {low if low < limits.min else high} does not fit {dtype}")

@@ -37,12 +37,12 @@ class CPUBackend(Backend):
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         return self.adopt(np.from_dlpack(source), name)
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any]], None]:
+    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
         program = flatten([tree])
         steps = _steps(program)
         open_registers = [None] * len(program.instructions)
 
-        def run(leaves: list[Any]) -> None:
+        def run(leaves: list[Any], tree: OpTreeNode) -> None:
             registers = [leaf.array if type(leaf) is Tensor else _value_of(leaf) for leaf in leaves]
             registers += open_registers
             step = None
@@ -56,11 +56,12 @@ class CPUBackend(Backend):
                     for i in dead:
                         registers[i] = None
             except Exception as error:
-                if step is not None:
-                    error.add_note(f"while running {describe(step.node)}")
+                if step is not None:  # the node of the tree that failed, not of the one that was compiled
+                    node = flatten([tree]).instructions[step.output - len(leaves)].node
+                    error.add_note(f"while running {describe(node)}")
                 raise
 
-        return lambda leaves: _quietly(run, leaves)
+        return lambda leaves, tree: _quietly(run, leaves, tree)
 
 
 class _Quiet(threading.local):
@@ -76,12 +77,12 @@ _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 _quiet = _Quiet()
 
 
-def _quietly(run: Callable[..., None], leaves: list[Any]) -> None:
+def _quietly(run: Callable[..., None], *args: Any) -> None:
     """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
     if _is_quiet.get():
-        run(leaves)
+        run(*args)
     else:
-        _quiet.context.run(run, leaves)
+        _quiet.context.run(run, *args)
 
 
 class Step(NamedTuple):
@@ -110,7 +111,7 @@ class Step(NamedTuple):
 
 
 def _steps(program: Program) -> list[Step]:
-    """A program's steps: elementwise values go into memory that is done with, the last into its target."""
+    """A program's steps: elementwise values go into memory that is done with, what is assigned into its target."""
     first, last = len(program.leaves), program.last_uses()
     steps: list[Step] = []
     for place, instruction in enumerate(program.instructions):
@@ -118,6 +119,9 @@ def _steps(program: Program) -> list[Step]:
         if _writes_target(steps, instruction, first + place - 1):
             producer = steps.pop()
             steps.append(producer._replace(buffer=instruction.inputs[0]))
+            continue
+        if _writes_part(program, place):
+            steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write)
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
         take = _taker(instruction.inputs)
@@ -166,6 +170,17 @@ def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
         and _is_ufunc(producer.node.op)
         and producer.node.type is assign.type
         and assign.type.dtype.kind in "fb"
+    )
+
+
+def _writes_part(program: Program, place: int) -> bool:
+    """Whether an instruction assigns to a tensor what scatter makes of it: ``target[indices] = value``."""
+    assign, producer = program.instructions[place], program.instructions[place - 1]
+    return (
+        assign.op.name == "assign"
+        and place > 0
+        and producer.op.name == "scatter"
+        and assign.inputs == (producer.inputs[0], len(program.leaves) + place - 1)
     )
 
 

@@ -235,6 +235,8 @@ class RandomMethods:
     def _finish(self, tree: Any, out: Tensor | None) -> Any:
         if out is None:
             return tree
+        if not isinstance(out, Tensor):
+            raise OperandError(f"random numbers are written into a tensor, not {describe(out)}")
         out[...] = tree
         return out
 

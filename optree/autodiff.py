@@ -16,6 +16,7 @@ from optree.errors import BackendError, DisconnectedError, GradientError, Operan
 from optree.node import OpTreeNode, operands_of, post_order
 from optree.registry import f
 from optree.tensor import Tensor
+from optree.types import TensorType, TupleType
 from optree.variable import Variable, as_variable
 
 
@@ -183,7 +184,7 @@ def _adjoints(order: Sequence[Variable], targets: Sequence[Variable], seed: Vari
     dependent: set[int] = set()
     for variable in order:
         # Nothing changes smoothly with what passes through integers or bools.
-        if variable.dtype.kind == "f" and (
+        if _is_smooth(variable.type) and (
             id(variable) in wanted or any(id(x) in dependent for x in _inputs_of(variable))
         ):
             dependent.add(id(variable))
@@ -196,10 +197,15 @@ def _adjoints(order: Sequence[Variable], targets: Sequence[Variable], seed: Vari
     return adjoints
 
 
+def _is_smooth(type: Any) -> bool:
+    """Whether values of a type change smoothly: floating ones, and tuples, whose parts are told apart later."""
+    return type.dtype.kind == "f" if isinstance(type, TensorType) else isinstance(type, TupleType)
+
+
 def _send(variable: Any, adjoints: dict[Variable, Any], delta: Any) -> None:
     """Send the operands of a node, or the base of a view, their deltas."""
     if isinstance(variable, Tensor):
-        op, operands = variable.view, [variable.base]
+        op, operands = variable.view, [as_variable(variable.base)]
     else:
         op, operands = variable.op, [as_variable(x) for x in operands_of(variable)]
     try:

@@ -18,7 +18,7 @@ from optree.variable import Variable
 def register(cls: Any, base: Any) -> None:
     """Check a named op's definition and offer it wherever ops are offered; `base` is `Op`."""
     _check_definition(cls, base)
-    name = cls.name
+    name = str(cls.name)
     earlier = OPS.get(name)
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
@@ -50,8 +50,7 @@ def _check_definition(cls: Any, base: Any) -> None:
 
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-
-    if cls.__props__ == () and cls.function.__func__ is base.function.__func__:  # type: ignore[attr-defined]
+    if cls.__props__ == () and cls.function.__func__ is base.function.__func__:
         op, count = cls.make(), len(cls.operands or ())
 
         def call(*args: Any, **kwargs: Any) -> Any:

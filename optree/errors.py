@@ -84,13 +84,15 @@ def line_of(origin: Origin | None) -> str | None:
 
 
 def describe(operand: Any) -> str:
-    """An operand as an error names it: its label, shape, dtype and the line that made it."""
+    """An operand as an error names it: its label, what it is a view of, shape, dtype and the line that made it."""
     kind = getattr(operand, "type", None)
     if kind is None:
         return f"{operand!r} ({type(operand).__name__})"
     line = line_of(getattr(operand, "origin", None))
     made = f", made at {line}" if line else ""
-    return f"{operand.label} {kind}{made}"
+    base = getattr(operand, "base", None)
+    view = f", a view of {base.label}" if base is not None and not operand.name else ""
+    return f"{operand.label} {kind}{view}{made}"
 
 
 def names(available: Any) -> str:

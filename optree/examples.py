@@ -87,7 +87,7 @@ class Example(NamedTuple):
         grid = (np.arange(count) + 0.5 + rng.uniform(-0.3, 0.3, count)) / count
         numbers = low + (high - low) * rng.permutation(grid)
         pool = np.split(numbers if np.dtype(dtype).kind == "f" else np.abs(numbers), np.cumsum(sizes))
-        drawn = [np.asarray(x) if isinstance(x, list) else x for x in self.operands]
+        drawn = [np.array(x, None if np.size(x) else np.int64) if isinstance(x, list) else x for x in self.operands]
         for place, values in zip(places, pool, strict=False):
             drawn[place] = values.reshape(self.operands[place]).astype(dtype)
         return drawn

@@ -1,13 +1,18 @@
-"""Index expressions in a normal form that can be compared and hashed."""
+"""Index expressions in a normal form that can be compared and hashed.
+
+An index has two parts: a template, which is part of an op, and the integer
+arrays that go into it, which are operands and have values only when it runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from optree.errors import AxisError, OperandError
-from optree.types import Shape
+from optree.errors import AxisError, DTypeError, OperandError
+from optree.types import Shape, broadcast
 from optree.variable import Variable
 
 #: Stands in a template where an integer array goes.
@@ -16,78 +21,170 @@ ARRAY = "array"
 #: For each axis an int, a slice as (start, stop, step), None for a new axis, or `ARRAY`.
 Template = tuple[Any, ...]
 
+#: All of an axis.
+EVERYTHING = (None, None, None)
+
 
 def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
-    """An index of an operand of this shape as a template and the integer arrays that go into it.
+    """A NumPy-style index of an operand of this shape, as a template and the integer arrays that go into it.
 
-    A boolean NumPy array becomes the integer arrays of its true places.
+    A boolean NumPy array becomes the integer arrays of its true places. An
+    operand of integers stays an operand, also where it has no dimensions.
 
     Raises
     ------
     AxisError
-        If there are more indices than axes, or an integer is out of range.
+        If there are more indices than axes, an integer is out of range, or a
+        mask is not of its axes' size. An operand's values are not known yet.
+    DTypeError
+        If an index array is not of integers or bools.
     OperandError
         If an index is of a type that cannot be one.
     """
-    given = list(index) if isinstance(index, tuple) and not isinstance(index, Variable) else [index]
-    entries: list[Any] = []
+    given = index if isinstance(index, tuple) and not isinstance(index, Variable) else (index,)
+    entries = [as_array(entry, what) for entry in given]
+    entries = _fill(entries, [_width(entry) for entry in entries], shape, what)
+    template: list[Any] = []
     arrays: list[Any] = []
-    for entry in given:
-        if isinstance(entry, list):
-            entry = np.asarray(entry) if entry else np.zeros(0, np.int64)
-        if isinstance(entry, Variable | np.ndarray) and entry.ndim > 0:
-            parts = _integer_arrays(entry, what)
+    axis = 0
+    for entry in entries:
+        if _is_array(entry):
+            parts = _integer_arrays(entry, shape, axis, what)
             arrays.extend(parts)
-            entries.extend([ARRAY] * len(parts))
+            template.extend([ARRAY] * len(parts))
         else:
-            entries.append(_plain(entry, what))
-    return _complete(entries, shape, what), arrays
+            template.append(_plain(entry, what))
+        axis += _width(entry)
+    _check_integers(template, shape, what)
+    return tuple(template), arrays
+
+
+def as_template(index: Any, shape: Shape, what: str) -> Template:
+    """The template, one entry for each axis, of a template or of a NumPy-style index without arrays.
+
+    Raises
+    ------
+    AxisError, OperandError
+        As `parse` does.
+    """
+    given = index if isinstance(index, tuple) else (index,)
+    entries = _fill(list(given), [_width(entry) for entry in given], shape, what)
+    template = tuple(entry if isinstance(entry, str) and entry == ARRAY else _plain(entry, what) for entry in entries)
+    _check_integers(template, shape, what)
+    return template
+
+
+def as_array(entry: Any, what: str) -> Any:
+    """A list or tuple of indices as the array that NumPy takes it for; all else as it is.
+
+    Raises
+    ------
+    OperandError
+        If its rows are not equally long, or the index is a single bool.
+    """
+    if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
+        try:
+            array = np.asarray(entry)
+        except ValueError:
+            raise OperandError(f"{what}: {entry!r} is no array of integers") from None
+        return array if array.size else array.astype(np.int64)
+    if isinstance(entry, bool | np.bool_) or (
+        isinstance(entry, np.ndarray) and entry.shape == () and entry.dtype == bool
+    ):
+        raise OperandError(f"{what}: a mask has a dimension at least; be.where(mask, value, x) takes a single bool")
+    return entry
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, Variable) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
+
+
+def _width(entry: Any) -> int:
+    """How many axes an index takes up."""
+    if entry is None or entry is Ellipsis:
+        return 0
+    return entry.ndim if isinstance(entry, np.ndarray) and entry.dtype.kind == "b" else 1
+
+
+def _fill(entries: list[Any], widths: Sequence[int], shape: Shape, what: str) -> list[Any]:
+    """The entries with the ellipsis, or else the end, filled up with whole axes."""
+    used = sum(widths)
+    if used > len(shape):
+        raise AxisError(f"{what}: {used} indices for {len(shape)} dimensions of shape {shape}")
+    places = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(places) > 1:
+        raise AxisError(f"{what}: an index has at most one ellipsis")
+    place = places[0] if places else len(entries)
+    return entries[:place] + [EVERYTHING] * (len(shape) - used) + entries[place + 1 :]
 
 
 def _plain(entry: Any, what: str) -> Any:
-    if entry is None or entry is Ellipsis:
+    """An entry that holds no array, in its normal form."""
+    if entry is None:
         return entry
     if isinstance(entry, slice):
-        return tuple(None if part is None else _integer(part, what) for part in (entry.start, entry.stop, entry.step))
-    return _integer(entry, what)
+        entry = entry.start, entry.stop, entry.step
+    if not isinstance(entry, tuple):
+        return _integer(entry, what)
+    if len(entry) != 3:
+        raise OperandError(f"{what}: a slice is (start, stop, step), not {entry!r}")
+    start, stop, step = (None if part is None else _integer(part, what) for part in entry)
+    if step == 0:
+        raise OperandError(f"{what}: a slice's step cannot be 0")
+    return start, stop, step
 
 
 def _integer(value: Any, what: str) -> int:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise OperandError(f"{what}: an index is an integer, a slice, None, ... or an array, not {value!r}")
     return int(value.__index__())
 
 
-def _integer_arrays(entry: Any, what: str) -> list[Any]:
+def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]:
+    """The integer arrays that an index array stands for, the values of a NumPy array checked."""
     if entry.dtype.kind in "iu":
+        if isinstance(entry, np.ndarray):
+            check_range(entry, shape[axis], axis, what)
         return [entry]
     if entry.dtype.kind != "b":
-        raise OperandError(f"{what}: an index array holds integers or bools, not {entry.dtype}")
+        raise DTypeError(f"{what}: an index array holds integers or bools, not {entry.dtype}")
     if isinstance(entry, Variable):
         raise OperandError(
             f"{what}: how much a mask on a backend selects is known only when it has run; "
             "use be.where(mask, x, other), or mask.asnumpyarray()"
         )
+    for i, (size, wanted) in enumerate(zip(entry.shape, shape[axis:], strict=False)):
+        if wanted not in (size, None):
+            raise AxisError(f"{what}: a mask of size {size} does not fit axis {axis + i} of size {wanted}")
     return list(np.nonzero(entry))
 
 
-def _complete(entries: list[Any], shape: Shape, what: str) -> Template:
-    """The entries, one for each axis, an ellipsis written out; integers checked."""
-    used = sum(entry is not None and entry is not Ellipsis for entry in entries)
-    if used > len(shape):
-        raise AxisError(f"{what}: {used} indices for {len(shape)} dimensions of shape {shape}")
-    if sum(entry is Ellipsis for entry in entries) > 1:
-        raise AxisError(f"{what}: an index has at most one ellipsis")
-    place = next((i for i, entry in enumerate(entries) if entry is Ellipsis), len(entries))
-    everything = [(None, None, None)] * (len(shape) - used)
-    template = tuple(entries[:place] + everything + entries[place + 1 :])
+def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
+    """Refuse an array of integers, or one, that is no index of an axis of this size.
+
+    Raises
+    ------
+    AxisError
+        Naming the first of them.
+    """
+    if size is None:
+        return
+    if isinstance(values, int):
+        wrong: Any = [] if -size <= values < size else [values]
+    else:
+        wrong = values[(values < -size) | (values >= size)]
+    if len(wrong):
+        raise AxisError(f"{what}: index {wrong[0]} is out of range for axis {axis} of size {size}")
+
+
+def _check_integers(template: Sequence[Any], shape: Shape, what: str) -> None:
     axis = 0
     for entry in template:
-        size = shape[axis] if entry is not None else None
-        if isinstance(entry, int) and size is not None and not -size <= entry < size:
-            raise AxisError(f"{what}: index {entry} is out of range for axis {axis} of size {size}")
+        if isinstance(entry, int):
+            check_range(entry, shape[axis], axis, what)
         axis += entry is not None
-    return template
 
 
 def is_everything(index: Any) -> bool:
@@ -106,16 +203,40 @@ def to_numpy(template: Template, arrays: Any = ()) -> tuple[Any, ...]:
     """The template as an index of NumPy arrays."""
     rest = iter(arrays)
     return tuple(
-        next(rest) if entry == ARRAY else slice(*entry) if isinstance(entry, tuple) else entry for entry in template
+        next(rest) if isinstance(entry, str) else slice(*entry) if isinstance(entry, tuple) else entry
+        for entry in template
     )
 
 
-def shape_of(template: Template, shape: Shape, array_shapes: Any = ()) -> Shape:
-    """The shape of an operand of this shape indexed by the template."""
-    probe = np.broadcast_to(np.empty((), bool), shape)  # type: ignore[arg-type]
-    arrays = [np.broadcast_to(np.zeros((), np.int64), s) for s in array_shapes]
-    if not any(entry == ARRAY for entry in template):
-        return probe[to_numpy(template)].shape
-    # An array index is checked when it runs, and index 0 may not exist here.
-    sized = np.broadcast_to(np.empty((), bool), tuple(max(n, 1) for n in shape))  # type: ignore[type-var]
-    return sized[to_numpy(template, arrays)].shape
+def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = ()) -> Shape:
+    """The shape of an operand of this shape indexed by the template.
+
+    As in NumPy, the axes of index arrays stand where the arrays stood if those
+    stand together, and in front if not; integers among them count as arrays.
+
+    Raises
+    ------
+    ShapeError
+        If the index arrays do not broadcast.
+    """
+    sizes: list[int | None] = []
+    advanced: list[int] = []  # places in the template
+    place = 0  # where the arrays' axes go if they stand together
+    axis = 0
+    for i, entry in enumerate(template):
+        if entry is None:
+            sizes.append(1)
+            continue
+        if isinstance(entry, tuple):
+            sizes.append(_slice_size(entry, shape[axis]))
+        else:
+            place = place if advanced else len(sizes)
+            advanced.append(i)
+        axis += 1
+    together = not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
+    place = place if together else 0
+    return (*sizes[:place], *broadcast(*array_shapes), *sizes[place:])
+
+
+def _slice_size(entry: tuple[Any, Any, Any], size: int | None) -> int | None:
+    return None if size is None else len(range(*slice(*entry).indices(size)))

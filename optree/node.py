@@ -11,7 +11,7 @@ from optree.errors import BackendError, OperandError, Origin, UnknownOpError, ca
 from optree.numpy_protocol import write_out
 from optree.registry import OPS
 from optree.types import NUMBERS
-from optree.variable import Variable
+from optree.variable import Variable, as_operand
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
@@ -65,14 +65,14 @@ class OpDict(dict):
 ARGS = OpDict({"op": "args"}, None, None, object())
 
 
-class OpTreeNode(Variable, tuple):
+class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
-    Making one directly checks nothing and takes the shape that the dict says, if
-    it says one; `build` checks the operands and infers the shape and dtype. An operand is a node, a tensor, an input, a constant,
-    a Python number, or None. Operands beyond two hang in a chain of ``args``
-    nodes on the right, so every tree is binary. A subtree that stands in
-    several places is one object.
+    Making one directly takes the shape that the dict says, if it says one, without
+    a check; `build` checks the operands and infers the shape and dtype. An
+    operand is a node, a tensor, an input, a constant, a Python number, or None.
+    Operands beyond two hang in a chain of ``args`` nodes on the right, so every
+    tree is binary. A subtree that stands in several places is one object.
 
     Parameters
     ----------
@@ -91,6 +91,7 @@ class OpTreeNode(Variable, tuple):
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):
+            left, right = (x if x is None else as_operand(x, str(op_dict.get("op"))) for x in (left, right))
             op_dict = _unchecked(op_dict, left, right)
         node = tuple.__new__(cls, (op_dict, left, right))
         node.spec = op_dict.spec
@@ -233,8 +234,10 @@ class OpTreeNode(Variable, tuple):
             if isinstance(entry, Shared):
                 if id(entry) in shared:
                     values.append(shared[id(entry)])
-                else:
+                elif values:
                     shared[id(entry)] = values[-1]
+                else:
+                    raise OperandError(f"{entry} marks the tree before it, and there is none")
             elif isinstance(entry, dict) and "op" in entry:
                 values.append(_rebuild(entry, values))
             else:
@@ -461,7 +464,7 @@ def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callabl
     branch = type(root)
     for entry in post_order([root], children):
         if isinstance(entry, branch):
-            _, left, right = entry if isinstance(entry, list) else tuple.__iter__(entry)
+            _, left, right = (*entry, None, None)[:3]  # a user's list may leave out what is None
             made[id(entry)] = make(entry, made.get(id(left), left), made.get(id(right), right))
     return made.get(id(root), root)
 

@@ -17,7 +17,7 @@ import numpy as np
 from optree.registry import NUMPY_FUNCTIONS, f
 
 #: The ufuncs whose ``reduce`` is a NumPy function of its own.
-REDUCTIONS = {
+REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
     np.add: np.sum,
     np.multiply: np.prod,
     np.maximum: np.max,

@@ -18,19 +18,20 @@ from optree.definition import register
 from optree.errors import DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, describe
 from optree.node import OpDict, applied
 from optree.types import Shape, Spec, TensorType, Type, promote, weak_dtype
-from optree.variable import Constant, Variable, as_operand, as_variable, check_same_backend, spec_of
+from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
 INFERENCES = 4096
 
 
-class Token:
-    """Stands in keys for an op with the dtype and broadcast pattern of its value."""
+class _Token:
+    """A mark that is equal to itself alone, as a part of keys."""
 
     __slots__ = ("__weakref__",)
 
 
-_tokens: WeakValueDictionary[Any, Token] = WeakValueDictionary()
+#: One for each op, by what makes it equal to others, and each pattern of its value.
+_tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
 class Op:
@@ -69,6 +70,10 @@ class Op:
         tuple is the shape of a floating operand drawn from `sample`, a list holds
         an integer operand's values, and a number is itself. An elementwise op
         needs none: its tests follow from its operands.
+    takes_columns : bool
+        Whether on a backend in neon's mode a 1-D array among the operands is a
+        column. It is where operands are broadcast or multiplied, not where an
+        array is of indices.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into.
     itypes, otypes : list of Type, optional
@@ -87,17 +92,20 @@ class Op:
     operator: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
+    takes_columns: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int, list[int]]] = {}
     view_map: ClassVar[dict[int, list[int]]] = {}
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
 
+    _instances: ClassVar[dict[tuple[Any, ...], Any]] = {}
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
-        cls._instances: dict[tuple[Any, ...], Any] = {}
+        cls._instances = {}
         if "name" in cls.__dict__:
             register(cls, Op)
 
@@ -156,9 +164,9 @@ class Op:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self.__props__ is not None and self.__hash__() == hash(other) and (
-            self._identity() == other._identity()  # type: ignore[attr-defined]
-        )
+        if type(self) is not type(other) or self.__props__ is None or self.__hash__() != hash(other):
+            return False
+        return self._identity() == other._identity()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return object.__hash__(self) if self.__props__ is None else hash(self._identity())
@@ -173,6 +181,15 @@ class Op:
     def defines(self, method: str) -> bool:
         """Whether the op, or its class, writes this method of the contract itself."""
         return method in self.__dict__ or getattr(type(self), method) is not getattr(Op, method)
+
+    def __copy__(self) -> Any:
+        return self  # it cannot change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.props)
 
     # Building
 
@@ -218,6 +235,8 @@ class Op:
         if self._makes_nodes():
             return self._outputs_of(self.make_node(*inputs, **kwargs))
         operands = [as_operand(x, str(self)) for x in inputs]
+        if self.takes_columns:
+            operands = as_columns(operands)
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _makes_nodes(self) -> bool:
@@ -311,7 +330,13 @@ class Op:
 
     def _op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any) -> OpDict:
         spec = Spec(type, backend)
-        return OpDict(entries, self, spec, _tokens.setdefault((self, spec.token), Token()))
+        return OpDict(entries, self, spec, self._token(spec.token))
+
+    def _token(self, pattern: object) -> _Token:
+        if self.__props__ is None:
+            return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
+        # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
+        return _tokens.setdefault((self._identity(), pattern), _Token())
 
     @classmethod
     def unchecked_op_dict(cls, entries: dict[str, Any], operands: list[Any]) -> OpDict:
@@ -353,6 +378,10 @@ class Op:
     def value(self, *arrays: Any) -> Any:
         """The value on NumPy arrays and Python numbers."""
         return self.numpy(*arrays, **self.props)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel expression for operands computed in these dtypes; None where there is none."""
+        return self.kernel
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.
@@ -434,6 +463,10 @@ class Op:
         for operand, gradient in zip(args, gradients, strict=True):
             if gradient is not None:
                 operand.generate_add_delta(adjoints, gradient)
+
+
+def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
+    return cls.make(**props)
 
 
 def _hashable(value: Any) -> Any:

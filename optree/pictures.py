@@ -31,8 +31,9 @@ from optree.variable import Constant, Variable
 #: A picture shows so many boxes, and larger trees are refused.
 LIMIT = 600
 
-#: An edge over more layers than this is drawn straight through, or the layout would take minutes.
-LONGEST_EDGE = 12
+#: An edge bends at each layer that it passes. The longest are drawn straight where there would be more
+#: bends than this, or the layout would take minutes.
+BENDS = 1500
 
 #: A box's text is cut at so many characters.
 TEXT_LENGTH = 28
@@ -45,7 +46,7 @@ NAME_SIZE, TYPE_SIZE, TITLE_SIZE = 9.0, 6.5, 11.0
 STYLE = {"svg.hashsalt": "op-tree", "svg.fonttype": "none", "font.monospace": ["DejaVu Sans Mono"]}
 
 #: A picture of pixels is of lower resolution where it would take more than this on a side.
-PIXELS, DPI = 16_000, 150
+PIXELS, DPI = 8_000, 150
 
 COLORS = {"elementwise": "#dbe9f6", "reduction": "#fde3c8", "other": "#dcefdc", "leaf": "#ffffff", "number": "#f2f2f2"}
 
@@ -79,6 +80,10 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         return self.svg()
+
+    def __repr__(self) -> str:
+        width, height = self.figure.get_size_inches() * 72
+        return f"Picture({width:.0f} x {height:.0f} points)"
 
 
 def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Picture:
@@ -126,8 +131,10 @@ class _Box:
 
     Attributes
     ----------
-    name, detail : str
-        Its two lines of text.
+    name : str
+        Its first line.
+    details : list of str
+        The smaller lines below.
     kind : str
         A key of `COLORS`.
     operands : list of _Box
@@ -138,7 +145,7 @@ class _Box:
     """
 
     name: str
-    detail: str
+    details: list[str]
     kind: str
     operands: list[_Box] = field(default_factory=list)
     rank: int = 0
@@ -147,11 +154,13 @@ class _Box:
 
     @property
     def width(self) -> float:
-        return CHARACTER * max(NAME_SIZE * len(self.name), TYPE_SIZE * len(self.detail)) + 2 * MARGIN
+        return (
+            CHARACTER * max(NAME_SIZE * len(self.name), TYPE_SIZE * max(map(len, self.details), default=0)) + 2 * MARGIN
+        )
 
     @property
     def height(self) -> float:
-        return LINE * (NAME_SIZE + (TYPE_SIZE if self.detail else 0)) + MARGIN
+        return LINE * (NAME_SIZE + TYPE_SIZE * len(self.details)) + MARGIN
 
 
 @dataclass(eq=False)
@@ -215,14 +224,14 @@ def _operation(node: OpTreeNode) -> _Box:
         kind = "elementwise"
     elif isinstance(op, ReductionOperator):
         kind = "reduction"
-    props = "".join(f" {key}={value}" for key, value in op.props.items())
-    return _Box(_line(node.label + props), _line(str(node.type)), kind)
+    props = [f"{key}={value}" for key, value in op.props.items() if value is not None]
+    return _Box(_line(node.label), [*map(_line, props), _line(str(node.type))], kind)
 
 
 def _leaf(operand: Any) -> _Box:
     if not isinstance(operand, Variable) or (isinstance(operand, Constant) and operand.is_weak):
-        return _Box(_line(str(operand)), "", "number")
-    return _Box(_line(_name(operand)), _line(str(operand.type)), "leaf")
+        return _Box(_line(str(operand)), [], "number")
+    return _Box(_line(_name(operand)), [_line(str(operand.type))], "leaf")
 
 
 def _name(leaf: Variable) -> str:
@@ -258,20 +267,29 @@ def _edges(boxes: Sequence[_Box]) -> list[_Edge]:
 def _place(boxes: Sequence[_Box], edges: Sequence[_Edge]) -> None:
     """Give each box its place, and each edge its bends."""
     vertices = {id(box): _vertex(box) for box in reversed(boxes)}
-    # An edge left out changes no layer: a box hangs on its lowest parent by an edge of length 1.
-    kept = [edge for edge in edges if edge.child.rank - edge.parent.rank <= LONGEST_EDGE]
+    kept = _short(edges)
     lines = [Edge(vertices[id(edge.parent)], vertices[id(edge.child)]) for edge in kept]
     layout = SugiyamaLayout(graph_core(list(vertices.values()), lines))
     layout.xspace, layout.yspace = 12, 22
     layout.init_all(roots=[vertices[id(boxes[-1])]], inverted_edges=[])
-    bends = sum(len(bends) for bends in layout.ctrls.values())
-    with _recursion(len(boxes) + bends):
+    with _recursion(len(boxes) + BENDS):
         layout.draw(3)
     for box in boxes:
         box.x, box.y = vertices[id(box)].view.xy
     for edge, line in zip(kept, lines, strict=True):
         inner = range(edge.parent.rank + 1, edge.child.rank)
         edge.bends = [layout.ctrls[line][rank].view.xy for rank in inner]
+
+
+def _short(edges: Sequence[_Edge]) -> list[_Edge]:
+    """The edges without the longest of them, where all would have too many bends."""
+    kept, bends = set(), 0
+    for edge in sorted(edges, key=lambda edge: edge.child.rank - edge.parent.rank):
+        bends += edge.child.rank - edge.parent.rank - 1
+        # An edge left out changes no layer: a box hangs on its lowest parent by an edge of no bends.
+        if bends <= BENDS:
+            kept.add(id(edge))
+    return [edge for edge in edges if id(edge) in kept]
 
 
 def _vertex(box: _Box) -> Vertex:
@@ -325,10 +343,12 @@ def _draw_box(axes: Any, box: _Box) -> None:
     axes.add_patch(
         FancyBboxPatch(corner, box.width, box.height, shape, facecolor=color, edgecolor="#555555", linewidth=0.7)
     )
-    lift = LINE * TYPE_SIZE / 2 if box.detail else 0.0
-    _write_text(axes, box.x, box.y - lift, box.name, NAME_SIZE)
-    if box.detail:
-        _write_text(axes, box.x, box.y + LINE * NAME_SIZE / 2, box.detail, TYPE_SIZE, "#555555")
+    y = corner[1] + (MARGIN + LINE * NAME_SIZE) / 2
+    _write_text(axes, box.x, y, box.name, NAME_SIZE)
+    y += LINE * (NAME_SIZE - TYPE_SIZE) / 2
+    for detail in box.details:
+        y += LINE * TYPE_SIZE
+        _write_text(axes, box.x, y, detail, TYPE_SIZE, "#555555")
 
 
 def _draw_edge(axes: Any, edge: _Edge) -> None:

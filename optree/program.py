@@ -86,9 +86,7 @@ def flatten(roots: Sequence[Any]) -> Program:
     def final(number: int) -> int:
         return number if number >= 0 else first + ~number
 
-    instructions = [
-        Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in builder.instructions
-    ]
+    instructions = [Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in builder.instructions]
     return Program(builder.leaves, instructions, [final(number) for number in outputs])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.errors import DefinitionError
 from optree.program import Instruction, Program
+from optree.types import TensorType
 from optree.variable import Constant
 
 
@@ -62,9 +63,16 @@ def performer(instruction: Instruction, keep: bool = False) -> Callable[..., Any
     def run(*values: Any) -> Any:
         cells = kept if keep else [[None] for _ in types]
         op.perform(apply, list(values), cells)
-        return _taken(op, types, cells)
+        return _taken(op, _promised(op, types, values), cells)
 
     return run
+
+
+def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+    """The types of an op's outputs, with the sizes that it says they have for these values."""
+    if len(types) > 1 or not op.defines("output_shape"):
+        return types
+    return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 
 
 def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:

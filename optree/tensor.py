@@ -9,9 +9,10 @@ import numpy as np
 
 from optree import index as indices
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
+from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
-from optree.types import Spec, TensorType
-from optree.variable import Constant, Variable, constant, one_or_many
+from optree.types import Spec, TensorType, check_fits
+from optree.variable import Variable, constant, one_or_many
 
 
 class Tensor(Variable):
@@ -32,7 +33,7 @@ class Tensor(Variable):
         The op whose value on `base` this view is: derivatives travel through it.
     """
 
-    __slots__ = ("__weakref__", "array", "base", "name", "origin", "spec", "view")
+    __slots__ = ("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view")
 
     origin: Origin | None
 
@@ -40,11 +41,17 @@ class Tensor(Variable):
         self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
     ) -> None:
         self.array = array
+        self._backend = backend
         self.name, self.base, self.view = name, base, view
         self.spec = Spec(TensorType(array.dtype, array.shape), backend)
         self.origin = caller_origin()
 
     # What it is
+
+    @property
+    def backend(self) -> Any:
+        """The backend whose memory this is."""
+        return self._backend
 
     @property
     def label(self) -> str:
@@ -89,24 +96,6 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
-    def item(self) -> Any:
-        """The only element, as a Python number.
-
-        Raises
-        ------
-        ShapeError
-            If there is not exactly one.
-        """
-        if self.size != 1:
-            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
-        return self.get().item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
@@ -123,7 +112,7 @@ class Tensor(Variable):
         array = np.asarray(values)
         if array.shape != self.shape and not (array.ndim == 1 and array.size == self.size and self._is_neon()):
             raise ShapeError(f"set: an array of shape {array.shape} is not of the shape {self.shape} of {self.label}")
-        self[...] = array
+        self[...] = values if isinstance(values, list | tuple) else array
         return self
 
     def fill(self, value: Any) -> Tensor:
@@ -161,9 +150,9 @@ class Tensor(Variable):
 
     # Views
 
-    def _view(self, op: Any) -> Tensor:
-        """The view that a view op makes of this tensor."""
-        return Tensor(self.backend, op.value(self.array), base=self, view=op)
+    def _view(self, tree: Any) -> Tensor:
+        """The view that a tree of one view op of this tensor stands for."""
+        return Tensor(self.backend, tree.op.value(self.array), base=self, view=tree.op)
 
     def transpose(self, *axes: Any) -> Tensor:
         """A view with the axes in the order given, or reversed.
@@ -173,7 +162,7 @@ class Tensor(Variable):
         AxisError
             If `axes` is not a permutation of the tensor's axes.
         """
-        return self._view(OPS["transpose"].make(axes=one_or_many(axes)).bind([self.type], self.backend))
+        return self._view(super().transpose(*axes))
 
     def reshape(self, *shape: Any) -> Tensor:
         """A view of another shape with as many elements; one size may be -1.
@@ -184,31 +173,25 @@ class Tensor(Variable):
             If the number of elements differs, or the memory cannot be viewed so:
             ``be.reshape(x, shape)`` is a tree that copies then.
         """
-        op = OPS["reshape"].make(newshape=one_or_many(shape) or ()).bind([self.type], self.backend)
-        array = op.value(self.array)
-        if self.size and not np.shares_memory(array, self.array):
+        view = self._view(f.reshape(self, one_or_many(shape) or ()))
+        if self.size and not np.shares_memory(view.array, self.array):
             raise ShapeError(
-                f"reshape: the memory of {self.label} {self.shape} cannot be viewed as {op.newshape}; "
+                f"reshape: the memory of {self.label} {self.shape} cannot be viewed as {view.shape}; "
                 "be.reshape(x, shape) copies, and x.copy().reshape(shape) does"
             )
-        return Tensor(self.backend, array, base=self, view=op)
+        return view
 
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices; a tree of the gathered values for index arrays."""
         template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
-        if arrays:
-            return f.gather(self, template, *arrays)
-        if self._is_neon():
-            template = indices.keep_axes(template)
-        return self._view(OPS["slice"].make(index=template))
+        return f.gather(self, template, *arrays) if arrays else self._slice(template)
+
+    def _slice(self, template: indices.Template) -> Tensor:
+        return self._view(OPS["slice"].make(index=template)(self))
 
     def take(self, indices: Any, axis: int | None = None, out: Tensor | None = None) -> Any:
         """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
-        tree = f.take(self, indices, axis)
-        if out is None:
-            return tree
-        out[...] = tree
-        return out
+        return write_out(f.take(self, indices, axis), out)
 
     # Assignment
 
@@ -220,8 +203,8 @@ class Tensor(Variable):
         ShapeError, DTypeError, NumberOverflowError, BackendError
             If the value cannot be written here; nothing has changed then.
         """
-        if isinstance(value, np.ndarray | list | tuple) and not isinstance(value, Variable):
-            value = self._host_value(value)
+        if not isinstance(value, Variable):
+            value = self._from_host(value)
         if indices.is_everything(index):
             f.assign(self, value).execute()
         elif isinstance(index, Variable) and index.dtype.kind == "b":
@@ -231,7 +214,7 @@ class Tensor(Variable):
             if arrays:
                 f.assign(self, f.scatter(self, template, value, *arrays)).execute()
             else:
-                target = self[index]
+                target = self._slice(template)
                 if not (isinstance(value, Tensor) and target.is_same_view(value)):  # as t[2:5] += 1 ends
                     f.assign(target, value).execute()
 
@@ -239,47 +222,51 @@ class Tensor(Variable):
         """Whether both are the same view of the same tensor."""
         return self.base is not None and self.base is other.base and self.view == other.view
 
-    def _host_value(self, value: Any) -> Constant:
+    def _from_host(self, value: Any) -> Any:
+        """A value to assign that is no variable: an array as a constant, a number as it is."""
+        if isinstance(value, int | np.integer | list | tuple):  # an array's integers wrap, as in NumPy
+            check_fits(value, self.dtype, f"assignment to {self.label}")
+        if not isinstance(value, np.ndarray | list | tuple):
+            return value
         array = np.asarray(value)
-        if array.ndim == 1 and self._is_neon():
-            array = array.reshape(-1, 1)
-        return constant(array)
+        return constant(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
-        if isinstance(value, Variable) and value.size != 1:
+        if isinstance(value, Variable) and value.size != 1:  # how many places there are is known only now
             self[mask.asnumpyarray()] = value
-        elif mask.shape != self.shape:
-            raise ShapeError(f"the mask's shape {mask.shape} is not the shape {self.shape} of {self.label}")
-        else:
-            f.assign(self, f.where(mask, value, self)).execute()
+            return
+        if mask.shape != self.shape[: mask.ndim]:
+            raise ShapeError(f"the mask's shape {mask.shape} does not fit the shape {self.shape} of {self.label}")
+        mask = f.expand_dims(mask, tuple(range(mask.ndim, self.ndim)))
+        f.assign(self, f.where(mask, f.cast(value, self.dtype), self)).execute()
 
     def _is_neon(self) -> bool:
         return self.backend.compat_mode == "neon"
 
     # In place: Python's augmented operators
 
-    def __iadd__(self, other: Any) -> Tensor:
+    def __iadd__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.add, other)
 
-    def __isub__(self, other: Any) -> Tensor:
+    def __isub__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.sub, other)
 
-    def __imul__(self, other: Any) -> Tensor:
+    def __imul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.mul, other)
 
-    def __itruediv__(self, other: Any) -> Tensor:
+    def __itruediv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.div, other)
 
-    def __ifloordiv__(self, other: Any) -> Tensor:
+    def __ifloordiv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.floor_divide, other)
 
-    def __imod__(self, other: Any) -> Tensor:
+    def __imod__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.mod, other)
 
-    def __ipow__(self, other: Any) -> Tensor:
+    def __ipow__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.pow, other)
 
-    def __imatmul__(self, other: Any) -> Tensor:
+    def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.matmul, other)
 
     def _in_place(self, operation: Any, other: Any) -> Tensor:

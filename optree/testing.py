@@ -1,4 +1,8 @@
-"""What one's own ops and trees are tested with."""
+"""What one's own ops and trees are tested with.
+
+`check_op` checks all that an op promises, `check_grad` the gradient of any
+function of tensors, and `random_tree` makes trees that nobody thought of.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,13 @@ import numpy as np
 
 from optree.autodiff import grad
 from optree.errors import GradientError, OperandError, describe
+from optree.promises import check_op
+from optree.random_trees import random_tree
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.variable import Variable
+
+__all__ = ["check_grad", "check_op", "random_tree"]
 
 
 def check_grad(
@@ -68,7 +76,7 @@ def _central_difference(cost: Variable, x: Tensor, eps: float) -> np.ndarray:
     values = x.get()
     result = np.empty_like(values)
     for place in np.ndindex(values.shape):
-        step = eps * max(1.0, abs(values[place]))
+        step = eps * max(1.0, abs(float(values[place])))
         ends = []
         for end in (values[place] + step, values[place] - step):
             moved = values.copy()

@@ -28,7 +28,7 @@ class NonDifferentiableOperator(Op):
 class OrphanOperator(Op):
     """An op without differentiable operands."""
 
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
@@ -37,26 +37,28 @@ class OrphanOperator(Op):
 class UnaryOperator(Op):
     """An op of one operand."""
 
-    operands = ("x",)
-    __props__ = ()
+    operands: ClassVar[tuple[str, ...] | None] = ("x",)
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class BinaryOperator(Op):
     """An op of two operands."""
 
     operands = ("x", "y")
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class AssociativeOperator(Op):
     """An op of two operands or more, which may be grouped as one likes."""
 
     operands = None
-    __props__ = ()
+    __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
 class ElementwiseOperator(Op):
     """An op applied to each element of its operands, broadcast together."""
+
+    takes_columns = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
@@ -111,7 +113,7 @@ class ReductionOperator(UnaryOperator):
         Whether the reduction of nothing has a value.
     """
 
-    __props__ = ("axis", "keepdims")
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
     axis: Any = None
     keepdims: bool = True
     has_identity: ClassVar[bool] = True
@@ -120,7 +122,7 @@ class ReductionOperator(UnaryOperator):
         axes = normalise_axes(self.axis, types[0].ndim, str(self.name))
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
         neon = backend is not None and backend.compat_mode == "neon"
-        return self.make(axis=axis, keepdims=bool(self.keepdims or neon))
+        return self.make(**{**self.props, "axis": axis, "keepdims": bool(self.keepdims or neon)})
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -142,4 +144,3 @@ class ReductionOperator(UnaryOperator):
     def spread(self, reduced: Variable, x: Variable) -> Variable:
         """A value of this reduction's shape, broadcast to the operand's."""
         return f.broadcast_like(self.restore(reduced, x), x)
-

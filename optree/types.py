@@ -7,26 +7,35 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import Lock
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from optree.errors import AxisError, DefinitionError, DTypeError, ShapeError
+from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError
 
 Shape = tuple[int | None, ...]
 
 DTYPES = tuple(
     np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
 )
+
+_SUPPORTED = frozenset(DTYPES)
+
+#: Held while an object that there is one of is made.
+_making = Lock()
 
 #: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """A NumPy dtype, one of `DTYPES`.
+    """A NumPy dtype, one of `DTYPES`, in the machine's byte order.
 
     Raises
     ------
@@ -37,9 +46,27 @@ def as_dtype(dtype: Any) -> np.dtype:
         found = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError(f"{dtype!r} is not a dtype") from error
-    if found not in DTYPES:
+    if not found.isnative:
+        found = found.newbyteorder("=")
+    if found not in _SUPPORTED:
         raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}")
     return found
+
+
+def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
+    """Refuse integers that an integer dtype cannot hold.
+
+    Raises
+    ------
+    NumberOverflowError
+        Naming the first of them.
+    """
+    if dtype.kind not in "iu":
+        return
+    limits, array = np.iinfo(dtype), np.asarray(values)
+    if array.dtype.kind in "iuO":
+        for value in array[(array < limits.min) | (array > limits.max)].flat:
+            raise NumberOverflowError(f"{what}: {value} does not fit {dtype} ({limits.min} to {limits.max})")
 
 
 class Type:
@@ -141,9 +168,10 @@ class TensorType(Type):
         key = as_dtype(dtype), tuple(shape)
         found = cls._made.get(key)
         if found is None:
-            found = super().__new__(cls)
-            found.dtype, found.shape = key
-            cls._made[key] = found
+            new = super().__new__(cls)
+            new.dtype, new.shape = key
+            with _making:
+                found = cls._made.setdefault(key, new)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -305,26 +333,32 @@ class Spec:
     ----------
     type : TensorType
     backend : Backend or None
-        None for constants and inputs, which are at home everywhere.
+        None for constants and inputs, which are at home everywhere. The tensors
+        keep it alive, not the spec, which ops remember.
     token : object
         One object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
     """
 
-    __slots__ = ("__weakref__", "backend", "token", "type")
+    __slots__ = ("__weakref__", "_backend", "token", "type")
 
     type: Any
-    backend: Any
     token: object
+    _backend: Any
 
     _tokens: dict[Any, object] = {}
-    _made: WeakValueDictionary[tuple[Type, int], Spec] = WeakValueDictionary()
+    _made: WeakValueDictionary[tuple[Type, Any], Spec] = WeakValueDictionary()
 
     def __new__(cls, type: Type, backend: Any = None) -> Spec:
-        key = type, id(backend)
+        key = type, None if backend is None else ref(backend)
         found = cls._made.get(key)
         if found is None:
-            found = cls._made[key] = cls._new(type, backend)
+            with _making:
+                found = cls._made.setdefault(key, cls._new(*key))
         return found
+
+    @property
+    def backend(self) -> Any:
+        return None if self._backend is None else self._backend()
 
     @classmethod
     def weak(cls, type: Type) -> Spec:
@@ -334,7 +368,7 @@ class Spec:
     @classmethod
     def _new(cls, type: Type, backend: Any) -> Spec:
         spec = super().__new__(cls)
-        spec.type, spec.backend = type, backend
+        spec.type, spec._backend = type, backend
         spec.token = cls._tokens.setdefault(type.plan_key, object())
         return spec
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optree import numpy_protocol
-from optree.errors import BackendError, GradientError, OperandError, Origin, describe
+from optree.errors import BackendError, GradientError, OperandError, Origin, ShapeError, describe
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
@@ -132,6 +132,24 @@ class Variable:
         """The value as a new NumPy array."""
         raise NotImplementedError
 
+    def item(self) -> Any:
+        """The value of the only element, as a Python number.
+
+        Raises
+        ------
+        ShapeError
+            If there is not exactly one.
+        """
+        if self.size != 1:
+            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
+        return self.asnumpyarray().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
 
@@ -139,6 +157,7 @@ class Variable:
         return numpy_protocol.call_function(func, args, kwargs)
 
     if TYPE_CHECKING:  # op.py installs these from the ops that name them
+
         def __add__(self, other: Any) -> OpTreeNode: ...
         def __radd__(self, other: Any) -> OpTreeNode: ...
         def __sub__(self, other: Any) -> OpTreeNode: ...
@@ -155,6 +174,13 @@ class Variable:
         def __rpow__(self, other: Any) -> OpTreeNode: ...
         def __matmul__(self, other: Any) -> OpTreeNode: ...
         def __rmatmul__(self, other: Any) -> OpTreeNode: ...
+        def __and__(self, other: Any) -> OpTreeNode: ...
+        def __rand__(self, other: Any) -> OpTreeNode: ...
+        def __or__(self, other: Any) -> OpTreeNode: ...
+        def __ror__(self, other: Any) -> OpTreeNode: ...
+        def __xor__(self, other: Any) -> OpTreeNode: ...
+        def __rxor__(self, other: Any) -> OpTreeNode: ...
+        def __invert__(self) -> OpTreeNode: ...
         def __neg__(self) -> OpTreeNode: ...
         def __abs__(self) -> OpTreeNode: ...
         def __lt__(self, other: Any) -> OpTreeNode: ...
@@ -326,6 +352,15 @@ def as_operand(value: Any, what: str) -> Any:
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
         f"not {type(value).__name__} {value!r}{remedy}"
     )
+
+
+def as_columns(operands: list[Any]) -> list[Any]:
+    """The operands, and on a backend in neon's mode each 1-D array among them as a column."""
+    if not any(getattr(getattr(x, "backend", None), "compat_mode", None) == "neon" for x in operands):
+        return operands
+    return [
+        constant(x.value.reshape(-1, 1), x.name) if isinstance(x, Constant) and x.ndim == 1 else x for x in operands
+    ]
 
 
 def as_variable(operand: Any) -> Variable:

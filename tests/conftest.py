@@ -15,10 +15,10 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=60,
+    max_examples=250,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-# Another draw each time, and many more of them: HYPOTHESIS_PROFILE=long, or --hypothesis-profile=long.
+# Another draw each time, and many more of them: pytest --hypothesis-profile=long.
 settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")
 

@@ -489,6 +489,6 @@ def test_autodiff_refuses_what_does_not_fit(be: Any) -> None:
 
 
 def test_a_constant_has_a_derivative(be64: Any) -> None:
-    c = Constant(np.array([1.0, 2.0]))
+    c = constant(np.array([1.0, 2.0]))
     x = _ramp(be64, 2)
     np.testing.assert_array_equal(_value(grad(be64.sum(c * x), c)), x.get())

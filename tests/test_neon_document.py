@@ -10,11 +10,6 @@ from optree import OpTreeNode, Tensor
 
 
 @pytest.fixture
-def be():
-    return gen_backend("cpu")
-
-
-@pytest.fixture
 def x0(be):
     return be.ones((2, 2), name="x0")
 

@@ -19,7 +19,7 @@ from optree.variable import as_variable
 
 def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
     """The delta of an operand where it is the one chosen, and its part where it ties."""
-    in_full = any(x.backend is not None and x.backend.compat_mode == "neon" for x in inputs)
+    in_full = any(x.backend is not None and x.backend.compat_mode == "neon" for x in (*inputs, delta))
     return f.where(wins, delta, f.where(ties, delta if in_full else delta * 0.5, 0))
 
 
@@ -113,6 +113,11 @@ class Where(ElementwiseOperator):
     __props__ = ()
     numpy = np.where
     kernel = "{0} != 0 ? {1} : {2}"
+    examples = (
+        (([[True, False, True], [False, True, False]], (2, 3), (2, 3)), {}),
+        (([True, False], (2, 1), ()), {}),
+        (([0, 1, 2], 1.5, (3,)), {}),
+    )
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes

@@ -1,1 +1,261 @@
-"""."""
+"""Contractions: products of vectors, matrices and stacks of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from optree.errors import AxisError, ShapeError, describe
+from optree.op import Op
+from optree.registry import f, function
+from optree.traits import BinaryOperator
+from optree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
+from optree.variable import Variable, as_operand, as_variable
+
+
+def _swap(x: Variable) -> Variable:
+    """The operand with its last two axes swapped."""
+    return f.transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def _times(x: Variable, y: Variable) -> Variable:
+    return f.dot(x, y) if max(x.ndim, y.ndim) <= 2 else f.matmul(x, y)
+
+
+def _contract(x: Variable, y: Variable, x_axes: Sequence[int], y_axes: Sequence[int]) -> Variable:
+    return f.tensordot(x, y, (tuple(x_axes), tuple(y_axes)))
+
+
+class ProductOperator(BinaryOperator):
+    """A product of vectors, matrices or stacks of matrices: the last axis of x meets the last but one of y."""
+
+    takes_columns = True
+    numpy = np.matmul
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, y = shapes
+        if not x or not y:
+            raise ShapeError(f"a number has no axis to contract; * multiplies by numbers, {self.name} does not")
+        rows = y[-2] if len(y) > 1 else y[0]
+        if None not in (x[-1], rows) and x[-1] != rows:
+            raise ShapeError(_misfit(str(self.name), x, y))
+        try:
+            stack = broadcast(x[:-2], y[:-2])
+        except ShapeError:
+            raise ShapeError(f"the stacks {x[:-2]} and {y[:-2]} do not broadcast") from None
+        return (*stack, *x[-2:-1], *(y[-1:] if len(y) > 1 else ()))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [self.grad_left(x, y, delta), self.grad_right(x, y, delta)]
+
+    def grad_left(self, x: Variable, y: Variable, delta: Variable) -> Variable:
+        """The delta of x; a stack that x does not have is summed over in the same product."""
+        if y.ndim == 1:
+            return (delta if x.ndim == 1 else f.expand_dims(delta, x.ndim - 1)) * y
+        if x.ndim <= 2 < y.ndim:
+            stack = range(y.ndim - 2)
+            return _contract(delta, y, (*stack, delta.ndim - 1), (*stack, y.ndim - 1))
+        return _times(y, delta) if x.ndim == 1 else _times(delta, _swap(y))
+
+    def grad_right(self, x: Variable, y: Variable, delta: Variable) -> Variable:
+        """The delta of y; a stack that y does not have is summed over in the same product."""
+        if x.ndim == 1:
+            if y.ndim == 1:
+                return delta * x
+            return f.expand_dims(x, 1) * f.expand_dims(delta, y.ndim - 2)
+        if y.ndim <= 2 < x.ndim:
+            return _contract(x, delta, range(x.ndim - 1), range(x.ndim - 1))
+        return _times(_swap(x), delta)
+
+
+def _misfit(name: str, x: Shape, y: Shape) -> str:
+    """Why two shapes do not fit, and which product of the operands would."""
+    columns, rows = "columns" if len(x) > 1 else "elements", "rows" if len(y) > 1 else "elements"
+    reason = f"the {x[-1]} {columns} of the first meet the {y[-2:][0]} {rows} of the second"
+    if len(x) == len(y) == 2:
+        for fits, call in (
+            (x[1] == y[1], f"{name}(x, y.T)"),
+            (x[0] == y[0], f"{name}(x.T, y)"),
+            (y[1] == x[0], f"{name}(y, x)"),
+        ):
+            if fits:
+                return f"{reason}; {call} would fit"
+    elif {len(x), len(y)} == {1, 2} and x[0] == y[-1]:
+        return f"{reason}; {name}(y, x) would fit"
+    return reason
+
+
+class Dot(ProductOperator):
+    """The product of two matrices, of a matrix and a vector, or of two vectors.
+
+    For stacks of matrices there is `matmul`, and `tensordot` for what np.dot
+    makes of more than two dimensions.
+    """
+
+    name = "dot"
+    numpy_names = (np.dot,)
+    examples = (
+        (((3, 4), (4, 2)), {}),
+        (((3, 4), (4,)), {}),
+        (((3,), (3, 2)), {}),
+        (((3,), (3,)), {}),
+        (((1, 1), (1, 3)), {}),
+        (((3, 1), (1, 2)), {}),
+        (((2, 0), (0, 3)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        if max(map(len, shapes)) > 2:
+            raise ShapeError("dot takes vectors and matrices; matmul multiplies stacks of matrices, tensordot any axes")
+        return super().output_shape(*shapes)
+
+
+class MatMul(ProductOperator):
+    """The product of matrices, or of stacks of them broadcast together; a vector is a row left and a column right."""
+
+    name = "matmul"
+    numpy_names = (np.matmul,)
+    operator = ("__matmul__", "__rmatmul__")
+    examples = (
+        (((3, 4), (4, 2)), {}),
+        (((2, 3, 4), (2, 4, 2)), {}),
+        (((2, 3, 4), (4, 2)), {}),
+        (((3, 4), (2, 4, 2)), {}),
+        (((2, 1, 2, 3), (3, 3, 2)), {}),
+        (((1, 2, 3), (2, 3, 1)), {}),
+        (((2, 3, 4), (4,)), {}),
+        (((4,), (2, 4, 3)), {}),
+        (((3,), (3,)), {}),
+        (((0, 2, 3), (3, 2)), {}),
+    )
+
+
+@function()
+def batched_dot(x: Any, y: Any) -> Any:
+    """The products of two stacks of matrices, one by one; the first axis counts them.
+
+    Raises
+    ------
+    ShapeError
+        If an operand is not 3-D, or they are not equally many: `matmul`
+        broadcasts where this does not.
+    """
+    left, right = (as_variable(as_operand(a, "batched_dot")) for a in (x, y))
+    for operand in (left, right):
+        if operand.ndim != 3:
+            raise ShapeError(
+                f"batched_dot: {describe(operand)} is {operand.ndim}-D; it takes stacks of matrices "
+                "(batch, rows, columns), and matmul takes the rest"
+            )
+    sizes = left.shape[0], right.shape[0]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"batched_dot: {describe(left)} and {describe(right)} are {sizes[0]} and {sizes[1]} matrices; "
+            "matmul broadcasts a stack of 1"
+        )
+    return f.matmul(left, right)
+
+
+class TensorDot(BinaryOperator):
+    """The sum of products over pairs of axes; the axes left of x stand first, those of y behind.
+
+    Attributes
+    ----------
+    axes : int or pair of tuple of int
+        Which axes of x meet which of y; a number n means the last n of x and
+        the first n of y.
+    """
+
+    name = "tensordot"
+    numpy = np.tensordot
+    __props__ = ("axes",)
+    axes: Any = 2
+    examples = (
+        (((2, 3, 4), (3, 4, 2)), {}),
+        (((3, 4), (4, 2)), {"axes": 1}),
+        (((2, 3), (4,)), {"axes": 0}),
+        (((2, 3, 4), (4, 5, 2)), {"axes": ((0, 2), (2, 0))}),
+        (((2, 3, 4), (4, 3)), {"axes": ((-1, 1), (0, -1))}),
+        (((2, 3), (2, 3)), {"axes": 2}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, y = (t.ndim for t in types)
+        given = self.axes
+        if isinstance(given, int | np.integer):
+            if not 0 <= given <= min(x, y):
+                raise AxisError(f"tensordot: there are no {given} axes to pair of {x} and {y} dimensions")
+            given = tuple(range(x - given, x)), tuple(range(given))
+        try:
+            left, right = (axes if isinstance(axes, tuple | list) else (axes,) for axes in given)
+        except (TypeError, ValueError):
+            raise AxisError(f"tensordot: axes is a number of axes or a pair of tuples, not {given!r}") from None
+        pair = tuple(tuple(normalise_axis(a, n, "tensordot") for a in axes) for axes, n in ((left, x), (right, y)))
+        if len(pair[0]) != len(pair[1]) or any(len(set(axes)) < len(axes) for axes in pair):
+            raise AxisError(f"tensordot: axes {given!r} do not pair each axis with one other")
+        return self.make(axes=pair)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, y = shapes
+        for i, j in zip(*self.axes, strict=True):
+            if None not in (x[i], y[j]) and x[i] != y[j]:
+                raise ShapeError(f"axis {i} of the first, of size {x[i]}, meets axis {j} of the second, of size {y[j]}")
+        left, right = self.axes
+        return (*(n for i, n in enumerate(x) if i not in left), *(n for j, n in enumerate(y) if j not in right))
+
+    def value(self, *arrays: Any) -> Any:
+        x, y = map(np.asarray, arrays)
+        return np.asarray(np.tensordot(x, y, self.axes))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        left, right = self.axes
+        x_free = [i for i in range(x.ndim) if i not in left]
+        y_free = [i for i in range(y.ndim) if i not in right]
+        from_y = _contract(delta, y, range(len(x_free), delta.ndim), y_free)
+        from_x = _contract(x, delta, x_free, range(len(x_free)))
+        # What is left of y stands in its own order, each axis of it for the one of x that it met.
+        x_order = [*x_free, *(left[right.index(j)] for j in sorted(right))]
+        y_order = [*(right[left.index(i)] for i in sorted(left)), *y_free]
+        return [_in_order(from_y, x_order), _in_order(from_x, y_order)]
+
+
+def _in_order(x: Variable, axes: Sequence[int]) -> Variable:
+    """The operand with each axis put where `axes` says."""
+    order = tuple(int(i) for i in np.argsort(axes))
+    return x if order == tuple(range(x.ndim)) else f.transpose(x, order)
+
+
+class Outer(BinaryOperator):
+    """The products of each element of x with each of y, both flattened: a matrix."""
+
+    name = "outer"
+    numpy = np.outer
+    examples = ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {}))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return tuple(None if None in shape else prod(shape) for shape in shapes)  # type: ignore[arg-type]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        common = promote(*dtypes)
+        return common, common, common
+
+    def value(self, *arrays: Any) -> Any:
+        x, y = arrays  # a Python number stays one, and so weak
+        column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
+        row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
+        return np.atleast_2d(np.multiply(column, row))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
+
+
+def _weighted(delta: Variable, by: Variable, like: Variable) -> Variable:
+    """The rows of a delta summed with weights, in another operand's shape."""
+    total = delta * by if by.ndim == 0 else f.dot(delta, f.reshape(by, (-1, 1)))
+    return f.reshape_like(total, like)

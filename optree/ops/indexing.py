@@ -1,1 +1,324 @@
-"""."""
+"""Indexing by arrays: elements picked out by integers that are known when the tree runs.
+
+Index arrays are operands of integers; negative ones count from the end, and
+one that is out of range is an error before anything is written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree import index as indices
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.op import Op
+from optree.ops.shape import is_neon
+from optree.registry import f
+from optree.traits import NonDifferentiableOperator, UnaryOperator
+from optree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
+
+
+def check_indices(types: Sequence[TensorType], what: str) -> None:
+    """Refuse operands that are no indices.
+
+    Raises
+    ------
+    DTypeError
+        If they are not of integers.
+    """
+    for type in types:
+        if type.dtype.kind not in "iu":
+            raise DTypeError(f"{what}: indices are integers, not {type}; x.astype('int64') makes them so")
+
+
+def as_positions(array: Any) -> np.ndarray:
+    """Index values as the integers that NumPy indexes by."""
+    array = np.asarray(array)
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.intp).max:
+        raise AxisError(f"index {array.max()} is out of range for any axis")
+    return array.astype(np.intp, copy=False)
+
+
+def template_for(what: str, index: Any, x: TensorType, arrays: Sequence[TensorType], backend: Any) -> Any:
+    """A template in its normal form for an operand and index arrays of these types."""
+    check_indices(arrays, what)
+    template = indices.as_template(index, x.shape, what)
+    wanted = template.count(indices.ARRAY)
+    if wanted != len(arrays):
+        raise OperandError(f"{what}: the template {template} takes {wanted} index arrays, not {len(arrays)}")
+    if is_neon(backend):
+        template = indices.keep_axes(template)
+        ndim = len(indices.shape_of(template, x.shape, [a.shape for a in arrays]))
+        template += (None,) * (2 - ndim)
+    return template
+
+
+def signature_of(*names: str, **defaults: Any) -> list[inspect.Parameter]:
+    """Parameters of a signature, those with defaults last."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    found = [inspect.Parameter(name.lstrip("*"), kinds[name.startswith("*")]) for name in names]
+    return found + [inspect.Parameter(name, kinds[0], default=value) for name, value in defaults.items()]
+
+
+class Indexing(Op):
+    """What the ops share that pick elements of x by arrays: `index_of` says where, for NumPy."""
+
+    operands: ClassVar[tuple[str, ...] | None] = None
+    __props__: ClassVar[tuple[str, ...] | None] = ()
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        """The NumPy index, an entry for each axis of an operand of this shape."""
+        raise NotImplementedError
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, *rest = map(promote, dtypes)
+        return (x, *rest, x)
+
+    def value(self, *arrays: Any) -> Any:
+        x, *rest = map(np.asarray, arrays)
+        index = self.index_of(x.shape, [as_positions(a) for a in rest])
+        try:
+            picked = x[index]
+        except IndexError as error:
+            raise out_of_range(str(self.name), x.shape, index, error) from None
+        # Arrays without dimensions give a view, and this op has not said that it does.
+        return picked if any(a.ndim for a in rest) else picked.copy()
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, *arrays), (delta,) = inputs, output_gradients
+        return [f.index_add(delta, x, *arrays, place=self)] + [None] * len(arrays)
+
+
+def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], error: IndexError) -> Exception:
+    """The error that names the first value out of range, or NumPy's own if there is none."""
+    axis = 0
+    for entry in index:
+        if isinstance(entry, np.ndarray | int):
+            try:
+                indices.check_range(entry, shape[axis], axis, what)
+            except AxisError as found:
+                return found
+        axis += entry is not None
+    return error
+
+
+class Gather(Indexing):
+    """x at an index with arrays: the value of ``x[2:, indices]`` in NumPy.
+
+    `index` is a template (`optree.index`), which says where among integers and
+    slices the arrays go. The function takes the template after x, and then the arrays.
+    """
+
+    name = "gather"
+    __props__ = ("index",)
+    index: Any = (indices.ARRAY,)
+    examples = (
+        (((5, 3), [2, 0, 2]), {}),
+        (((5, 3), [[0, -1], [4, 4]]), {}),
+        (((4, 3), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),
+        (((2, 3, 4), [1, 0], [[3], [2]]), {"index": ("array", (None, None, -1), "array")}),
+        (((2, 3, 4), [1, -1]), {"index": (0, (1, None, None), "array")}),
+        (((4, 3), [0, 2]), {"index": (None, (None, None, 2), "array", None)}),
+        (((4, 3), 2), {}),
+    )
+
+    @classmethod
+    def function(cls, x: Any, template: Any, *arrays: Any) -> Any:  # type: ignore[override]
+        return cls.make(index=template)(x, *arrays)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return signature_of("x", "template", "*arrays")
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, *rest = types
+        return self.make(index=template_for(str(self.name), self.index, x, rest, backend))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, *rest = shapes
+        return indices.shape_of(self.index, x, rest)
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        return indices.to_numpy(self.index, arrays)
+
+
+class Take(Indexing):
+    """The elements of x at `indices` along an axis; of x flattened, if the axis is None.
+
+    On a backend in neon's mode, indices in one row or column count as a list of them.
+    """
+
+    name = "take"
+    operands = ("x", "indices")
+    __props__ = ("axis", "flat")
+    axis: Any = None
+    flat: bool = False
+    numpy_names = (np.take,)
+    examples = (
+        (((5, 3), [2, 0, 2]), {"axis": 0}),
+        (((5, 3), [[0, -1], [2, 2]]), {"axis": -1}),
+        (((4,), 2), {"axis": 0}),
+        (((2, 3, 2), [1]), {"axis": 1}),
+    )
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.axis is None and len(inputs) == 2:
+            return self.make(axis=0, flat=self.flat)(f.reshape(inputs[0], (-1,)), inputs[1])
+        return super().__call__(*inputs)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, rest = types
+        check_indices([rest], "take")
+        return self.make(
+            axis=normalise_axis(self.axis, x.ndim, "take"),
+            flat=bool(self.flat or (is_neon(backend) and is_list(rest.shape))),
+        )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, rest = shapes
+        return (*x[: self.axis], *(flattened(rest) if self.flat else rest), *x[self.axis + 1 :])
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        (positions,) = arrays
+        index: list[Any] = [slice(None)] * len(shape)
+        index[self.axis] = positions.reshape(-1) if self.flat else positions
+        return tuple(index)
+
+    def value(self, *arrays: Any) -> Any:
+        x, positions = np.asarray(arrays[0]), as_positions(arrays[1])
+        index = self.index_of(x.shape, [positions])
+        try:
+            return x.take(index[self.axis], self.axis)
+        except IndexError as error:
+            raise out_of_range("take", x.shape, index, error) from None
+
+
+def is_list(shape: Shape) -> bool:
+    """Whether neon takes a tensor of this shape for a list: it has one row or one column."""
+    return len(shape) < 2 or (len(shape) == 2 and 1 in shape)
+
+
+def flattened(shape: Shape) -> Shape:
+    """The shape of all elements in one row."""
+    return (None,) if None in shape else (math.prod(shape),)  # type: ignore[arg-type]
+
+
+class TakeAlongAxis(Indexing):
+    """The elements of x at `indices` along an axis, an index for each: as np.argsort's and np.argmax's fit.
+
+    The other axes of x and of `indices` broadcast. Without an axis, x is
+    flattened and `indices` have one dimension.
+    """
+
+    name = "take_along_axis"
+    operands = ("x", "indices")
+    __props__ = ("axis",)
+    axis: Any = -1
+    numpy_names = (np.take_along_axis,)
+    examples = (
+        (((2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"axis": 1}),
+        (((3, 2), [[2, 0]]), {"axis": 0}),
+        (((2, 3), [[1]]), {}),
+        (((1, 3), [[1], [2]]), {"axis": -1}),
+        (((4,), [3, 3, -1]), {"axis": 0}),
+    )
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.axis is None and len(inputs) == 2:
+            return self.make(axis=0)(f.reshape(inputs[0], (-1,)), inputs[1])
+        return super().__call__(*inputs)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, rest = types
+        check_indices([rest], "take_along_axis")
+        return self.make(axis=normalise_axis(self.axis, x.ndim, "take_along_axis"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, rest = shapes
+        if len(x) != len(rest):
+            raise ShapeError("they have different numbers of dimensions")
+        others = [(*s[: self.axis], 1, *s[self.axis + 1 :]) for s in shapes]
+        found = broadcast(*others)
+        return (*found[: self.axis], rest[self.axis], *found[self.axis + 1 :])
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        (positions,) = arrays
+        index: list[Any] = list(np.ogrid[tuple(slice(n) for n in shape)])
+        index[self.axis] = positions
+        return tuple(index)
+
+
+class OneHot(UnaryOperator, NonDifferentiableOperator):
+    """Ones at the places that `indices` name along a new axis of size `n`, and zeros elsewhere.
+
+    The new axis is the axis `axis` of the result. The function's `dtype` is by
+    default that of new tensors on the backend; with `out`, its size and dtype
+    are the defaults, and the value is written there at once. On a backend in
+    neon's mode, indices in one row or column count as a list of them.
+    """
+
+    name = "onehot"
+    operands = ("indices",)
+    __props__ = ("n", "axis", "dtype", "flat")
+    n: Any = None
+    axis: int = -1
+    dtype: Any = np.dtype("float32")
+    flat: bool = False
+    examples = (
+        (([2, 0, -1],), {"n": 3}),
+        (([[2, 0], [1, 1]],), {"n": 4, "axis": 0}),
+        (([[2, 0], [1, 1]],), {"n": 3, "axis": 1, "dtype": "float32"}),
+        (([[1], [0]],), {"n": 2, "axis": -2}),
+    )
+
+    @classmethod
+    def function(  # type: ignore[override]
+        cls, indices: Any, n: Any = None, axis: int = -1, dtype: Any = None, out: Any = None
+    ) -> Any:
+        if out is not None:
+            n = out.shape[normalise_axis(axis, out.ndim, "onehot")] if n is None else n
+            dtype = dtype or out.dtype
+        home = getattr(indices, "backend", None)
+        tree = cls.make(n=n, axis=axis, dtype=dtype or (cls.dtype if home is None else home.datatype))(indices)
+        if out is None:
+            return tree
+        out[...] = tree
+        return out
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return signature_of("indices", n=None, axis=-1, dtype=None, out=None)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*(indices.as_array(x, "onehot") for x in inputs))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        (x,) = types
+        check_indices(types, "onehot")
+        if isinstance(self.n, bool) or not hasattr(self.n, "__index__") or int(self.n) < 0:
+            raise OperandError(f"onehot: n is the number of classes, an integer of 0 or more, not {self.n!r}")
+        flat = bool(self.flat or (is_neon(backend) and is_list(x.shape)))
+        axis = normalise_axis(self.axis, (1 if flat else x.ndim) + 1, "onehot")
+        return self.make(n=int(self.n), axis=axis, dtype=as_dtype(self.dtype), flat=flat)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        shape = flattened(shapes[0]) if self.flat else shapes[0]
+        return (*shape[: self.axis], self.n, *shape[self.axis :])
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), self.dtype
+
+    def value(self, *arrays: Any) -> Any:
+        positions = as_positions(arrays[0])
+        positions = positions.reshape(-1) if self.flat else positions
+        indices.check_range(positions, self.n, self.axis, "onehot")
+        rows = np.zeros((positions.size, self.n), self.dtype)
+        rows[np.arange(positions.size), positions.ravel()] = 1
+        return np.moveaxis(rows.reshape(*positions.shape, self.n), -1, self.axis)

@@ -166,20 +166,22 @@ def _is_condition(operand: Any) -> bool:
     return dtype is None or dtype.kind == "b"
 
 
+#: Python's symbol and method for each logical op, and the ufunc that NumPy calls for the symbol.
+CONDITIONS = (
+    ("&", "and", "logical_and", np.bitwise_and),
+    ("|", "or", "logical_or", np.bitwise_or),
+    ("^", "xor", "logical_xor", np.bitwise_xor),
+    ("~", "invert", "logical_not", np.invert),
+)
+
+
 def _install_conditions() -> None:
-    joins = (
-        ("&", "and", np.bitwise_and),
-        ("|", "or", np.bitwise_or),
-        ("^", "xor", np.bitwise_xor),
-    )
-    for symbol, word, ufunc in joins:
-        joined = _on_conditions(symbol, f"logical_{word}")
+    for symbol, method, name, ufunc in CONDITIONS:
+        joined = _on_conditions(symbol, name)
         NUMPY_FUNCTIONS[ufunc] = joined
-        setattr(Variable, f"__{word}__", lambda self, other, call=joined: call(self, other))
-        setattr(Variable, f"__r{word}__", lambda self, other, call=joined: call(other, self))
-    inverted = _on_conditions("~", "logical_not")
-    NUMPY_FUNCTIONS[np.invert] = inverted
-    Variable.__invert__ = lambda self: inverted(self)  # type: ignore[attr-defined]
+        setattr(Variable, f"__{method}__", lambda *operands, call=joined: call(*operands))
+        if symbol != "~":
+            setattr(Variable, f"__r{method}__", lambda self, other, call=joined: call(other, self))
 
 
 _install_conditions()
@@ -210,7 +212,7 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
 
     name = "isinf"
     numpy = np.isinf
-    kernel = "{0} == {0} && {0} - {0} != 0"
+    kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 
 
 # Rounding and signs

@@ -1,1 +1,445 @@
-"""."""
+"""Reductions: sums, products, extremes, their places, and the statistics composed of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.op import Op
+from optree.ops.summation import accurate_sum
+from optree.registry import f, function
+from optree.traits import IntegerOperator, LogicalOperator, NonDifferentiableOperator, ReductionOperator, UnaryOperator
+from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
+from optree.variable import Variable, as_operand, as_variable
+
+
+def sum_dtype(dtype: Any) -> np.dtype:
+    """The dtype of NumPy's sums and products: small integers and bools become 64-bit."""
+    found = promote(dtype)
+    return np.dtype({"b": "int64", "i": "int64", "u": "uint64"}.get(found.kind, found))
+
+
+def mean_dtype(dtype: Any) -> np.dtype:
+    """The dtype of NumPy's means: integers and bools become float64."""
+    found = promote(dtype)
+    return found if found.kind == "f" else np.dtype("float64")
+
+
+def wide_dtype(dtype: np.dtype) -> np.dtype:
+    """What numbers of a floating dtype are added up in: float16 in float32, as NumPy's mean does."""
+    return np.dtype("float32") if dtype == np.float16 else dtype
+
+
+def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
+    """An operand cast to a dtype, itself if it has that."""
+    return x if x.dtype == dtype else f.cast(x, dtype)
+
+
+class AxisOperator(Op):
+    """An op along no, one or several axes that keeps its operand's shape.
+
+    Attributes
+    ----------
+    axis : int, tuple of int, or None
+        None means all of them, together.
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
+    axis: Any = None
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        axes = self.axes(types[0].ndim)
+        axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
+        return self.make(axis=axis)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        """The op's axes on an operand of so many dimensions."""
+        return normalise_axes(self.axis, ndim, str(self.name))
+
+
+class UfuncReduction(ReductionOperator):
+    """A reduction by one of NumPy's ufuncs of two operands.
+
+    Attributes
+    ----------
+    ufunc : numpy.ufunc
+    """
+
+    ufunc: ClassVar[Any]
+
+    def value(self, *arrays: Any) -> Any:
+        return self.ufunc.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
+
+
+class Sum(ReductionOperator):
+    """The sum over axes, accurate as a pairwise sum over every axis of every layout."""
+
+    name = "sum"
+    numpy = np.sum
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "keepdims": False}),
+        (((20, 3, 2),), {"axis": (0, 2)}),
+        (((2, 3, 4),), {"axis": (-1, 0), "keepdims": False}),
+        (((1, 3),), {"axis": 0}),
+        (((),), {}),
+        (((0, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 1, "keepdims": False}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        dtype = sum_dtype(x.dtype)
+        return accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype)).astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.spread(delta, x)]
+
+
+class Mean(ReductionOperator):
+    """The mean over axes; nan where there is nothing to take it of."""
+
+    name = "mean"
+    numpy = np.mean
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": -2}),
+        (((3, 4),), {"axis": 1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((),), {"keepdims": False}),
+        (((0, 3),), {"axis": 1}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), mean_dtype(dtypes[0])
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
+        total = accurate_sum(x, axes, self.keepdims, wide_dtype(dtype))
+        return np.true_divide(total, prod([x.shape[i] for i in axes])).astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.spread(in_dtype(delta / f.count(x, self.axis), delta.dtype), x)]
+
+
+class Count(NonDifferentiableOperator, UnaryOperator):
+    """How many elements a reduction over axes takes, as a 0-d number of the operand's floating dtype.
+
+    It is a float32 for float16, which cannot count beyond 65504, and a float64
+    for integers.
+    """
+
+    name = "count"
+    __props__ = ("axis",)
+    axis: Any = None
+    examples = ((((3, 4),), {}), (((3, 4, 5),), {"axis": (0, -1)}), (((3, 4),), {"axis": -1}), (((0, 3),), {"axis": 0}))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(axis=None if self.axis is None else normalise_axes(self.axis, types[0].ndim, "count"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return ()
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        axes = normalise_axes(self.axis, x.ndim, "count")
+        return np.array(prod([x.shape[i] for i in axes]), wide_dtype(mean_dtype(x.dtype)))
+
+
+# Products
+
+
+class Prod(UfuncReduction):
+    """The product over axes; its gradient divides by nothing, so that zeros do no harm."""
+
+    name = "prod"
+    numpy = np.prod
+    ufunc = np.multiply
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 5),), {"axis": -1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((1, 3),), {"axis": 0}),
+        (((),), {}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.restore(delta, x) * f.exclusive_prod(x, self.axis)]
+
+
+class ExclusiveProd(AxisOperator, UnaryOperator):
+    """At each place, the product over axes of the elements in all the other places."""
+
+    name = "exclusive_prod"
+    examples = (
+        (((3, 4),), {}),
+        (((3, 5),), {"axis": 1}),
+        (((3, 2, 2),), {"axis": (0, -1)}),
+        (((1, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+    def value(self, *arrays: Any) -> Any:
+        return _exclusive_prod(arrays, self.axes(np.ndim(arrays[0])), sum_dtype(np.asarray(arrays[0]).dtype))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [f.exclusive_prod_along(x, delta, axis=self.axis)]
+
+
+class ExclusiveProdAlong(AxisOperator):
+    """The derivative of `exclusive_prod` at x along a direction, or along several, each of x's shape.
+
+    At place j it is the sum, over all ways to pick another place for each
+    direction, no two the same, of the directions' elements there times the
+    product of x in all places left, j excepted. That is symmetric in j and the
+    picks, so its derivatives are of its own kind.
+    """
+
+    name = "exclusive_prod_along"
+    operands = None
+    examples = (
+        (((3, 4), (3, 4)), {}),
+        (((2, 5), (2, 5)), {"axis": -1}),
+        (((2, 2, 2), (2, 2, 2), (2, 2, 2)), {"axis": (0, 2)}),
+        (((1, 3), (1, 3)), {"axis": 0}),
+    )
+
+    @classmethod
+    def function(cls, *args: Any, axis: Any = None) -> Any:
+        return cls.make(axis=axis)(*args)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return [
+            inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY),
+            inspect.Parameter("directions", inspect.Parameter.VAR_POSITIONAL),
+            inspect.Parameter("axis", inspect.Parameter.KEYWORD_ONLY, default=None),
+        ]
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return broadcast(*shapes)
+
+    def value(self, *arrays: Any) -> Any:
+        arrays = np.broadcast_arrays(*arrays)
+        return _exclusive_prod(arrays, self.axes(arrays[0].ndim), np.result_type(*arrays))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, *directions), (delta,) = inputs, output_gradients
+        gradients = [f.exclusive_prod_along(x, *directions, delta, axis=self.axis)]
+        for i in range(len(directions)):
+            others = directions[:i] + directions[i + 1 :]
+            gradients.append(f.exclusive_prod_along(x, *others, delta, axis=self.axis))
+        return gradients
+
+
+def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The exclusive product of x, the first array, and its derivative along the others.
+
+    The product is taken of the polynomials x + d1 t1 + d2 t2 + ... with every
+    power of a ti left out; the coefficient of t1 t2 ... is the derivative.
+    """
+    shape = np.shape(arrays[0])
+    order = tuple(i for i in range(len(shape)) if i not in axes) + axes
+    kept = [shape[i] for i in order[: len(shape) - len(axes)]]
+    terms = np.zeros((2 ** (len(arrays) - 1), *kept, prod([shape[i] for i in axes])), dtype)
+    for i, array in enumerate(arrays):
+        terms[1 << (i - 1) if i else 0] = np.transpose(array, order).reshape(terms.shape[1:])
+    derivative = _exclusive(terms)[-1]
+    return derivative.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+
+
+def _exclusive(terms: np.ndarray) -> np.ndarray:
+    """At each place of the last axis the product of all the other polynomials, by pairs.
+
+    The first axis is a polynomial's coefficients: bit i of a place in it says
+    whether ti stands beside the coefficient.
+    """
+    count = terms.shape[-1]
+    if count % 2 or count == 0:
+        one = np.zeros_like(terms[..., :1], shape=(*terms.shape[:-1], 1))
+        one[0] = 1
+        return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
+    left, right = terms[..., 0::2], terms[..., 1::2]
+    others = _exclusive(_multiply(left, right))
+    value = np.empty_like(terms)
+    value[..., 0::2] = _multiply(others, right)
+    value[..., 1::2] = _multiply(others, left)
+    return value
+
+
+def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The product of polynomials, powers of a ti left out."""
+    places = range(len(a))
+    return np.stack([sum(a[part] * b[place ^ part] for part in places if part & place == part) for place in places])
+
+
+# Extremes
+
+
+def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Variable) -> Variable:
+    """The delta of an extreme, sent to the places that have it: shared evenly, in full in neon's mode."""
+    delta = op.restore(delta, x)
+    in_full = any(y.backend is not None and y.backend.compat_mode == "neon" for y in (x, delta))
+    if not in_full:
+        delta = delta / f.sum(f.cast(places, delta.dtype), axis=op.axis, keepdims=True)
+    return f.where(places, delta, 0)
+
+
+class ExtremeOperator(UfuncReduction):
+    """The largest or smallest element; nan if there is one, and the gradient then goes to the nans."""
+
+    has_identity = False
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 3, 4),), {"axis": (-1, 0), "keepdims": False}),
+        (((1, 3),), {"axis": 0}),
+        (((),), {}),
+        (((0, 3),), {"axis": 1}),
+    )
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        places = f.eq(x, self.restore(self(x), x))
+        if x.dtype.kind == "f":
+            places = f.logical_or(places, f.isnan(x))
+        return [to_extremes(self, x, places, delta)]
+
+
+class Max(ExtremeOperator):
+    """The largest element over axes; nan if there is one. Ties share the gradient evenly."""
+
+    name = "max"
+    numpy = np.max
+    numpy_names = (np.max, np.amax)
+    ufunc = np.maximum
+
+
+class Min(ExtremeOperator):
+    """The smallest element over axes; nan if there is one. Ties share the gradient evenly."""
+
+    name = "min"
+    numpy = np.min
+    numpy_names = (np.min, np.amin)
+    ufunc = np.minimum
+
+
+class PlaceOperator(ReductionOperator, IntegerOperator):
+    """Where over axes an extreme stands first, counted in C order through those axes."""
+
+    has_identity = False
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 3, 4),), {"axis": (1, 2), "keepdims": False}),
+        (((),), {}),
+        (((0, 3),), {"axis": 1}),
+    )
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        if not isinstance(self.axis, tuple):
+            return self.numpy(x, axis=self.axis, keepdims=self.keepdims)
+        kept = [i for i in range(x.ndim) if i not in self.axis]
+        count = prod([x.shape[i] for i in self.axis])
+        found = self.numpy(x.transpose(*kept, *self.axis).reshape([x.shape[i] for i in kept] + [count]), axis=-1)
+        return np.expand_dims(found, self.axis) if self.keepdims else found
+
+
+class ArgMax(PlaceOperator):
+    """Where the largest element stands, the first of several; the first nan if there is one."""
+
+    name = "argmax"
+    numpy = np.argmax
+
+
+class ArgMin(PlaceOperator):
+    """Where the smallest element stands, the first of several; the first nan if there is one."""
+
+    name = "argmin"
+    numpy = np.argmin
+
+
+# Logic
+
+
+class AllTrue(UfuncReduction, LogicalOperator):
+    """Whether every element over axes is true: not zero."""
+
+    name = "all"
+    numpy = np.all
+    ufunc = np.logical_and
+    examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
+
+
+class AnyTrue(UfuncReduction, LogicalOperator):
+    """Whether some element over axes is true: not zero."""
+
+    name = "any"
+    numpy = np.any
+    ufunc = np.logical_or
+    examples = AllTrue.examples
+
+
+# Statistics
+
+
+def _centred(x: Variable, axis: Any) -> Variable:
+    """An operand less its mean, in a dtype to square it in."""
+    x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+    return x - f.mean(x, axis=axis, keepdims=True)
+
+
+def _freedom(x: Variable, axis: Any, ddof: float) -> Variable:
+    """The divisor of a variance, as NumPy has it."""
+    count = f.count(x, axis)
+    return f.maximum(count - ddof, 0) if ddof else count
+
+
+@function(numpy=np.var)
+def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+    """The variance over axes: the sum of the squared deviations from the mean, over count - ddof."""
+    x = as_variable(as_operand(x, "var"))
+    centred = _centred(x, axis)
+    value = f.sum(f.square(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
+    return in_dtype(value, mean_dtype(x.dtype))
+
+
+@function(numpy=np.std)
+def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+    """The standard deviation over axes, the root of the variance; its gradient is 0 where all elements are equal."""
+    x = as_variable(as_operand(x, "std"))
+    centred = _centred(x, axis)
+    value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
+    return in_dtype(value, mean_dtype(x.dtype))

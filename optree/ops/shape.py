@@ -1,1 +1,424 @@
-"""."""
+"""Shape ops: the same elements in another order, another shape, or only some of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from optree import index as indices
+from optree.errors import AxisError, ShapeError
+from optree.op import Op
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.traits import MorphOperator
+from optree.types import Shape, TensorType, normalise_axes, normalise_axis
+from optree.variable import as_operand, as_variable
+
+
+def is_neon(backend: Any) -> bool:
+    """Whether operands of this backend keep at least two dimensions."""
+    return backend is not None and backend.compat_mode == "neon"
+
+
+def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
+    """A shape that a user gave, as a tuple of Python integers.
+
+    Raises
+    ------
+    ShapeError
+        If it is no shape.
+    """
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    if not all(hasattr(n, "__index__") and not isinstance(n, bool) for n in sizes):
+        raise ShapeError(f"{what}: a shape is of integers, not {shape!r}")
+    return tuple(int(n.__index__()) for n in sizes)
+
+
+def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
+    """Whether a shape broadcasts to another, as far as the sizes are known."""
+    lead = len(wanted) - len(shape)
+    return lead >= 0 and all(n in (1, m) or None in (n, m) for n, m in zip(shape, wanted[lead:], strict=True))
+
+
+class Transpose(MorphOperator):
+    """x with its axes in the order `axes`, or reversed."""
+
+    name = "transpose"
+    __props__ = ("axes",)
+    axes: Any = None
+    numpy = np.transpose
+    view_map = {0: [0]}
+    examples = (
+        (((3, 4),), {}),
+        (((2, 3, 4),), {"axes": (1, 2, 0)}),
+        (((2, 3, 4),), {"axes": (-1, 0, 1)}),
+        (((5,),), {}),
+        (((),), {}),
+        (((0, 3),), {}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        ndim = types[0].ndim
+        if self.axes is None:
+            return self.make(axes=tuple(reversed(range(ndim))))
+        given = self.axes if isinstance(self.axes, tuple | list) else (self.axes,)
+        axes = tuple(normalise_axis(axis, ndim, "transpose") for axis in given)
+        if sorted(axes) != list(range(ndim)):
+            raise AxisError(f"transpose: {tuple(given)} is no order of the {ndim} axes of shape {types[0].shape}")
+        return self.make(axes=axes)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return tuple(shapes[0][axis] for axis in self.axes)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
+
+
+class Reshape(MorphOperator):
+    """x in another shape of as many elements, in C order; one size may be -1."""
+
+    # -1 stays in the bound op, so that one plan serves every size of a batch.
+
+    name = "reshape"
+    __props__ = ("newshape",)
+    newshape: Any = (-1,)
+    view_map = {0: [0]}
+    examples = (
+        (((2, 6),), {"newshape": (3, 4)}),
+        (((2, 6),), {"newshape": (-1, 3)}),
+        (((4,),), {"newshape": (2, 1, -1)}),
+        (((1, 1),), {"newshape": ()}),
+        (((0, 3),), {"newshape": (3, 0, 2)}),
+        (((0, 3),), {"newshape": (-1, 3)}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        wanted = sizes_of(self.newshape, "reshape")
+        if is_neon(backend) and len(wanted) < 2:
+            wanted = (*wanted, 1, 1)[:2]
+        return self.make(newshape=wanted)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (shape,), wanted = shapes, self.newshape
+        if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+            raise ShapeError(f"the new shape {wanted} has sizes of 0 or more, and -1 at most once")
+        known = math.prod(n for n in wanted if n != -1)
+        if None in shape:
+            return tuple(None if n == -1 else n for n in wanted)
+        size = math.prod(shape)  # type: ignore[arg-type]
+        if -1 not in wanted and known != size:
+            raise ShapeError(f"{size} elements do not fill the new shape {wanted}, which has {known}")
+        if -1 in wanted and (known == 0 or size % known):
+            raise ShapeError(f"{size} elements do not fill the new shape {wanted} for any size in place of -1")
+        return tuple(size // known if n == -1 else n for n in wanted)
+
+    def value(self, *arrays: Any) -> Any:
+        return np.reshape(arrays[0], self.newshape)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [f.reshape_like(delta, x)]
+
+
+class ReshapeLike(MorphOperator):
+    """x in the shape of `like`, of which nothing else is used."""
+
+    name = "reshape_like"
+    operands = ("x", "like")
+    view_map = {0: [0]}
+    examples = (
+        (((2, 6), (3, 4)), {}),
+        (((6,), (2, 3)), {}),
+        (((1, 1), ()), {}),
+        (((0, 3), (2, 0)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        shape, like = shapes
+        if None not in (*shape, *like) and math.prod(shape) != math.prod(like):  # type: ignore[arg-type]
+            raise ShapeError(f"{math.prod(shape)} elements do not fill {like}")  # type: ignore[arg-type]
+        return like
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        return np.reshape(x, np.shape(like))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, _), (delta,) = inputs, output_gradients
+        return [f.reshape_like(delta, x), None]
+
+
+class BroadcastTo(MorphOperator):
+    """x broadcast to `shape`."""
+
+    name = "broadcast_to"
+    __props__ = ("shape",)
+    shape: Any = ()
+    numpy = np.broadcast_to
+    view_map = {0: [0]}
+    examples = (
+        (((3, 1),), {"shape": (3, 4)}),
+        (((4,),), {"shape": (2, 3, 4)}),
+        (((),), {"shape": (2,)}),
+        (((2, 3),), {"shape": (2, 3)}),
+        (((1, 3),), {"shape": (0, 3)}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(shape=sizes_of(self.shape, "broadcast_to"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (shape,), wanted = shapes, self.shape
+        if min(wanted, default=0) < 0 or not broadcasts_to(shape, wanted):
+            raise ShapeError(f"it does not broadcast to {wanted}")
+        return wanted
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return list(output_gradients)
+
+
+class ExpandDims(MorphOperator):
+    """x with new axes of size 1, which are the axes `axis` of the result."""
+
+    name = "expand_dims"
+    __props__ = ("axis",)
+    axis: Any = 0
+    numpy = np.expand_dims
+    view_map = {0: [0]}
+    examples = (
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1}),
+        (((3, 4),), {"axis": (0, 2)}),
+        (((),), {"axis": 0}),
+        (((0,),), {"axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        count = len(self.axis) if isinstance(self.axis, tuple | list) else 1
+        axis = self.axis if isinstance(self.axis, tuple | list) else (self.axis,)
+        return self.make(axis=normalise_axes(axis, types[0].ndim + count, "expand_dims"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        sizes = iter(shapes[0])
+        ndim = len(shapes[0]) + len(self.axis)
+        return tuple(1 if i in self.axis else next(sizes) for i in range(ndim))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [f.reshape_like(delta, x)]
+
+
+class Squeeze(MorphOperator):
+    """x without the axes `axis`, which are of size 1; without all such axes if that is None.
+
+    On a backend in neon's mode two dimensions stay.
+    """
+
+    name = "squeeze"
+    __props__ = ("axis",)
+    axis: Any = None
+    numpy = np.squeeze
+    view_map = {0: [0]}
+    examples = (
+        (((1, 3, 1),), {}),
+        (((1, 3, 1),), {"axis": 0}),
+        (((1, 3, 1),), {"axis": (-1, 0)}),
+        (((1,),), {}),
+        (((2, 3),), {}),
+        (((0, 1),), {}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        shape = types[0].shape
+        if self.axis is None:
+            axes = tuple(i for i, size in enumerate(shape) if size == 1)
+        else:
+            axes = normalise_axes(self.axis, len(shape), "squeeze")
+        return self.make(axis=axes[: max(len(shape) - 2, 0)] if is_neon(backend) else axes)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        wrong = [i for i in self.axis if shape[i] not in (1, None)]
+        if wrong:
+            raise ShapeError(f"axis {wrong[0]} has size {shape[wrong[0]]}; only an axis of size 1 can be squeezed")
+        return tuple(size for i, size in enumerate(shape) if i not in self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [f.reshape_like(delta, x)]
+
+
+class Slice(MorphOperator):
+    """x at a NumPy index of integers, slices, None and an ellipsis: ``slice(x, np.s_[1:3, None, ::-1])``.
+
+    With index arrays in `index`, the function gathers (`gather`).
+    """
+
+    name = "slice"
+    __props__ = ("index",)
+    index: Any = ()
+    view_map = {0: [0]}
+    examples = (
+        (((5, 4),), {"index": ((1, 3, None), (None, None, -1))}),
+        (((5, 4),), {"index": (2,)}),
+        (((5, 4),), {"index": ((None, None, 2), -1)}),
+        (((5, 4),), {"index": (None, Ellipsis, (3, 0, -2))}),
+        (((5,),), {"index": (0,)}),
+        (((5,),), {"index": ((2, 2, None),)}),
+        (((),), {"index": (None,)}),
+        (((0, 3),), {"index": (Ellipsis, 1)}),
+    )
+
+    @classmethod
+    def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
+        x = as_operand(x, "slice")
+        template, arrays = indices.parse(_as_slices(index), as_variable(x).shape, "slice")
+        return f.gather(x, template, *arrays) if arrays else cls.make(index=template)(x)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        template = indices.as_template(self.index, types[0].shape, "slice")
+        return self.make(index=indices.keep_axes(template) if is_neon(backend) else template)
+
+    @cached_property
+    def numpy_index(self) -> tuple[Any, ...]:
+        """The index for NumPy, which gives a view with it even where no axis is left."""
+        return (*indices.to_numpy(self.index), Ellipsis)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return indices.shape_of(self.index, shapes[0])
+
+    def value(self, *arrays: Any) -> Any:
+        return np.asarray(arrays[0])[self.numpy_index]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [Unslice.make(index=self.index)(delta, x)]
+
+
+def _as_slices(index: Any) -> Any:
+    """A template, or an index already in NumPy's form, in NumPy's form."""
+    if not isinstance(index, tuple):
+        return index
+    return tuple(slice(*e) if isinstance(e, tuple) and _is_template_slice(e) else e for e in index)
+
+
+def _is_template_slice(entry: tuple[Any, ...]) -> bool:
+    # A tuple of three integers could be an index array too; a template's slices are what ops pass on.
+    return len(entry) == 3 and all(part is None or isinstance(part, int) for part in entry)
+
+
+class Unslice(MorphOperator):
+    """Zeros of the shape of `like`, with x where `slice` takes its value from: the derivative of `slice`."""
+
+    name = "unslice"
+    operands = ("x", "like")
+    __props__ = ("index",)
+    index: Any = ()
+    examples = (
+        (((2, 4), (5, 4)), {"index": ((1, 3, None), (None, None, -1))}),
+        (((4,), (5, 4)), {"index": (2,)}),
+        (((1, 4), (5, 4)), {"index": ((None, None, 2),)}),
+        (((), (5,)), {"index": (0,)}),
+        (((0,), (5,)), {"index": ((2, 2, None),)}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        template = indices.as_template(self.index, types[1].shape, "unslice")
+        return self.make(index=indices.keep_axes(template) if is_neon(backend) else template)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like = shapes
+        place = indices.shape_of(self.index, like)
+        if not broadcasts_to(x, place):
+            raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
+        return like
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        x = np.asarray(x)
+        out = np.zeros(np.shape(like), x.dtype)
+        out[indices.to_numpy(self.index)] = x
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [Slice.make(index=self.index)(delta), None]
+
+
+class Flip(MorphOperator):
+    """x in reverse order along one or several axes, or along all of them."""
+
+    name = "flip"
+    __props__ = ("axis",)
+    axis: Any = None
+    numpy = np.flip
+    view_map = {0: [0]}
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": -1}),
+        (((2, 3, 2),), {"axis": (0, -1)}),
+        (((),), {}),
+        (((0, 2),), {"axis": 0}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(axis=normalise_axes(self.axis, types[0].ndim, "flip"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.flip(delta, self.axis)]
+
+
+# Composed functions, and NumPy's functions whose parameters have other names
+
+
+@function(numpy=np.matrix_transpose)
+def matrix_transpose(x: Any) -> Any:
+    """The operand with its last two axes exchanged."""
+    return swapaxes(x, -1, -2)
+
+
+@function(numpy=np.swapaxes)
+def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
+    """The operand with two axes exchanged."""
+    ndim = as_variable(x).ndim
+    order = list(range(ndim))
+    i, j = normalise_axis(axis1, ndim, "swapaxes"), normalise_axis(axis2, ndim, "swapaxes")
+    order[i], order[j] = j, i
+    return f.transpose(x, tuple(order))
+
+
+@function(numpy=np.moveaxis)
+def moveaxis(x: Any, source: Any, destination: Any) -> Any:
+    """The operand with the axes `source` moved to the places `destination`, the others in their order."""
+    ndim = as_variable(x).ndim
+    sources, places = (
+        [normalise_axis(axis, ndim, "moveaxis") for axis in (axes if isinstance(axes, tuple | list) else (axes,))]
+        for axes in (source, destination)
+    )
+    if len(sources) != len(places) or len(set(sources)) < len(sources) or len(set(places)) < len(places):
+        raise AxisError(f"moveaxis: {source} to {destination} does not move each axis to a place of its own")
+    order = [axis for axis in range(ndim) if axis not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
+    return f.transpose(x, tuple(order))
+
+
+@function(numpy=np.ravel)
+def ravel(x: Any) -> Any:
+    """The operand as one row of elements, in C order."""
+    return f.reshape(x, (-1,))
+
+
+def _numpy_reshape(x: Any, shape: Any) -> Any:
+    return f.reshape(x, shape)
+
+
+NUMPY_FUNCTIONS[np.reshape] = _numpy_reshape

@@ -415,10 +415,31 @@ ERF_FAR = (
 )
 
 
-def _ratio(x: Any, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> Any:
+#: The error function is computed on so many elements at a time, which stay in the processor's cache.
+ERF_BLOCK = 4096
+
+
+def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
+    """A polynomial's value, its coefficients given from the constant term up."""
+    value = np.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value *= x
+        value += coefficient
+    return value
+
+
+def _ratio(x: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
     """A quotient of two polynomials."""
-    above, below = (np.polynomial.polynomial.polyval(x, c, tensor=False) for c in coefficients)
-    return above / below
+    above, below = coefficients
+    return _polynomial(x, above) / _polynomial(x, below)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    """The error function on a float64 array."""
+    size = np.minimum(np.abs(x), 6.0)  # erf is 1 from there on
+    near = x * _ratio(np.square(np.minimum(size, 0.5)), ERF_NEAR)
+    far = np.copysign(1 - np.exp(-np.square(size)) * _ratio(size, ERF_FAR), x)
+    return np.where(size <= 0.46875, near, far)
 
 
 class Erf(OwnFunction):
@@ -434,11 +455,12 @@ class Erf(OwnFunction):
     kernel = "erf({0})"
 
     def compute(self, x: np.ndarray) -> Any:
-        wide = x.astype(np.float64, copy=False)
-        size = np.minimum(np.abs(wide), 6.0)  # erf is 1 from there on
-        near = wide * _ratio(np.square(np.minimum(size, 0.5)), ERF_NEAR)
-        far = np.copysign(1 - np.exp(-np.square(size)) * _ratio(size, ERF_FAR), wide)
-        return np.where(size <= 0.46875, near, far).astype(x.dtype)
+        out = np.empty_like(x, order="C")
+        source, target = x.reshape(-1), out.reshape(-1)
+        for start in range(0, x.size, ERF_BLOCK):
+            block = slice(start, start + ERF_BLOCK)
+            target[block] = _erf(source[block].astype(np.float64, copy=False))
+        return out
 
     def slope(self, x: Any) -> Any:
         return f.exp(-f.square(x)) * (2 / math.sqrt(math.pi))

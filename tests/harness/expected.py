@@ -6,7 +6,9 @@ shows. An op that is missing from `MEANINGS` fails `test_every_op_has_a_meaning`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -43,13 +45,22 @@ def _numpy(name: str) -> Meaning:
     return getattr(np, NUMPY_NAMES.get(name, name))
 
 
-def _in_double(function: Meaning) -> Meaning:
-    """The function in float64, in the dtype that NumPy's own floating functions of such operands have."""
+def _exp_dtype(*arrays: Any) -> np.dtype:
+    """The dtype that NumPy's floating functions give: a float that holds the integers of small dtypes."""
+    return np.exp.resolve_dtypes((np.result_type(*arrays), None))[-1]
+
+
+def _mean_dtype(*arrays: Any) -> np.dtype:
+    """The dtype that NumPy's mean gives: float64 for all integers."""
+    return np.mean(np.ones(1, np.result_type(*arrays))).dtype
+
+
+def _in_double(function: Meaning, dtype_of: Meaning = _exp_dtype) -> Meaning:
+    """The function of float64 values, rounded to another dtype at the end."""
 
     def meaning(*arrays: Any, **props: Any) -> np.ndarray:
-        dtype = np.exp.resolve_dtypes((np.result_type(*arrays), None))[-1]
         values = function(*(np.asarray(a, np.float64) for a in arrays), **props)
-        return np.asarray(values).astype(dtype)
+        return np.asarray(values).astype(dtype_of(*arrays))
 
     return meaning
 
@@ -77,27 +88,94 @@ def _reduction(name: str) -> Meaning:
 
 
 def _arg(name: str) -> Meaning:
-    """argmax and argmin, over several axes too: the place in C order among them."""
+    """argmax and argmin; over several axes, the place in C order among them."""
     function = getattr(np, name)
 
     def meaning(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-        if not isinstance(axis, tuple):
-            return function(x, axis=axis, keepdims=keepdims)
-        kept = [i for i in range(x.ndim) if i not in axis]
-        flat = np.transpose(x, (*kept, *axis)).reshape(*(x.shape[i] for i in kept), -1)
-        found = function(flat, axis=-1)
-        return np.expand_dims(found, axis) if keepdims else found
+        axes = list(range(x.ndim)) if axis is None else sorted(a % x.ndim for a in np.atleast_1d(axis))
+        kept = [i for i in range(x.ndim) if i not in axes]
+        flat = np.transpose(x, kept + axes).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
+        found = np.asarray(function(flat, axis=-1))
+        return np.expand_dims(found, tuple(axes)) if keepdims else found
 
     return meaning
 
 
-def _sum_of_squares_root(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-    return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
+def _outer(x: Any, y: Any) -> Any:
+    """np.outer, except that a Python number is weak, as it is everywhere."""
+    column, row = (n if isinstance(n, float) else np.reshape(n, s) for n, s in ((x, (-1, 1)), (y, (1, -1))))
+    return np.multiply(column, row)
+
+
+def _groups(x: np.ndarray, axis: Any) -> list[list[tuple[int, ...]]]:
+    """The places of an array that stand together along axes."""
+    axes = range(x.ndim) if axis is None else [a % x.ndim for a in np.atleast_1d(axis)]
+    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for place in np.ndindex(x.shape):
+        found.setdefault(tuple(n for i, n in enumerate(place) if i not in axes), []).append(place)
+    return list(found.values())
 
 
 def _logsumexp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-    with np.errstate(all="ignore"):
-        return special.logsumexp(x, axis=axis, keepdims=keepdims)
+    result = np.full(x.shape, -np.inf, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        top = np.max(x[at].astype(np.longdouble))
+        result[at] = top if np.isinf(top) else top + np.log(np.sum(np.exp(x[at] - top)))
+    return np.max(result, axis=axis, keepdims=keepdims, initial=-np.inf)
+
+
+def _softmax(x: Any, axis: Any = None) -> Any:
+    """As its limits are: infs share 1 evenly, and where all is -inf, each has 0."""
+    result = np.zeros(x.shape, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        part = x[at].astype(np.longdouble)
+        top = np.max(part)
+        if top != -np.inf:
+            powers = np.where(part == np.inf, 1.0, 0.0) if top == np.inf else np.exp(part - top)
+            result[at] = powers / np.sum(powers)
+    return result
+
+
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    result = np.full(x.shape, -np.inf, np.longdouble)
+    for group in _groups(x, axis):
+        at = tuple(zip(*group, strict=True)) if x.ndim else ()
+        part = x[at].astype(np.longdouble)
+        top = np.max(part)
+        if top == np.inf:
+            part = np.where(part == np.inf, 0.0, -np.inf)
+            top = np.longdouble(0.0)
+        if top != -np.inf:
+            result[at] = part - top - np.log(np.sum(np.exp(part - top)))
+    return result
+
+
+def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> Any:
+    return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
+
+
+def _exclusive_prod_along(x: Any, *directions: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """At each place, over all picks of other places for the directions, the products of those with x elsewhere."""
+    result = np.zeros(x.shape, np.longdouble)
+    for group in _groups(x, axis):
+        for place in group:
+            for picks in permutations([p for p in group if p != place], len(directions)):
+                rest = [x[p] for p in group if p != place and p not in picks]
+                along = [d[p] for d, p in zip(directions, picks, strict=True)]
+                result[place] += np.prod([*rest, *along], dtype=np.longdouble)
+    return result.astype(dtype or np.result_type(x, *directions))
+
+
+def _exclusive_prod(x: Any, axis: Any = None) -> Any:
+    return _exclusive_prod_along(x, axis=axis, dtype=np.prod(x).dtype)
+
+
+def _count(x: Any, axis: Any = None) -> Any:
+    sizes = np.sum(np.ones(np.shape(x)), axis=axis).ravel()
+    size = sizes[0] if sizes.size else np.prod([np.shape(x)[a] for a in np.atleast_1d(axis)])
+    return np.array(size, {"float16": "float32"}.get(str(_mean_dtype(x)), _mean_dtype(x)))
 
 
 def _to_index(template: tuple[Any, ...], arrays: Any) -> tuple[Any, ...]:
@@ -113,19 +191,60 @@ def _to_index(template: tuple[Any, ...], arrays: Any) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _scattered(x: Any, value: Any, arrays: Any, index: Any, add: bool) -> Any:
+def _places(name: str, like: Any, arrays: Any, props: Any) -> np.ndarray:
+    """The flat positions that an indexing op picks from."""
+    positions = np.arange(np.size(like)).reshape(np.shape(like))
+    return np.asarray(MEANINGS[name](positions, *arrays, **props))
+
+
+def _scatter(x: Any, value: Any, *arrays: Any, index: Any) -> Any:
     result = np.array(x)
-    where = _to_index(index, arrays)
-    if add:
-        np.add.at(result, where, value)
-    else:
-        result[where] = value
+    result[_to_index(index, arrays)] = value
     return result
 
 
-def _onehot(indices: Any, n: int, axis: int = -1, **rest: Any) -> Any:
-    hot = np.asarray(indices)[..., None] == np.arange(n)
-    return np.moveaxis(hot, -1, axis)
+def _index_add(x: Any, like: Any, *arrays: Any, place: Any) -> Any:
+    places = _places(place.name, like, arrays, {k: v for k, v in place.props.items() if k != "flat"})
+    result = np.zeros(np.size(like), np.asarray(x).dtype)
+    for position, value in zip(places.ravel(), np.broadcast_to(x, places.shape).ravel(), strict=True):
+        result[position] += value
+    return result.reshape(np.shape(like))
+
+
+def _is_last(x: Any, *arrays: Any, index: Any) -> Any:
+    places = _places("gather", x, arrays, {"index": index})
+    flat = places.ravel().tolist()
+    return np.array([p not in flat[i + 1 :] for i, p in enumerate(flat)], bool).reshape(places.shape)
+
+
+def _unslice(x: Any, like: Any, index: Any) -> Any:
+    result = np.zeros(np.shape(like), np.asarray(x).dtype)
+    result[_to_index(index, ())] = x
+    return result
+
+
+def _unrepeat(x: Any, like: Any, repeats: int, axis: int) -> Any:
+    result = np.zeros(np.shape(like), x.dtype)
+    for i in range(x.shape[axis]):
+        np.moveaxis(result, axis, 0)[i // repeats] += np.moveaxis(x, axis, 0)[i]
+    return result
+
+
+def _split_like(x: Any, like: Any, axis: int, tail: bool) -> Any:
+    return np.split(x, [np.shape(like)[axis]], axis)[int(tail)]
+
+
+def _pad(x: Any, pad_width: Any, constant_values: Any) -> Any:
+    return np.pad(x, pad_width, constant_values=constant_values) if np.ndim(x) else x  # NumPy refuses an empty width
+
+
+def _concatenate(*arrays: Any, axis: Any) -> Any:
+    return np.concatenate(arrays, axis=axis)
+
+
+def _onehot(indices: Any, n: int, axis: int, dtype: Any, flat: bool) -> Any:
+    hot = (np.asarray(indices) % n)[..., None] == np.arange(n)
+    return np.moveaxis(hot, -1, axis).astype(dtype or np.float64)  # the tests' backend has float64
 
 
 MEANINGS: dict[str, Meaning] = {
@@ -137,34 +256,42 @@ MEANINGS: dict[str, Meaning] = {
     "safelog": _in_double(lambda x: np.log(np.maximum(x, np.exp(-50.0)))),
     "relu": _like_operand(lambda x: np.maximum(x, np.zeros((), np.asarray(x).dtype))),
     "where": _where,
-    "clip": np.clip,
     "cast": lambda x, dtype: np.asarray(x).astype(dtype),
     "fill_like": _like_operand(lambda x, value: np.full(np.shape(x), value)),
     "broadcast_like": lambda x, like: np.broadcast_to(x, np.shape(like)),
     **{name: _reduction(name) for name in ("sum", "prod", "max", "min", "mean", "all", "any")},
     **{name: _arg(name) for name in ("argmax", "argmin")},
-    "logsumexp": _in_double(_logsumexp),
-    "norm": _in_double(_sum_of_squares_root),
+    "count": _count,
+    "exclusive_prod": _exclusive_prod,
+    "exclusive_prod_along": _exclusive_prod_along,
+    "logsumexp": _in_double(_logsumexp, _mean_dtype),
+    "softmax": _in_double(_softmax, _mean_dtype),
+    "log_softmax": _in_double(_log_softmax, _mean_dtype),
+    "norm": _in_double(_norm, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,
-    "outer": np.outer,
-    "matrix_transpose": lambda x: np.swapaxes(x, -1, -2),
-    "transpose": lambda x, axes=None: np.transpose(x, axes),
+    "outer": _outer,
+    "tensordot": np.tensordot,
+    "transpose": np.transpose,
     "reshape": lambda x, newshape: np.reshape(x, newshape),
     "reshape_like": lambda x, like: np.reshape(x, np.shape(like)),
-    "broadcast_to": lambda x, shape: np.broadcast_to(x, shape),
-    "expand_dims": lambda x, axis: np.expand_dims(x, axis),
-    "squeeze": lambda x, axis=None: np.squeeze(x, axis),
+    "broadcast_to": np.broadcast_to,
+    "expand_dims": np.expand_dims,
+    "squeeze": np.squeeze,
     "slice": lambda x, index: x[_to_index(index, ())],
-    "concatenate": lambda *arrays, axis=0: np.concatenate(arrays, axis=axis),
-    "stack": lambda *arrays, axis=0: np.stack(arrays, axis=axis),
-    "flip": lambda x, axis=None: np.flip(x, axis),
-    "pad": lambda x, pad_width: np.pad(x, pad_width),
-    "repeat": lambda x, repeats, axis=None: np.repeat(x, repeats, axis=axis),
-    "take": lambda x, indices, axis=None: np.take(x, indices, axis=axis),
-    "take_along_axis": lambda x, indices, axis=-1: np.take_along_axis(x, indices, axis=axis),
+    "unslice": _unslice,
+    "flip": np.flip,
+    "concatenate": _concatenate,
+    "head_like": lambda x, like, axis: _split_like(x, like, axis, tail=False),
+    "tail_like": lambda x, like, axis: _split_like(x, like, axis, tail=True),
+    "pad": _pad,
+    "repeat": np.repeat,
+    "unrepeat": _unrepeat,
+    "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
+    "take_along_axis": np.take_along_axis,
     "gather": lambda x, *arrays, index: x[_to_index(index, arrays)],
-    "scatter": lambda x, value, *arrays, index: _scattered(x, value, arrays, index, add=False),
-    "scatter_add": lambda x, value, *arrays, index: _scattered(x, value, arrays, index, add=True),
+    "scatter": _scatter,
+    "index_add": _index_add,
+    "is_last": _is_last,
     "onehot": _onehot,
 }

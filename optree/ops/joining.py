@@ -1,0 +1,334 @@
+"""Ops that make one operand of several, or a larger one: concatenate, pad, repeat."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DTypeError, NumberOverflowError, OperandError, ShapeError, describe
+from optree.op import Op
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.traits import AssociativeOperator, MorphOperator
+from optree.types import Shape, TensorType, normalise_axis
+from optree.variable import Variable, as_operand, as_variable
+
+
+class Concatenate(AssociativeOperator):
+    """Operands one after the other along an axis; along their only one, each flattened, if that is None."""
+
+    takes_columns = True
+    name = "concatenate"
+    __props__ = ("axis",)
+    axis: Any = 0
+    examples = (
+        (((2, 3), (4, 3)), {}),
+        (((2, 3), (2, 1), (2, 2)), {"axis": -1}),
+        (((2, 0), (2, 3)), {"axis": 1}),
+        (((2,), (3,), (1,), (2,)), {"axis": 0}),
+    )
+
+    @classmethod
+    def function(cls, operands: Any, axis: Any = 0) -> Any:  # type: ignore[override]
+        return cls.make(axis=axis)(*_listed(operands, "concatenate"))
+
+    @classmethod
+    def parameters(cls) -> list[Any]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return [inspect.Parameter("operands", kind), inspect.Parameter("axis", kind, default=0)]
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.axis is None:
+            return self.make(axis=0)(*(f.reshape(x, (-1,)) for x in inputs))
+        if len(inputs) == 1:  # a tree all the same, for what is done with trees
+            x = as_variable(as_operand(inputs[0], "concatenate"))
+            normalise_axis(self.axis, x.ndim, "concatenate")
+            return f.slice(x, Ellipsis)
+        return super().__call__(*inputs)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(axis=normalise_axis(self.axis, types[0].ndim, "concatenate"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        total: int | None = 0
+        sizes = list(shapes[0])
+        for shape in shapes:
+            if len(shape) != len(sizes):
+                raise ShapeError("operands of one number of dimensions are joined; np.expand_dims adds one")
+            for i, size in enumerate(shape):
+                if i != self.axis and None not in (size, sizes[i]) and size != sizes[i]:
+                    raise ShapeError(f"beside axis {self.axis} the sizes must be equal; along axis {i} they are not")
+                sizes[i] = size if sizes[i] is None else sizes[i]
+            more = shape[self.axis]
+            total = None if total is None or more is None else total + more
+        sizes[self.axis] = total
+        return tuple(sizes)
+
+    def value(self, *arrays: Any) -> Any:
+        return np.concatenate(arrays, self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        # Each operand takes its part off the front of what the earlier ones left: views, and no size in the tree.
+        (rest,) = output_gradients
+        gradients = []
+        for x in inputs:
+            gradients.append(HeadLike.make(axis=self.axis)(rest, x))
+            rest = TailLike.make(axis=self.axis)(rest, x)
+        return gradients
+
+
+class HeadLike(MorphOperator):
+    """As much of x, from the front of an axis, as `like` has there."""
+
+    name = "head_like"
+    operands = ("x", "like")
+    __props__ = ("axis",)
+    axis: int = 0
+    view_map = {0: [0]}
+    examples = (
+        (((5, 3), (2, 3)), {}),
+        (((2, 4), (2, 1)), {"axis": -1}),
+        (((4,), (0,)), {"axis": 0}),
+        (((4,), (4,)), {"axis": 0}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like = shapes
+        return (*x[: self.axis], self._sizes(x, like)[0], *x[self.axis + 1 :])
+
+    def _sizes(self, x: Shape, like: Shape) -> tuple[int | None, int | None]:
+        """The sizes along the axis of the front and of the rest."""
+        if len(like) != len(x):
+            raise ShapeError("they have different numbers of dimensions")
+        whole, front = x[self.axis], like[self.axis]
+        if whole is None or front is None:
+            return front, None
+        if front > whole:
+            raise ShapeError(f"along axis {self.axis}, {front} is more than there is")
+        return front, whole - front
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, like), (delta,) = inputs, output_gradients
+        rest = TailLike.make(axis=self.axis)(x, like)
+        return [f.concatenate([delta, f.fill_like(rest, 0)], self.axis), None]
+
+
+class TailLike(HeadLike):
+    """What `head_like` leaves of x."""
+
+    name = "tail_like"
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like = shapes
+        return (*x[: self.axis], self._sizes(x, like)[1], *x[self.axis + 1 :])
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        return x[(slice(None),) * self.axis + (slice(np.shape(like)[self.axis], None),)]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, like), (delta,) = inputs, output_gradients
+        front = HeadLike.make(axis=self.axis)(x, like)
+        return [f.concatenate([f.fill_like(front, 0), delta], self.axis), None]
+
+
+class Pad(MorphOperator):
+    """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size."""
+
+    name = "pad"
+    __props__ = ("pad_width", "constant_values")
+    pad_width: Any = 0
+    constant_values: Any = 0
+    examples = (
+        (((2, 3),), {"pad_width": 1}),
+        (((2, 3),), {"pad_width": ((0, 1), (2, 0)), "constant_values": 2}),
+        (((3,),), {"pad_width": (2, 1), "constant_values": 1}),
+        (((2, 3),), {"pad_width": ((0, 0), (0, 0))}),
+        (((0, 2),), {"pad_width": ((1, 1), (0, 1))}),
+        (((),), {"pad_width": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x = types[0]
+        number = _number_of(self.constant_values, x.dtype)
+        return self.make(pad_width=_widths(self.pad_width, x.ndim), constant_values=number)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        pairs = zip(shapes[0], self.pad_width, strict=True)
+        return tuple(None if size is None else before + size + after for size, (before, after) in pairs)
+
+    def value(self, *arrays: Any) -> Any:
+        x = np.asarray(arrays[0])
+        shape: Any = self.output_shape(x.shape)
+        out = np.full(shape, self.constant_values, x.dtype)
+        out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.slice(delta, tuple((before, -after or None, None) for before, after in self.pad_width))]
+
+
+def _widths(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """A pad width as NumPy takes it, as a pair for each axis."""
+    if ndim == 0:
+        return ()
+    try:
+        array = np.asarray(pad_width)
+        pairs = np.broadcast_to(array, (ndim, 2))
+    except ValueError:
+        raise ShapeError(f"pad: pad_width {pad_width!r} is no (before, after) for each of {ndim} axes") from None
+    if array.dtype.kind not in "iu" or (array < 0).any():
+        raise ShapeError(f"pad: pad_width is of integers of 0 or more, not {pad_width!r}")
+    return tuple((int(before), int(after)) for before, after in pairs)
+
+
+def _number_of(value: Any, dtype: np.dtype) -> Any:
+    """A number that a dtype holds, as a Python number."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "biuf":
+        raise OperandError(f"pad: constant_values is one number, not {value!r}")
+    number = array.item()
+    if dtype.kind in "iu" and array.dtype.kind == "f":
+        raise DTypeError(f"pad: {number} does not go into {dtype}")
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise NumberOverflowError(f"pad: {number} does not fit {dtype}")
+    return number
+
+
+class Repeat(MorphOperator):
+    """x with each element along an axis so many times; flattened first, if the axis is None."""
+
+    name = "repeat"
+    __props__ = ("repeats", "axis")
+    repeats: Any = 1
+    axis: Any = None
+    examples = (
+        (((2, 3),), {"repeats": 2, "axis": 0}),
+        (((2, 3),), {"repeats": 3, "axis": -1}),
+        (((4,),), {"repeats": 1, "axis": 0}),
+        (((2, 3),), {"repeats": 0, "axis": 1}),
+        (((0, 3),), {"repeats": 2, "axis": 1}),
+    )
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.axis is None and len(inputs) == 1:
+            return self.make(repeats=self.repeats, axis=0)(f.reshape(inputs[0], (-1,)))
+        return super().__call__(*inputs)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        repeats = self.repeats
+        if isinstance(repeats, bool) or not hasattr(repeats, "__index__") or np.ndim(repeats) or repeats < 0:
+            raise OperandError(f"repeat: repeats is an integer of 0 or more, not {repeats!r}")
+        return self.make(repeats=int(repeats), axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        shape, axis = shapes[0], self.axis
+        size = shape[axis]
+        return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
+
+    def value(self, *arrays: Any) -> Any:
+        return np.repeat(arrays[0], self.repeats, self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [Unrepeat.make(repeats=self.repeats, axis=self.axis)(delta, x)]
+
+
+class Unrepeat(MorphOperator):
+    """Sums of `repeats` elements that follow one another in x, in the shape of `like`: the derivative of `repeat`."""
+
+    name = "unrepeat"
+    operands = ("x", "like")
+    __props__ = ("repeats", "axis")
+    repeats: int = 1
+    axis: int = 0
+    examples = (
+        (((4, 3), (2, 3)), {"repeats": 2}),
+        (((2, 6), (2, 2)), {"repeats": 3, "axis": -1}),
+        (((2, 0), (2, 3)), {"repeats": 0, "axis": 1}),
+        (((0, 6), (0, 3)), {"repeats": 2, "axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(repeats=self.repeats, axis=normalise_axis(self.axis, types[1].ndim, "unrepeat"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like = shapes
+        size = like[self.axis]
+        wanted = (*like[: self.axis], None if size is None else size * self.repeats, *like[self.axis + 1 :])
+        if len(x) != len(wanted) or any(None not in (n, m) and n != m for n, m in zip(x, wanted, strict=True)):
+            raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
+        return like
+
+    def value(self, *arrays: Any) -> Any:
+        x, like = arrays
+        shape = np.shape(like)
+        runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
+        return runs.sum(axis=self.axis + 1, dtype=x.dtype)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.repeat(delta, self.repeats, self.axis), None]
+
+
+# Composed functions, and NumPy's functions whose parameters have other names
+
+
+def _listed(operands: Any, what: str) -> list[Any]:
+    """A list of operands, one at the least."""
+    if not isinstance(operands, list | tuple) or isinstance(operands, Variable):
+        raise OperandError(f"{what}: operands come in a list or tuple, not {describe(operands)}")
+    if not operands:
+        raise OperandError(f"{what}: the list holds no operand")
+    return [as_operand(x, what) for x in operands]
+
+
+@function(numpy=np.stack)
+def stack(operands: Any, axis: int = 0) -> Any:
+    """Operands of one shape, joined along a new axis of the result."""
+    listed = _listed(operands, "stack")
+    first = as_variable(listed[0])
+    axis = normalise_axis(axis, first.ndim + 1, "stack")
+    for x in map(as_variable, listed):
+        if x.shape != first.shape:
+            raise ShapeError(f"stack: {describe(x)} is not of the shape {first.shape} of {describe(first)}")
+    return f.concatenate([f.expand_dims(x, axis) for x in listed], axis)
+
+
+@function(numpy=np.vstack)
+def vstack(operands: Any) -> Any:
+    """Operands one below the other; one of a single dimension is a row."""
+    return f.concatenate([_at_least_2d(x) for x in _listed(operands, "vstack")], 0)
+
+
+@function(numpy=np.hstack)
+def hstack(operands: Any) -> Any:
+    """Operands side by side; those of a single dimension one after the other."""
+    listed = _listed(operands, "hstack")
+    return f.concatenate(listed, 0 if as_variable(listed[0]).ndim < 2 else 1)
+
+
+def _at_least_2d(x: Any) -> Any:
+    missing = 2 - as_variable(x).ndim
+    return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
+
+
+def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise TypeError(f"np.pad on op-tree operands pads with a constant; it does not take mode={mode!r}")
+    return f.pad(x, pad_width, constant_values)
+
+
+NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
+NUMPY_FUNCTIONS[np.pad] = _numpy_pad
+NUMPY_FUNCTIONS[np.repeat] = f.repeat

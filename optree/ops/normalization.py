@@ -1,0 +1,185 @@
+"""Softmax, its logarithm and its normaliser, and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import OperandError
+from optree.op import Op
+from optree.ops.reduction import AxisOperator, in_dtype, mean_dtype, to_extremes, wide_dtype
+from optree.ops.summation import accurate_sum
+from optree.registry import f
+from optree.traits import ReductionOperator, UnaryOperator
+from optree.types import TensorType, promote
+
+
+class MeanDtypeOperator(Op):
+    """An op whose value has the dtype of its operand's mean: float64 for integers."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), mean_dtype(dtypes[0])
+
+
+def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The operand less its maximum over axes, in a new array, and that maximum.
+
+    Where the maximum is inf, its places become 0, so that they share the whole;
+    where it is -inf, every place stays -inf.
+    """
+    x = np.asarray(x)
+    x = x.astype(wide_dtype(mean_dtype(x.dtype)), copy=False)
+    top = np.maximum.reduce(x, axis=axes, keepdims=True, initial=-np.inf)
+    if np.isfinite(top).all():
+        return np.asarray(x - top), top
+    shifted = np.asarray(x - np.where(top == -np.inf, 0, top))
+    shifted[(x == np.inf) & (top == np.inf)] = 0
+    return shifted, top
+
+
+def _exp_sum(shifted: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The exponentials, written over their exponents, summed over axes."""
+    return accurate_sum(np.exp(shifted, out=shifted), axes, True, shifted.dtype)
+
+
+class LogSumExp(MeanDtypeOperator, ReductionOperator):
+    """The logarithm of the sum of exponentials over axes, without overflow.
+
+    Of nothing, or of -inf only, it is -inf; with an inf it is inf. The gradient
+    is the softmax.
+    """
+
+    name = "logsumexp"
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 1, 3),), {"axis": (-1, 1)}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def value(self, *arrays: Any) -> Any:
+        axes = self.axes(np.ndim(arrays[0]))
+        shifted, top = _shift(arrays[0], axes)
+        value = np.log(_exp_sum(shifted, axes)) + top
+        value = value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
+        return value if self.keepdims else value.squeeze(axes)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.restore(delta, x) * f.softmax(x, self.axis)]
+
+
+class Softmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
+    """exp(x) over its sum over axes, without overflow.
+
+    An element of -inf has 0, in a row of nothing else too; elements of inf
+    share 1 evenly.
+    """
+
+    name = "softmax"
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 1, 3),), {"axis": (-1, 1)}),
+        (((0, 3),), {"axis": 1}),
+    )
+
+    def value(self, *arrays: Any) -> Any:
+        axes = self.axes(np.ndim(arrays[0]))
+        value, _ = _shift(arrays[0], axes)
+        total = _exp_sum(value, axes)
+        value /= total + (total == 0)
+        return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        weighted = delta * self(x)
+        return [weighted - self(x) * f.sum(weighted, axis=self.axis, keepdims=True)]
+
+
+class LogSoftmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
+    """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1."""
+
+    name = "log_softmax"
+    examples = Softmax.examples
+
+    def value(self, *arrays: Any) -> Any:
+        axes = self.axes(np.ndim(arrays[0]))
+        value, _ = _shift(arrays[0], axes)
+        total = _exp_sum(value.copy(), axes)
+        value -= np.log(total + (total == 0))
+        return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [delta - f.softmax(x, self.axis) * f.sum(delta, axis=self.axis, keepdims=True)]
+
+
+class Norm(MeanDtypeOperator, ReductionOperator):
+    """The norm of the vectors along axes: Euclidean, or another along one axis.
+
+    Its gradient at 0 is 0.
+
+    Attributes
+    ----------
+    ord : None, 1, 2 or inf
+        None and 2 mean the root of the sum of squares, 1 the sum of absolute
+        values, inf the largest of them. Over several axes only None is taken:
+        the others would be NumPy's matrix norms.
+    """
+
+    name = "norm"
+    numpy = np.linalg.norm
+    __props__ = ("axis", "keepdims", "ord")
+    ord: Any = None
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": (0, 1), "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, -1)}),
+        (((3, 4),), {"axis": -1, "keepdims": False, "ord": 2}),
+        (((3, 4),), {"axis": 0, "ord": 1}),
+        (((3, 4),), {"axis": 1, "ord": float("inf")}),
+        (((1, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if self.ord not in (None, 1, 2, np.inf):
+            raise OperandError(f"norm: ord is None, 1, 2 or inf, not {self.ord!r}")
+        axes = self.axes(types[0].ndim)
+        if self.ord is not None and len(axes) != 1:
+            raise OperandError(
+                f"norm: with ord={self.ord!r} give one axis, not {self.axis!r} of {types[0].ndim} dimensions; "
+                "without ord it is the root of the sum of squares over all of them"
+            )
+        return super().bind(types, backend)
+
+    def value(self, *arrays: Any) -> Any:
+        x: Any = np.asarray(arrays[0])
+        dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
+        wide = wide_dtype(dtype)
+        x = x.astype(wide, copy=False)
+        if self.ord == np.inf:
+            found = np.max(np.abs(x), axis=axes, keepdims=self.keepdims, initial=0)
+        elif self.ord == 1:
+            found = accurate_sum(np.abs(x), axes, self.keepdims, wide)
+        else:
+            found = np.sqrt(accurate_sum(np.square(x), axes, self.keepdims, wide))
+        return found.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        norm = self.restore(self(x), x)
+        if self.ord == np.inf:
+            return [to_extremes(self, x, f.eq(f.absolute(x), norm), delta) * f.sgn(x)]
+        delta = self.restore(delta, x)
+        if self.ord == 1:
+            return [delta * in_dtype(f.sgn(x), delta.dtype)]
+        return [delta * f.where(f.eq(norm, 0), 0, x / f.where(f.eq(norm, 0), 1, norm))]

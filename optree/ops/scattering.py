@@ -1,0 +1,249 @@
+"""Writing and adding by index arrays, and the derivatives of what picks by them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree import index as indices
+from optree.errors import ShapeError
+from optree.op import Op
+from optree.ops.indexing import Gather, Take, TakeAlongAxis, as_positions, out_of_range, signature_of, template_for
+from optree.ops.shape import broadcasts_to
+from optree.registry import f, function
+from optree.traits import LogicalOperator
+from optree.types import Shape, TensorType, promote
+from optree.variable import constant, Variable, as_operand, as_variable
+
+#: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
+SPARSE = 4
+
+
+class IndexAdd(Op):
+    """Zeros of the shape of `like`, with x added where an indexing op takes its value from: its derivative.
+
+    Elements named several times add up, in order, in float64 where x is dense and floating.
+
+    Attributes
+    ----------
+    place : Op
+        The indexing op: `gather`, `take`, `take_along_axis`.
+    """
+
+    name = "index_add"
+    operands = None
+    __props__ = ("place",)
+    place: Any = Gather.make(index=(indices.ARRAY,))
+    examples = (
+        (((3, 2), (5, 2), [2, 0, 2]), {}),
+        (((2, 1, 2), (4, 3), [[0, -1]]), {"place": Gather.make(index=((None, None, 2), "array"))}),
+        (((3,), (4, 3), [1, 1, 0], [2, 2, 0]), {"place": Gather.make(index=("array", "array"))}),
+        (((5, 2), (5, 3), [1, 1]), {"place": Take.make(axis=1)}),
+        (((2, 4), (2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"place": TakeAlongAxis.make(axis=1)}),
+        (((), (6,), [5]), {"place": Take.make(axis=0)}),
+    )
+
+    @classmethod
+    def function(cls, x: Any, like: Any, *arrays: Any, place: Any = place) -> Any:  # type: ignore[override]
+        return cls.make(place=place)(x, like, *arrays)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        place = inspect.Parameter("place", inspect.Parameter.KEYWORD_ONLY, default=cls.place)
+        return [*signature_of("x", "like", "*arrays"), place]
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(place=self.place.bind(types[1:], backend))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, like, *arrays = shapes
+        place = self.place.output_shape(like, *arrays)
+        if not broadcasts_to(x, place):
+            raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), promote(dtypes[0]))
+
+    def value(self, *arrays: Any) -> Any:
+        x, like, *rest = arrays
+        shape = np.shape(like)
+        index = self.place.index_of(shape, [as_positions(a) for a in rest])
+        positions = flat_positions(shape, index, str(self.place.name))
+        return add_at(shape, positions, np.broadcast_to(x, positions.shape))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, _, *arrays), (delta,) = inputs, output_gradients
+        return [self.place(delta, *arrays), None] + [None] * len(arrays)
+
+
+def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
+    """Where each element that an index picks lies in an array of this shape, flattened.
+
+    Raises
+    ------
+    AxisError
+        If a value in the index is out of range; `what` names the op.
+    """
+    whole = 0  # so many axes at the end are taken whole: their positions are known without indexing
+    while whole < len(index) and isinstance(index[-1 - whole], slice) and index[-1 - whole] == slice(None):
+        whole += 1
+    outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
+    step = width = math.prod(inner)
+    total: Any = np.intp(0)
+    for axis in reversed(range(len(outer))):
+        steps = (np.arange(outer[axis]) * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
+        try:
+            total = total + np.broadcast_to(steps, outer)[index[: len(index) - whole]]
+        except IndexError as error:
+            raise out_of_range(what, shape, index, error) from None
+        step *= outer[axis]
+    return np.add.outer(total, np.arange(width)).reshape((*np.shape(total), *inner))
+
+
+def add_at(shape: tuple[int, ...], positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Zeros of a shape with values added at flat positions, in order: the same sums each time."""
+    size, dtype = math.prod(shape), values.dtype
+    places, flat = positions.ravel(), values.ravel()
+    if dtype.kind == "f" and flat.size * SPARSE >= size:
+        total = np.bincount(places, weights=flat, minlength=size)
+    else:
+        total = np.zeros(size, dtype)
+        np.add.at(total, places, flat)
+    return total.astype(dtype, copy=False).reshape(shape)
+
+
+@function()
+def scatter_add(x: Any, template: Any, value: Any, *arrays: Any) -> Any:
+    """The operand with values added at an index with arrays; elements named several times get all of them."""
+    x = as_variable(as_operand(x, "scatter_add"))
+    if not isinstance(value, Variable):
+        value = constant(np.asarray(value, x.dtype))
+    return f.add(x, IndexAdd.make(place=Gather.make(index=template))(value, x, *arrays))
+
+
+class Scatter(Op):
+    """x with `value` written at an index with arrays: what x is after ``x[indices] = value`` in NumPy.
+
+    Where an element is named several times the last value stays. The value is
+    cast to x's dtype. The function takes ``x, template, value, *arrays``.
+    """
+
+    name = "scatter"
+    operands = None
+    __props__ = ("index",)
+    index: Any = (indices.ARRAY,)
+    examples = (
+        (((5, 3), (2, 3), [3, 0]), {}),
+        (((5, 3), (3, 3), [2, 0, 2]), {}),
+        (((5, 3), (), [2, 0, 2]), {}),
+        (((4, 3), (3,), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),
+        (((2, 3, 4), (2, 1), [1, 1]), {"index": (0, (1, None, None), "array")}),
+    )
+
+    @classmethod
+    def function(cls, x: Any, template: Any, value: Any, *arrays: Any) -> Any:  # type: ignore[override]
+        return cls.make(index=template)(x, value, *arrays)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return signature_of("x", "template", "value", "*arrays")
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, _, *rest = types
+        return self.make(index=template_for("scatter", self.index, x, rest, backend))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, value, *rest = shapes
+        place = indices.shape_of(self.index, x, rest)
+        extra = len(value) - len(place)
+        if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
+            value = value[extra:]
+        if not broadcasts_to(value, place):
+            raise ShapeError(f"{value} does not broadcast to the place of shape {place}")
+        return x
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, _, *rest = map(promote, dtypes)
+        return (x, x, *rest, x)
+
+    def value(self, *arrays: Any) -> Any:
+        x, *rest = arrays
+        return self.write(np.array(x, order="C"), *rest)
+
+    def write(self, out: np.ndarray, value: Any, *arrays: Any) -> np.ndarray:
+        """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
+        # All in C order: NumPy writes in the order in which memory lies, and the last is to stay.
+        value, *positions = (np.asarray(a, order="C") for a in (value, *map(as_positions, arrays)))
+        value, *positions = (a.copy() if np.may_share_memory(a, out) else a for a in (value, *positions))
+        index = indices.to_numpy(self.index, positions)
+        try:
+            out[index] = value
+        except IndexError as error:
+            raise out_of_range("scatter", out.shape, index, error) from None
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, value, *arrays), (delta,) = inputs, output_gradients
+        stays = IsLast.make(index=self.index)(x, *arrays)
+        picked = f.gather(delta, self.index, *arrays)
+        lost = Scatter.make(index=self.index)(delta, 0, *arrays)
+        return [lost, _without_lead(f.where(stays, picked, 0), value)] + [None] * len(arrays)
+
+
+def _without_lead(delta: Any, value: Any) -> Any:
+    """The delta with the axes of size 1 in front that a value had beyond its place."""
+    extra = value.ndim - delta.ndim
+    return f.expand_dims(delta, tuple(range(extra))) if extra > 0 else delta
+
+
+class IsLast(LogicalOperator):
+    """For each value that `scatter` writes, whether it stays: no later one is written to its element."""
+
+    name = "is_last"
+    operands = None
+    __props__ = ("index",)
+    index: Any = (indices.ARRAY,)
+    examples = (
+        (((5, 3), [2, 0, 2]), {}),
+        (((4, 3), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),
+    )
+
+    @classmethod
+    def function(cls, x: Any, template: Any, *arrays: Any) -> Any:  # type: ignore[override]
+        return cls.make(index=template)(x, *arrays)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return signature_of("x", "template", "*arrays")
+
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, *rest = types
+        return self.make(index=template_for("is_last", self.index, x, rest, backend))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, *rest = shapes
+        return indices.shape_of(self.index, x, rest)
+
+    def value(self, *arrays: Any) -> Any:
+        x, *rest = arrays
+        shape = np.shape(x)
+        index = indices.to_numpy(self.index, [as_positions(a) for a in rest])
+        positions = flat_positions(shape, index, "is_last")
+        order = np.arange(positions.size)
+        last = np.empty(math.prod(shape), np.intp)
+        last[positions.ravel()] = order
+        return last[positions] == order.reshape(positions.shape)

@@ -1,0 +1,132 @@
+"""Sums of NumPy arrays that are accurate over every axis of every layout.
+
+`np.sum` adds pairwise only where the reduced axis is the innermost one in
+memory; over the other axes, such as axis 0 of a C-ordered matrix, it adds row
+after row, and the error grows with their number. Here those axes are added in
+blocks of `BLOCK` rows, the blocks' sums in blocks again, and the last of them
+by halves, so that a number goes through about as few additions as in a
+pairwise sum. It reads the array once and writes an eighth of it, and is faster
+than the plain sum where rows are short. A few float32 numbers are added up in
+float64, which is quicker still.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+_add: Any = np.add.reduce
+
+#: So many rows are added one after the other.
+BLOCK = 8
+
+#: So many numbers at least are in the rows that are added at once.
+WIDTH = 4096
+
+#: So many rows at most are added by halves.
+HALVED = 64
+
+#: So many numbers at most are added up in float64 if they are narrower.
+FEW = 16384
+
+
+def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
+    """The sum over axes, in the dtype that it is added up in.
+
+    Parameters
+    ----------
+    array : array_like
+    axes : tuple of int
+        Counted from the front, in order.
+    keepdims : bool
+    dtype : numpy.dtype
+        What the numbers are cast to before they are added.
+    """
+    array = np.asarray(array)
+    count = prod([array.shape[i] for i in axes])
+    if count <= BLOCK or dtype.kind != "f" or array.ndim == 1:
+        return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
+    together = array.flags.c_contiguous and axes[-1] - axes[0] == len(axes) - 1
+    if together and axes[-1] == array.ndim - 1:
+        return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)
+    if array.size <= FEW and dtype != np.float64:
+        return _add(array, axis=axes, dtype=np.float64, keepdims=keepdims).astype(dtype)
+    if together:
+        before, after = array.shape[: axes[0]], array.shape[axes[-1] + 1 :]
+        total = _add_rows(array.reshape(prod(before), count, prod(after)), 1, dtype)
+    else:
+        total = _add_any(array, axes, dtype)
+    return total.reshape([1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes])
+
+
+def _add_any(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The sum over axes of any layout, one run of axes after the other, the innermost first."""
+    order = sorted(range(array.ndim), key=lambda i: -abs(array.strides[i]))
+    kept = [i for i in order if i not in axes]
+    runs = _runs(array, order, axes)
+    merged = array.transpose(order).reshape([prod(array.shape[i] for i in run) for run in runs])
+    for place in range(len(runs) - 1, -1, -1):
+        if runs[place][0] in axes:
+            merged = _add_axis(merged, place, dtype)
+    return merged.reshape([array.shape[i] for i in kept]).transpose(np.argsort(kept))
+
+
+def _runs(array: np.ndarray, order: list[int], axes: tuple[int, ...]) -> list[list[int]]:
+    """The axes from the outermost in, those that are one in memory and all reduced or all kept together."""
+    runs: list[list[int]] = []
+    for i in order:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and (last in axes) == (i in axes)
+            and (array.strides[last] == array.strides[i] * array.shape[i])
+        ):
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
+
+
+def _add_axis(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
+    """The sum over one axis of an array whose axes stand in the order of their strides."""
+    others = [abs(s) for i, (s, n) in enumerate(zip(array.strides, array.shape, strict=True)) if i != axis and n > 1]
+    if not others or 0 < abs(array.strides[axis]) < min(others):  # NumPy's inner loop, which is pairwise
+        return _add(array, axis=axis, dtype=dtype)
+    return _add_rows(array, axis, dtype)
+
+
+def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
+    """The sum over an axis whose rows are added as wholes: in blocks, then by halves."""
+    before, count, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+    if count <= BLOCK:
+        return _add(array, axis=axis, dtype=dtype)
+    if array.size <= FEW and dtype != np.float64:
+        return _add(array, axis=axis, dtype=np.float64).astype(dtype)
+    if count <= HALVED and array.dtype == dtype:
+        return _add_halves(array, axis)
+    side_by_side = max(1, min(count // BLOCK, WIDTH // max(1, prod(after))))
+    blocks = count // (BLOCK * side_by_side)
+    whole = blocks * BLOCK * side_by_side
+    leading: Any = (slice(None),) * axis
+    split = array[(*leading, slice(whole))].reshape(*before, blocks, BLOCK, side_by_side, *after)
+    sums = _add(split, axis=axis + 1, dtype=dtype).reshape(*before, blocks * side_by_side, *after)
+    total = _add_rows(sums, axis, dtype)
+    if whole == count:
+        return total
+    return total + _add_rows(array[(*leading, slice(whole, None))], axis, dtype)
+
+
+def _add_halves(array: np.ndarray, axis: int) -> np.ndarray:
+    """The sum over an axis, the one half added to the other until one row is left."""
+    leading: Any = (slice(None),) * axis
+    rest = None
+    while (count := array.shape[axis]) > 1:
+        if count % 2:
+            last = array[(*leading, count - 1)]
+            rest = last if rest is None else rest + last
+        half = count // 2
+        array = array[(*leading, slice(half))] + array[(*leading, slice(half, 2 * half))]
+    total = array[(*leading, 0)]
+    return total if rest is None else total + rest

@@ -1,0 +1,127 @@
+"""The functions that are composed of ops: how to call each, and what NumPy says to the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.examples import Example
+from optree.registry import f
+
+
+class Case(NamedTuple):
+    """A call of a composed function, and its meaning.
+
+    Attributes
+    ----------
+    operands : tuple
+        As in an op's examples: shapes, lists of integers, numbers.
+    build, meaning : callable
+        Of the operands: the tree, and its value on arrays.
+    """
+
+    operands: tuple[Any, ...]
+    build: Callable[..., Any]
+    meaning: Callable[..., Any]
+
+
+def _rounded_power(x: Any, y: Any) -> Any:
+    """x times y taken to a power of two, with its sign."""
+    return x * (np.exp2(np.rint(np.log2(np.abs(y)))) * np.sign(y))
+
+
+def _added(x: Any, value: Any, rows: Any) -> Any:
+    result = np.array(x)
+    np.add.at(result, rows, value)
+    return result
+
+
+def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+    def meaning(x: Any) -> Any:
+        dtype = x.dtype if x.dtype.kind == "f" else np.float64
+        return np.asarray(function(x.astype(np.float64))).astype(dtype)
+
+    return meaning
+
+
+COMPOSED: dict[str, list[Case]] = {
+    "fabs": [Case(((2, 3),), lambda x: f.fabs(x), np.fabs), Case(((),), lambda x: f.fabs(x), np.fabs)],
+    "clip": [
+        Case(((2, 3),), lambda x: f.clip(x, -0.5, 0.7), lambda x: np.clip(x, -0.5, 0.7)),
+        Case(((2, 3),), lambda x: f.clip(x, lo=-0.5), lambda x: np.maximum(x, -0.5)),
+        Case(((2, 3),), lambda x: f.clip(x, hi=0.7), lambda x: np.minimum(x, 0.7)),
+        Case(((2, 3), (3,), ()), lambda x, lo, hi: f.clip(x, lo, hi), lambda *xs: np.clip(*xs)),
+        Case(((), (2, 1), (1, 3)), lambda x, lo, hi: f.clip(x, lo, hi), lambda *xs: np.clip(*xs)),
+    ],
+    "shift": [
+        Case(((2, 3), (3,)), lambda x, y: f.shift(x, y), _rounded_power),
+        Case(((2, 3),), lambda x: f.shift(x, -3.1), lambda x: x * -4.0),
+        Case(((2, 3),), lambda x: f.shift(x, 3, value=False), lambda x: x * 8.0),
+        Case(((2, 3), ()), lambda x, y: f.shift(x, y, value=False), lambda x, y: x * np.exp2(y)),
+    ],
+    "var": [
+        Case(((3, 4),), lambda x: f.var(x), _in_double(lambda x: np.var(x, keepdims=True))),
+        Case(((3, 4),), lambda x: f.var(x, axis=0), _in_double(lambda x: np.var(x, axis=0, keepdims=True))),
+        Case(
+            ((3, 4),),
+            lambda x: f.var(x, axis=-1, ddof=1, keepdims=False),
+            _in_double(lambda x: np.var(x, axis=-1, ddof=1)),
+        ),
+        Case(
+            ((2, 3, 2),), lambda x: f.var(x, axis=(0, 2)), _in_double(lambda x: np.var(x, axis=(0, 2), keepdims=True))
+        ),
+    ],
+    "std": [
+        Case(((3, 4),), lambda x: f.std(x), _in_double(lambda x: np.std(x, keepdims=True))),
+        Case(((3, 4),), lambda x: f.std(x, axis=0), _in_double(lambda x: np.std(x, axis=0, keepdims=True))),
+        Case(
+            ((3, 4),),
+            lambda x: f.std(x, axis=-1, ddof=1, keepdims=False),
+            _in_double(lambda x: np.std(x, axis=-1, ddof=1)),
+        ),
+    ],
+    "batched_dot": [
+        Case(
+            ((2, 3, 4), (2, 4, 2)),
+            lambda x, y: f.batched_dot(x, y),
+            lambda x, y: np.stack([np.dot(a, b) for a, b in zip(x, y, strict=True)]),
+        ),
+    ],
+    "stack": [
+        Case(((2, 3), (2, 3)), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
+        Case(((2, 3), (2, 3), (2, 3)), lambda *xs: f.stack(xs, axis=-1), lambda *xs: np.stack(xs, axis=-1)),
+        Case(((), ()), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
+    ],
+    "vstack": [
+        Case(((2, 3), (1, 3)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
+        Case(((3,), (3,)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
+    ],
+    "hstack": [
+        Case(((2, 3), (2, 1)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+        Case(((3,), (2,)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+    ],
+    "matrix_transpose": [
+        Case(((2, 3),), lambda x: f.matrix_transpose(x), lambda x: x.T),
+        Case(((2, 3, 4),), lambda x: f.matrix_transpose(x), np.matrix_transpose),
+    ],
+    "swapaxes": [Case(((2, 3, 4),), lambda x: f.swapaxes(x, 0, -1), lambda x: np.swapaxes(x, 0, -1))],
+    "moveaxis": [
+        Case(((2, 3, 4),), lambda x: f.moveaxis(x, 0, -1), lambda x: np.moveaxis(x, 0, -1)),
+        Case(((2, 3, 4),), lambda x: f.moveaxis(x, (2, 0), (0, 1)), lambda x: np.moveaxis(x, (2, 0), (0, 1))),
+    ],
+    "ravel": [Case(((2, 3),), lambda x: f.ravel(x), np.ravel), Case(((),), lambda x: f.ravel(x), np.ravel)],
+    "scatter_add": [
+        Case(((5, 3), (2, 3), [3, 3]), lambda x, y, i: f.scatter_add(x, ("array",), y, i), _added),
+        Case(((5, 3), (), [3, 3, 0]), lambda x, y, i: f.scatter_add(x, ("array",), y, i), _added),
+    ],
+}
+
+
+def composed_examples(name: str) -> list[tuple[Example, Callable[..., Any]]]:
+    """A composed function's cases as examples, each with its meaning."""
+    return [
+        (Example(case.build, case.operands, (-2.0, 2.0), f"{name}#{i}"), case.meaning)
+        for i, case in enumerate(COMPOSED[name])
+    ]

@@ -1,0 +1,101 @@
+"""The documents' code runs and prints what they say; so do the docstrings' examples.
+
+A document's Python blocks run in order, in one process of their own. What a
+block prints stands in the ``text`` block right below it, or in comments:
+``print(x)  # this``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import pkgutil
+import re
+import subprocess
+import sys
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+import backends
+import optree
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+MODULES = sorted(
+    module.name
+    for package in (optree, backends)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+)
+
+BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"^ *print\(.*\) +# (?P<text>.*)$", re.MULTILINE)
+
+
+def blocks(text):
+    """The Python blocks of a document: line number, code, and what it prints, or None."""
+    found = list(BLOCK.finditer(text))
+    for block, after in zip_longest(found, found[1:]):
+        if block["language"] == "python":
+            below = after is not None and after["language"] == "text" and not text[block.end() : after.start()].strip()
+            printed = after["text"] if below else "\n".join(PRINTED.findall(block["text"])) or None
+            yield text.count("\n", 0, block.start("text")), block["text"], printed
+
+
+def run(path):
+    """Run a document; complains of the first block that prints something else."""
+    namespace = {"__name__": "__main__"}
+    for line, code, printed in blocks(path.read_text()):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile("\n" * line + code, str(path), "exec"), namespace)
+        if printed is not None and output.getvalue().split() != printed.split():
+            sys.exit(f"{path.name}:{line}: printed\n{output.getvalue()}\nand not\n{printed}")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_code_prints_what_they_say(path, tmp_path):
+    done = subprocess.run([sys.executable, __file__, path], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_wrong_document_is_noticed(tmp_path):
+    document = tmp_path / "wrong.md"
+    document.write_text("```python\nprint(1)  # 2\n```\n")
+    done = subprocess.run([sys.executable, __file__, document], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "wrong.md:1: printed" in done.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_print_what_they_say(name):
+    module = importlib.import_module(name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report = io.StringIO()
+    for example in finder.find(module):
+        runner.run(example, out=report.write)
+    assert runner.failures == 0, report.getvalue()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_links_and_commands_exist(path):
+    text = path.read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (path.parent / target).exists(), f"{path.name} points to {target}"
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text()
+    commands = re.findall(r"^make (?:demo|test|lint)", script, re.MULTILINE)
+    assert sorted(commands) == ["make demo", "make lint", "make test"]
+    assert all(command in (ROOT / "README.md").read_text() for command in commands)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""The examples do what their options say, and learn."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from backends import gen_backend
+from optree.errors import BackendError
+
+SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "digits.py"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    spec = importlib.util.spec_from_file_location("digits", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def accuracy_of(printed):
+    return float(re.search(r"test accuracy ([\d.]+)", printed)[1])
+
+
+def compiled_later(printed):
+    return int(re.search(r"first step, (\d+) after it", printed)[1])
+
+
+def test_the_demo_learns_in_time_and_says_where_its_pictures_are(tmp_path):
+    start = time.monotonic()
+    run = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, cwd=tmp_path)
+    seconds = time.monotonic() - start
+    assert run.returncode == 0, run.stderr
+    assert seconds < 30
+    assert accuracy_of(run.stdout) >= 0.97
+    assert compiled_later(run.stdout) == 0
+    assert "loss=" in run.stderr
+    assert "accuracy=" in run.stderr
+    for picture in ("output/loss.png", "output/loss_tree.svg"):
+        assert picture in run.stdout
+        assert (tmp_path / picture).stat().st_size > 1000
+    ElementTree.parse(tmp_path / "output" / "loss_tree.svg")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_seeds_learn_as_well(digits, tmp_path, capsys, seed):
+    digits.main(["--seed", str(seed), "--output", str(tmp_path)])
+    assert accuracy_of(capsys.readouterr().out) >= 0.97
+
+
+def test_the_same_seed_gives_the_same_network(digits, tmp_path, capsys):
+    outputs = []
+    for run in ("one", "two"):
+        digits.main(["--seed", "7", "--epochs", "2", "--output", str(tmp_path / run)])
+        outputs.append((accuracy_of(capsys.readouterr().out), (tmp_path / run / "loss_tree.svg").read_bytes()))
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("size", [50, 100, 1000, 1437])
+def test_a_last_smaller_batch_compiles_nothing(digits, tmp_path, capsys, size):
+    digits.main(["--batch-size", str(size), "--epochs", "2", "--output", str(tmp_path)])
+    assert compiled_later(capsys.readouterr().out) == 0
+
+
+def test_each_step_lowers_the_loss_of_its_batch(digits):
+    be = gen_backend("cpu", rng_seed=0)
+    training, test = digits.load(be)
+    assert (training.images.shape, test.images.shape) == ((1437, 64), (360, 64))
+    batch = digits.Data(*(values[:32] for values in training))
+    network = digits.Network(be)
+    losses = [network.step(batch, 0.1) for _ in range(10)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_help_lists_the_options():
+    run = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True)
+    assert run.returncode == 0
+    assert all(option in run.stdout for option in ("--backend", "--epochs", "--seed", "--batch-size", "--output"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "argument --epochs: 0 is not 1 or more"),
+        (["--epochs", "many"], "argument --epochs: 'many' is not a whole number"),
+        (["--batch-size", "-3"], "argument --batch-size: -3 is not 1 or more"),
+        (["--batch-size", "1438"], "argument --batch-size: 1438 is more than the 1437 images"),
+        (["--seed", "-1"], "argument --seed: -1 is not from 0 to 4294967295"),
+        (["--backend", "tpu"], "argument --backend: invalid choice: 'tpu'"),
+        (["--output", str(SCRIPT)], str(SCRIPT)),
+        (["digits"], "unrecognized arguments: digits"),
+    ],
+)
+def test_bad_options_are_errors_that_say_which(digits, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        digits.main(arguments)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_backend_is_an_error_that_says_what_is_missing(digits, tmp_path, capsys):
+    try:
+        gen_backend("gpu")
+    except BackendError as error:
+        missing = str(error)
+    else:
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit) as exit:
+        digits.main(["--backend", "gpu", "--output", str(tmp_path)])
+    assert exit.value.code == 2
+    assert missing in capsys.readouterr().err

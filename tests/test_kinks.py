@@ -1,0 +1,162 @@
+"""Gradients where a function has none of its own, or where a formula breaks: chosen values.
+
+Elsewhere gradients are compared with differences (test_registry.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from harness.expected import MEANINGS
+
+from backends import gen_backend
+from optree import Autodiff, grad
+from optree.registry import OPS, f
+
+INF, NAN = np.inf, np.nan
+
+#: name, operands, the gradient of the sum of the value for each operand.
+KINKS: list[tuple[str, list[Any], list[Any]]] = [
+    ("maximum", [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]], [[0, 0.5, 1], [1, 0.5, 0]]),
+    ("minimum", [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]], [[1, 0.5, 0], [0, 0.5, 1]]),
+    ("maximum", [[INF, -INF, INF], [0.0, 0.0, INF]], [[1, 0, 0.5], [0, 1, 0.5]]),
+    ("minimum", [[INF, -INF, INF], [0.0, 0.0, INF]], [[0, 1, 0.5], [1, 0, 0.5]]),
+    ("maximum", [[0.0, -0.0], [-0.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]),
+    ("abs", [[-2.0, -0.0, 0.0, 3.0, INF, -INF]], [[-1, 0, 0, 1, 1, -1]]),
+    ("relu", [[-2.0, 0.0, -0.0, 3.0, INF, -INF]], [[0, 0, 0, 1, 1, 0]]),
+    ("sgn", [[-2.0, 0.0, 3.0]], [[0, 0, 0]]),
+    ("floor", [[-2.0, 0.5, 3.0]], [[0, 0, 0]]),
+    ("sqrt", [[0.0, 4.0, INF]], [[INF, 0.25, 0]]),
+    ("square", [[0.0, -3.0]], [[0, -6]]),
+    ("reciprocal", [[2.0, INF, -INF]], [[-0.25, 0, 0]]),
+    ("log", [[0.0, INF]], [[INF, 0]]),
+    ("exp", [[-INF, 0.0, INF]], [[0, 1, INF]]),
+    ("tanh", [[-INF, 0.0, INF, 400.0, -400.0]], [[0, 1, 0, 0, 0]]),
+    ("sig", [[-INF, 0.0, INF, 800.0, -800.0]], [[0, 0.25, 0, 0, 0]]),
+    ("erf", [[-INF, INF, 40.0]], [[0, 0, 0]]),
+    ("arctan", [[-INF, INF, 0.0]], [[0, 0, 1]]),
+    ("pow", [[0.0, 0.0, 2.0, -2.0], [2.0, 1.0, 0.0, 2.0]], [[0, 1, 0, -4], [0, 0, np.log(2), NAN]]),
+    ("hypot", [[3.0, 0.0], [4.0, 2.0]], [[0.6, 0], [0.8, 1]]),
+    ("mul", [[INF, 2.0], [3.0, 4.0]], [[3, 4], [INF, 2]]),
+    ("div", [[1.0, INF], [INF, 2.0]], [[0, 0.5], [0, -INF]]),
+    ("where", [[1.0, 0.0, NAN], [INF, NAN, 1.0], [NAN, 5.0, 2.0]], [[0, 0, 0], [1, 0, 1], [0, 1, 0]]),
+    ("max", [[1.0, 3.0, 3.0, 2.0]], [[0, 0.5, 0.5, 0]]),
+    ("min", [[1.0, 3.0, 1.0, 1.0]], [[1 / 3, 0, 1 / 3, 1 / 3]]),
+    ("max", [[INF, 1.0, -INF]], [[1, 0, 0]]),
+    ("max", [[-INF, -INF]], [[0.5, 0.5]]),
+    ("prod", [[0.0, 2.0, 3.0]], [[6, 0, 0]]),
+    ("prod", [[0.0, 0.0, 3.0]], [[0, 0, 0]]),
+    ("norm", [[0.0, 0.0]], [[0, 0]]),
+    ("norm", [[3.0, -4.0]], [[0.6, -0.8]]),
+    ("logsumexp", [[1000.0, 1000.0]], [[0.5, 0.5]]),
+    ("logsumexp", [[-INF, 0.0]], [[0, 1]]),
+    ("std", [[2.0, 2.0]], [[0, 0]]),
+    ("sum", [[INF, -INF, NAN]], [[1, 1, 1]]),
+    ("mean", [[INF, NAN]], [[0.5, 0.5]]),
+]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Any:
+    """A backend of float64."""
+    return gen_backend("cpu", datatype=np.float64)
+
+
+@pytest.mark.parametrize(("name", "operands", "wanted"), KINKS, ids=[f"{i}-{k[0]}" for i, k in enumerate(KINKS)])
+def test_gradient_at_a_kink(name: str, operands: Any, wanted: Any, cpu: Any) -> None:
+    tensors = [cpu.array(x) for x in operands]
+    gradients = grad(cpu.sum(f.__dict__[name](*tensors)), tensors)
+    for i, (gradient, right) in enumerate(zip(gradients, wanted, strict=True)):
+        np.testing.assert_allclose(gradient.asnumpyarray(), right, rtol=1e-12, atol=1e-300, err_msg=f"operand {i}")
+
+
+@pytest.mark.parametrize("bound", [0.0, 1.0])
+def test_clip_shares_evenly_at_its_bounds(bound: float, cpu: Any) -> None:
+    x = cpu.array([bound, 0.5, -7.0, 7.0])
+    np.testing.assert_array_equal(grad(cpu.sum(cpu.clip(x, 0.0, 1.0)), x).asnumpyarray(), [0.5, 1, 0, 0])
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_a_tie_with_itself_is_counted_once(name: str, cpu: Any) -> None:
+    x = cpu.array([1.0, -2.0])
+    np.testing.assert_array_equal(grad(cpu.sum(f.__dict__[name](x, x)), x).asnumpyarray(), [1, 1])
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_ties_are_shared_within_each_group(name: str, cpu: Any) -> None:
+    x = cpu.array([[1.0, 1.0, 1.0], [2.0, 5.0, 5.0]])
+    by_rows = grad(cpu.sum(f.__dict__[name](x, axis=1)), x).asnumpyarray()
+    third = [1 / 3, 1 / 3, 1 / 3]
+    np.testing.assert_allclose(by_rows, [third, [0, 0.5, 0.5] if name == "max" else [1, 0, 0]])
+    everything = grad(cpu.sum(f.__dict__[name](x)), x).asnumpyarray()
+    np.testing.assert_allclose(everything, [[0, 0, 0], [0, 0.5, 0.5]] if name == "max" else [third, [0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "wanted"),
+    [
+        ("where", [[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]], [[0, 0], [0, INF], [INF, 0]]),
+        ("maximum", [[1.0, 2.0], [2.0, 1.0]], [[0, INF], [INF, 0]]),
+        ("minimum", [[1.0, 2.0], [2.0, 1.0]], [[INF, 0], [0, INF]]),
+        ("relu", [[-1.0, 2.0]], [[0, INF]]),
+        ("safelog", [[1e-30, 2.0]], [[0, INF]]),
+        ("max", [[1.0, 2.0]], [[0, INF]]),
+        ("min", [[1.0, 2.0]], [[INF, 0]]),
+        ("floor", [[1.5, 2.5]], [[0, 0]]),
+    ],
+)
+def test_an_infinite_delta_reaches_only_what_was_chosen(name: str, operands: Any, wanted: Any, cpu: Any) -> None:
+    tensors = [cpu.array(x) for x in operands]
+    tree = f.__dict__[name](*tensors)
+    gradients = Autodiff(tree, cpu, next_error=cpu.full(tree.shape, INF)).get_grad_asnumpyarray(tensors)
+    np.testing.assert_array_equal(gradients, wanted)
+
+
+@pytest.mark.parametrize("zeros", [1, 2, 3])
+def test_a_product_with_zeros_has_second_derivatives(zeros: int, cpu: Any) -> None:
+    values = np.array([0.0] * zeros + [2.0, 3.0, 5.0])[:4]
+    x = cpu.array(values)
+    first = grad(cpu.prod(x, keepdims=False), x)
+    second = [grad(first_i, x).asnumpyarray() for first_i in (f.slice(first, i) for i in range(4))]
+    wanted = [[0.0 if i == j else np.prod(np.delete(values, [i, j])) for j in range(4)] for i in range(4)]
+    np.testing.assert_allclose(second, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_gradients_far_out_stay_finite(dtype: Any, cpu: Any) -> None:
+    x = cpu.array(np.array([-300.0, -90.0, -20.0, 0.0, 20.0, 90.0, 300.0], dtype), dtype)
+    for name in ("sig", "tanh", "relu", "erf", "arctan", "softmax", "log_softmax", "logsumexp"):
+        gradient = grad(cpu.sum(f.__dict__[name](x)), x).asnumpyarray()
+        assert np.isfinite(gradient).all(), f"{name}: {gradient}"
+
+
+#: mpmath's functions of those that NumPy lacks, or that are made to be exact where a formula would not be.
+EXACT = {
+    "erf": mpmath.erf,
+    "sig": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "sig2": lambda x: 1 / (1 + mpmath.power(2, -x)),
+    "tanh2": lambda x: (mpmath.power(4, x) - 1) / (mpmath.power(4, x) + 1),
+    "expm1": mpmath.expm1,
+    "log1p": mpmath.log1p,
+    "safelog": lambda x: mpmath.log(max(x, mpmath.exp(-50))),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_values_to_the_last_places(name: str, cpu: Any) -> None:
+    points = np.array([-700.0, -30, -5.5, -1, -0.3, -1e-3, -1e-9, -1e-200, 1e-200, 1e-9, 1e-3, 0.3, 1, 5.5, 30, 700])
+    if name in ("log1p", "safelog"):
+        points = points[points > -1]
+    for backend_says in (f.__dict__[name](cpu.array(points)).asnumpyarray(), MEANINGS[name](points)):
+        with mpmath.workdps(400):
+            wanted = np.array([float(EXACT[name](mpmath.mpf(x))) for x in points])
+        np.testing.assert_allclose(backend_says, wanted, rtol=8 * np.finfo(float).eps, atol=5e-324)
+
+
+def test_every_op_without_numpys_is_told_by_mpmath() -> None:
+    by_formula = {name for name, meaning in MEANINGS.items() if meaning.__name__ == "meaning" and name in OPS}
+    elementwise = by_formula & {"erf", "sig", "sig2", "tanh2", "safelog"}
+    assert elementwise <= EXACT.keys()

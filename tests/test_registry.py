@@ -1,0 +1,475 @@
+"""Every promise of every registered op. A new op is tested by existing, and fails where nothing covers it."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.composed import COMPOSED, composed_examples
+from harness.expected import MEANINGS
+
+from backends import gen_backend
+from optree import Autodiff, OpTreeNode, grad
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.examples import Example, examples_of, inputs_for
+from optree.promises import PROMISES, check_op, compare, scale_of
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
+from optree.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
+from optree.types import DTYPES
+
+#: Ops that are no functions of their operands' values, and the tests that they have instead.
+ELSEWHERE = {
+    "assign": "test_tree.py",
+    "rand": "test_random.py",
+    "standard_normal": "test_random.py",
+    "stochastic_cast": "test_random.py",
+}
+
+PURE = {name: op for name, op in sorted(OPS.items()) if name not in ELSEWHERE}
+ELEMENTWISE = [
+    name
+    for name, op in PURE.items()
+    if issubclass(op, ElementwiseOperator) and not op.prop_names() and name in MEANINGS
+]
+FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16")]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Any:
+    """One backend for all that only reads from it."""
+    return gen_backend("cpu", datatype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def other() -> Any:
+    """Another backend."""
+    return gen_backend("cpu")
+
+
+@pytest.fixture(scope="module")
+def neon() -> Any:
+    """A backend in neon's mode."""
+    return gen_backend("cpu", datatype=np.float64, compat_mode="neon")
+
+
+def _tensors(backend: Any, values: Any) -> list[Any]:
+    names = iter(("first", "second", "third", "fourth"))
+    return [backend.array(x, x.dtype, next(names)) if isinstance(x, np.ndarray) else x for x in values]
+
+
+def _quietly(function: Any, *args: Any, **props: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return function(*args, **props)
+
+
+# Nothing escapes
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_has_a_meaning(name: str) -> None:
+    if name in ELSEWHERE:
+        text = (Path(__file__).parent / ELSEWHERE[name]).read_text()
+        assert name in text, f"{ELSEWHERE[name]} is to test {name}"
+    else:
+        assert name in MEANINGS, f"{name}: say in tests/harness/expected.py what it means, not by its own value"
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_every_op_has_examples(name: str) -> None:
+    examples = examples_of(PURE[name])
+    assert all(len(e.operands) == len(PURE[name].operands or e.operands) for e in examples)
+
+
+@pytest.mark.parametrize("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)])
+def test_every_differentiable_op_has_an_example_of_its_gradient(name: str) -> None:
+    covered = set()
+    for example in examples_of(PURE[name]):
+        values = example.draw()
+        inputs = inputs_for(values)
+        tree = example.tree(inputs)
+        if tree.dtype.kind == "f" and tree.size:
+            covered |= {i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size}
+    assert covered, f"{name}: its examples differentiate nothing; give one with a floating operand"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_is_an_op_or_composed(name: str) -> None:
+    called = FUNCTIONS[name].__name__
+    assert called in OPS or called in COMPOSED, f"{name}: say in tests/harness/composed.py what it means"
+
+
+# The promises that need no word on what the op means
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("name", PURE)
+def test_promise(name: str, promise: str, cpu: Any) -> None:
+    for example in examples_of(PURE[name]):
+        PROMISES[promise](example, cpu)
+
+
+@pytest.mark.parametrize("promise", [p for p in PROMISES if p != "identity"])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_promise_of_a_composed_function(name: str, promise: str, cpu: Any) -> None:
+    for example, _ in composed_examples(name):
+        PROMISES[promise](example, cpu)
+
+
+def test_check_op_checks_them_all(cpu: Any) -> None:
+    check_op("tanh", cpu)
+    check_op(OPS["where"], cpu)
+
+
+# The value
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_value_on_examples(name: str, cpu: Any) -> None:
+    for example in examples_of(PURE[name]):
+        _compare_with_meaning(example, MEANINGS[name], example.op.props, cpu)
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_value_of_a_composed_function(name: str, cpu: Any) -> None:
+    for example, meaning in composed_examples(name):
+        _compare_with_meaning(example, meaning, {}, cpu)
+
+
+def _compare_with_meaning(example: Example, meaning: Any, props: Any, backend: Any) -> None:
+    for dtype in (*FLOATS, np.dtype("int32"), np.dtype("bool")):
+        values = example.draw(dtype)
+        try:
+            tree = example.tree(_tensors(backend, values))
+        except DTypeError:
+            assert dtype.kind != "f", f"{example} is refused on {dtype}"
+            if isinstance(meaning, np.ufunc):
+                with pytest.raises(TypeError):
+                    _quietly(meaning, *values, **props)
+            continue
+        if tree.backend is None:  # of numbers alone
+            continue
+        wanted = _quietly(meaning, *values, **props)
+        note = f"on {dtype} operands"
+        compare(tree.asnumpyarray(), wanted, example, note, ulps=16, scale=scale_of(example, values))
+
+
+def _edges(dtype: np.dtype, count: int) -> list[np.ndarray]:
+    """Extremes and special values of a dtype, every one with every other."""
+    if dtype.kind == "b":
+        points = np.array([False, True])
+    elif dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        points = np.array([limits.min, limits.min + 1, 0, 1, 2, 3, 7, limits.max - 1, limits.max], dtype)
+        if dtype.kind == "i":
+            points = np.append(points, np.array([-1, -2, -7], dtype))
+    else:
+        info = np.finfo(dtype)
+        sizes = [0.0, info.smallest_subnormal, info.tiny, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 10.5, info.max, np.inf]
+        points = np.array([*sizes, *(-s for s in sizes), np.nan, 1 + info.eps, 1 - info.epsneg], dtype)
+    if count == 3:
+        points = points[:: max(1, len(points) // 8)]
+    grid = np.meshgrid(*[points] * count, indexing="ij")
+    return [np.ascontiguousarray(part) for part in grid]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
+    op = PURE[name].make()
+    values = _edges(dtype, len(PURE[name].operands or "xy"))
+    if name == "pow" and dtype.kind == "i":
+        values[1] = np.where(values[1] < 0, dtype.type(0), values[1])  # NumPy refuses 2 ** -1 in integers
+    try:
+        wanted = _quietly(MEANINGS[name], *values)
+    except TypeError:
+        with pytest.raises(DTypeError, match=name):
+            op(*_tensors(cpu, values))
+        return
+    got = op(*_tensors(cpu, values)).asnumpyarray()
+    compare(got, wanted, name, f"on special values of {dtype}")
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") == 2])
+def test_promotion_is_numpys(name: str, cpu: Any) -> None:
+    op, meaning = PURE[name].make(), MEANINGS[name]
+    for left, right in product(DTYPES, DTYPES):
+        x, y = np.ones(2, left), np.ones((), right)
+        for values in ((x, y), (x, 1), (x, 1.0), (1, x), (1.0, x), (x, True)):
+            try:
+                wanted = _quietly(meaning, *values)
+            except TypeError:
+                with pytest.raises(DTypeError):
+                    op(*_tensors(cpu, values))
+                continue
+            tree = op(*_tensors(cpu, values))
+            note = f"{name} of {left} and {right if values[1] is y else values}"
+            assert tree.dtype == wanted.dtype, f"{note} is {tree.dtype}, and NumPy's {wanted.dtype}"
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_operands_without_strides(name: str, cpu: Any) -> None:
+    op = PURE[name]
+    shapes = [(2, 1), (1, 3), (1, 1)][: len(op.operands or "xy")]
+    values = [np.broadcast_to(x, (2, 3)) for x in Example(op.make(), tuple(shapes), op.sample, name).draw()]
+    got = op.make()(*[cpu.adopt(x) for x in values]).asnumpyarray()
+    compare(got, _quietly(MEANINGS[name], *values), name, "on broadcast memory")
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_into_an_operand(name: str, cpu: Any) -> None:
+    """x[:] = op(x) and x.T[:] = op(x): the right side is read before the left is written."""
+    op = PURE[name]
+    count = len(op.operands or "xy")
+    values = Example(op.make(), ((3, 3),) * count, op.sample, name).draw()
+    wanted = _quietly(MEANINGS[name], *values)
+    if wanted.dtype != np.float64:
+        return
+    for place, turned in product(range(count), (False, True)):
+        tensors = _tensors(cpu, values)
+        target = tensors[place].T if turned else tensors[place]
+        target[...] = op.make()(*tensors)
+        compare(target.get(), wanted, name, f"written into operand {place}{', transposed' * turned}")
+
+
+SIZES = (1e-30, 1e-20, 1e-7, 1e-3, 0.3, 1.0, 1.7, 10.0, 80.0, 1e5, 1e20, 1e30)
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if not issubclass(PURE[n], NonDifferentiableOperator)])
+def test_gradients_of_every_size(name: str, cpu: Any) -> None:
+    """In float32 the gradient is what it is in float64, rounded: nothing on the way to it is too large or small."""
+    points = np.array([*SIZES, *(-s for s in SIZES)], np.float32)
+    count = len(PURE[name].operands or "xy")
+    grid = [np.ascontiguousarray(g) for g in np.meshgrid(*[points if count < 3 else points[::3]] * count)]
+    found = []
+    for dtype in (np.float32, np.float64):
+        tensors = _tensors(cpu, [g.astype(dtype) for g in grid])
+        found.append([g.asnumpyarray() for g in grad(f.sum(PURE[name].make()(*tensors)), tensors)])
+    # Where a curve has flattened out, its slope is a small difference of numbers near 1.
+    flat = 1e-7 if name in ("sig", "sig2", "tanh", "tanh2") else 1e-37
+    for narrow, wide in zip(*found, strict=True):
+        with np.errstate(all="ignore"):
+            known = np.isfinite(wide) & (np.abs(wide) < 1e38)
+            error = np.abs(narrow - wide)[known]
+        allowed = 1e-4 * np.abs(wide[known]) + flat
+        worst = [tuple(float(g[known][i]) for g in grid) for i in np.flatnonzero(~(error <= allowed))[:3]]
+        assert not worst, f"{name}: at {worst} the float32 gradient is not the float64 one"
+
+
+# Other ways to the same op
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_is_a_backends_method(name: str, cpu: Any) -> None:
+    method = getattr(cpu, name)
+    assert method.__doc__, f"{name} has no documentation"
+    assert name in dir(cpu)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_backends_method_and_build_make_the_op(name: str, cpu: Any) -> None:
+    op = PURE[name]
+    values = Example(op.make(), ((2, 3),) * len(op.operands or "xy"), op.sample, name).draw()
+    tensors = _tensors(cpu, values)
+    tree = getattr(cpu, name)(*tensors)
+    assert tree.op == op.make()
+    if len(tensors) < 3:
+        assert OpTreeNode.build(name, *tensors).op == op.make()
+    out = cpu.zeros(tree.shape, tree.dtype)
+    assert getattr(cpu, name)(*tensors, out=out) is out
+    compare(out.get(), _quietly(MEANINGS[name], *values), name, "with out=")
+    for alias in op.aliases:
+        assert getattr(cpu, alias)(*tensors).op == op.make(), alias
+    for method, reflected in zip(op.operator, (False, True), strict=False):
+        operands = tensors[::-1] if reflected else tensors
+        assert getattr(operands[0], method)(*operands[1:]).op == op.make(), method
+
+
+UFUNCS = {
+    function: OPS[ours.__name__]
+    for function, ours in NUMPY_FUNCTIONS.items()
+    if isinstance(function, np.ufunc) and ours.__name__ in ELEMENTWISE
+}
+REDUCTIONS = {
+    function: ours.__name__
+    for function, ours in NUMPY_FUNCTIONS.items()
+    if ours.__name__ in OPS and issubclass(OPS[ours.__name__], ReductionOperator)
+}
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if isinstance(MEANINGS[n], np.ufunc)])
+def test_numpys_ufunc_builds_the_op(name: str, cpu: Any) -> None:
+    op, ufunc = PURE[name], MEANINGS[name]
+    values = Example(op.make(), ((2, 3),) * ufunc.nin, op.sample, name).draw()
+    tensors = _tensors(cpu, values)
+    tree = ufunc(*tensors)
+    assert isinstance(tree, OpTreeNode)
+    assert tree.op == op.make(), f"np.{ufunc.__name__} builds {tree.op}, not {name}"
+    if ufunc.nin == 2:
+        assert ufunc(values[0], tensors[1]).op == op.make()
+        assert ufunc(tensors[0], 2.0).op == op.make()
+    out = cpu.zeros(tree.shape, tree.dtype)
+    assert ufunc(*tensors, out=out) is out
+    compare(out.get(), _quietly(ufunc, *values), name, "by NumPy's ufunc with out=")
+
+
+@pytest.mark.parametrize("function", REDUCTIONS, ids=lambda function: function.__name__)
+def test_numpys_reduction_drops_the_axis_as_numpy_does(function: Any, cpu: Any) -> None:
+    values = np.linspace(0.5, 3.0, 24).reshape(2, 3, 4)
+    x = cpu.array(values, name="x")
+    several = REDUCTIONS[function] not in ("argmax", "argmin")
+    for axis in (None, 0, -1, 1, *([(0, 2), (0, -1)] if several else [])):
+        for keywords in ({}, {"keepdims": True}, {"keepdims": False}):
+            tree = function(x, axis=axis, **keywords)
+            assert isinstance(tree, OpTreeNode)
+            compare(
+                tree.asnumpyarray(), function(values, axis=axis, **keywords), function.__name__, f"{axis} {keywords}"
+            )
+    assert getattr(cpu, REDUCTIONS[function])(x, axis=0).shape == (1, 3, 4), "a backend's reduction keeps its axis"
+    if function is not np.linalg.norm:  # whose second argument is the norm's order
+        assert function(x, 1).shape == (2, 4)
+
+
+def test_other_numpy_functions_build_trees(cpu: Any) -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    x = cpu.array(values, name="x")
+    calls: list[Any] = [
+        lambda x: np.transpose(x),
+        lambda x: np.transpose(x, (1, 0)),
+        lambda x: np.reshape(x, (3, 2)),
+        lambda x: np.reshape(x, -1),
+        lambda x: np.broadcast_to(x, (4, 2, 3)),
+        lambda x: np.expand_dims(x, 1),
+        lambda x: np.squeeze(np.expand_dims(x, 0)),
+        lambda x: np.concatenate([x, x], axis=1),
+        lambda x: np.concatenate([x, x]),
+        lambda x: np.stack([x, x], axis=-1),
+        lambda x: np.flip(x, 0),
+        lambda x: np.flip(x),
+        lambda x: np.pad(x, 1),
+        lambda x: np.repeat(x, 2, axis=0),
+        lambda x: np.repeat(x, 2),
+        lambda x: np.take(x, np.array([2, 0]), axis=1),
+        lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1),
+        lambda x: np.where(x > 2, x, 0.0),
+        lambda x: np.clip(x, 1.0, 3.0),
+        lambda x: np.dot(x, np.transpose(x)),
+        lambda x: np.matmul(x, np.transpose(x)),
+        lambda x: np.outer(x, x),
+        lambda x: np.mean(x, axis=0),
+        lambda x: np.var(x, axis=1),
+        lambda x: np.std(x),
+        lambda x: np.add.reduce(x),
+        lambda x: np.maximum.reduce(x, axis=1),
+    ]
+    for call in calls:
+        tree = call(x)
+        assert isinstance(tree, OpTreeNode), inspect.getsource(call)
+        compare(tree.asnumpyarray(), call(values), inspect.getsource(call).strip(), "by NumPy's function")
+
+
+# neon's mode
+
+
+@pytest.mark.parametrize("name", [n for n in PURE if n not in ("count", "tensordot")])  # neon has neither
+def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
+    for example in examples_of(PURE[name]):
+        if any(isinstance(x, tuple) and len(x) < 2 for x in example.operands):
+            continue  # which are columns there, and do not fit as they do here
+        try:
+            tree = example.tree(_tensors(neon, example.draw()))
+        except ShapeError:
+            assert any(isinstance(x, list) for x in example.operands)  # a list of indices is a column too
+            continue
+        if tree.backend is None:
+            continue
+        assert tree.ndim >= 2, f"{example} is {tree.ndim}-D"
+        assert tree.asnumpyarray().shape == tree.shape
+        for gradient in _neon_gradients(tree, neon):
+            assert gradient.ndim >= 2
+
+
+def _neon_gradients(tree: Any, backend: Any) -> list[Any]:
+    floating = [x for x in tree.inputs if hasattr(x, "dtype") and x.dtype.kind == "f" and x.backend is backend]
+    if tree.dtype.kind != "f" or isinstance(tree.op, NonDifferentiableOperator) or not tree.size:
+        return []
+    return Autodiff(tree, backend).get_grad_asnumpyarray(floating)
+
+
+# What bad operands get
+
+
+def _operands_for(name: str, backend: Any) -> tuple[Any, list[Any]]:
+    example = next(
+        e for e in examples_of(PURE[name]) if all(not isinstance(x, tuple) or x == () or len(x) for x in e.operands)
+    )
+    return example.op, _tensors(backend, example.draw(np.float32))
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_foreign_operand_is_named(name: str, cpu: Any) -> None:
+    op, operands = _operands_for(name, cpu)
+    for place in range(len(operands)):
+        for foreign in ("text", object(), 1j, None):
+            given = [foreign if i == place else x for i, x in enumerate(operands)]
+            with pytest.raises(OperandError, match=f"{name}.*{type(foreign).__name__}"):
+                op(*given)
+        given = [[1.0, 2.0] if i == place else x for i, x in enumerate(operands)]
+        with pytest.raises((OperandError, DTypeError), match=f"{name}|gather"):  # a list may be an index, but no floats
+            op(*given)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_wrong_count_of_operands_is_named(name: str, cpu: Any) -> None:
+    op, operands = _operands_for(name, cpu)
+    for given in ([], operands[:1] * 9) if type(op).operands is not None else ([],):
+        with pytest.raises(OperandError, match=f"{name}.*operand.*not"):
+            op(*given)
+
+
+@pytest.mark.parametrize("name", [n for n, op in PURE.items() if op.operands is None or len(op.operands) > 1])
+def test_an_operand_of_another_backend_is_named(name: str, cpu: Any, other: Any) -> None:
+    op, operands = _operands_for(name, cpu)
+    places = [i for i, x in enumerate(operands) if hasattr(x, "backend")]
+    if len(places) < 2:
+        pytest.skip("its examples have one tensor")
+    operands[places[-1]] = other.array(operands[places[-1]].get(), operands[places[-1]].dtype, "stranger")
+    with pytest.raises(BackendError, match=f"{name}.*first.*stranger"):
+        op(*operands)
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") > 1])
+def test_shapes_that_do_not_broadcast_are_named(name: str, cpu: Any) -> None:
+    operands = [cpu.ones((2, 3), name="wide"), cpu.ones((4,), name="long"), cpu.ones(())]
+    with pytest.raises(ShapeError, match=rf"{name}: wide \(2, 3\).*long \(4,\)"):
+        PURE[name].make()(*operands[: len(PURE[name].operands or "xy")])
+
+
+@pytest.mark.parametrize("name", [n for n, op in PURE.items() if issubclass(op, ReductionOperator)])
+def test_axes_that_are_not_there_are_named(name: str, cpu: Any) -> None:
+    x = cpu.ones((2, 3), name="x")
+    for axis in (2, -3):
+        with pytest.raises(OptreeError, match=rf"{name}.*axis {axis}.*2 dim"):
+            f.__dict__[name](x, axis=axis)
+    with pytest.raises(OptreeError, match=f"{name}.*axis"):
+        f.__dict__[name](x, axis=1.5)
+    if name not in ("argmax", "argmin"):
+        with pytest.raises(OptreeError, match=f"{name}.*twice"):
+            f.__dict__[name](x, axis=(0, 0))
+
+
+@pytest.mark.parametrize("name", [n for n, op in PURE.items() if issubclass(op, ReductionOperator)])
+def test_reducing_nothing(name: str, cpu: Any) -> None:
+    empty = cpu.zeros((0, 3), name="empty")
+    meaning = MEANINGS[name]
+    try:
+        wanted = _quietly(meaning, empty.get(), axis=0, keepdims=True)
+    except ValueError:
+        with pytest.raises(ShapeError, match=rf"{name}.*empty \(0, 3\).*identity"):
+            f.__dict__[name](empty, axis=0)
+    else:
+        compare(f.__dict__[name](empty, axis=0).asnumpyarray(), wanted, name, "of nothing")
+    assert f.__dict__[name](empty, axis=1).shape == (0, 1)

@@ -1,0 +1,188 @@
+"""Tensors from a user's view: what they tell, their values and their views."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from optree import OpTreeNode, Tensor
+from optree.errors import ShapeError
+
+
+def of(be, value, name=None, dtype="float64"):
+    return be.array(np.asarray(value), dtype=dtype, name=name)
+
+
+def grid(*shape, dtype="float64"):
+    return np.arange(1, 1 + int(np.prod(shape)), dtype=dtype).reshape(shape)
+
+
+# What a tensor tells
+
+
+def test_attributes(be):
+    x = be.zeros((2, 3, 4), dtype="float16", name="x")
+    assert (x.name, x.shape, x.dtype, x.ndim, x.size, x.nbytes) == ("x", (2, 3, 4), np.float16, 3, 24, 48)
+    assert x.backend is be and x.is_contiguous and len(x) == 2
+    assert not x.T.is_contiguous and not x[:, ::2].is_contiguous and x[1].is_contiguous
+    assert be.zeros((2,)).name is None
+
+
+def test_repr_and_str(be):
+    x = be.zeros((2, 3), name="x")
+    assert repr(x).startswith("Tensor('x', shape=(2, 3), dtype=float32, backend=cpu")
+    assert str(x) == "x"
+    y = be.zeros(())
+    assert str(y) == f"tensor-{id(y):#x}" and repr(y).startswith("Tensor(shape=(), dtype=float32")
+
+
+def test_a_name_may_be_given_later(be):
+    x = be.zeros((2,))
+    x.name = "w"
+    assert str(x + 1).endswith("w, 1)")
+
+
+def test_length_and_iteration(be):
+    a = grid(3, 2)
+    x = of(be, a)
+    assert len(x) == 3
+    assert [row.get().tolist() for row in x] == a.tolist()
+    for row in x:
+        row[:] = 0
+    assert not x.get().any()
+    for use in (len, iter):
+        with pytest.raises(TypeError, match="no dimensions"):
+            use(be.zeros(()))
+
+
+# Values in and out
+
+
+def test_get_and_asnumpyarray_copy_and_raw_does_not(be):
+    x = of(be, [1.0, 2.0])
+    for array in (x.get(), x.asnumpyarray(), np.array(x)):
+        array[:] = 9
+    np.testing.assert_array_equal(x.get(), [1.0, 2.0])
+    x.raw()[0] = 5
+    np.testing.assert_array_equal(x.get(), [5.0, 2.0])
+    assert x.T.get().flags.c_contiguous and of(be, grid(2, 3)).T.get().flags.c_contiguous
+
+
+def test_set_takes_an_array_of_the_same_shape(be):
+    x = be.zeros((2, 2), name="x")
+    assert x.set(grid(2, 2)) is x
+    np.testing.assert_array_equal(x.get(), grid(2, 2))
+    x.set([[1, 2], [3, 5]])
+    assert x.get()[1, 1] == 5
+    with pytest.raises(ShapeError, match=r"\(2,\).*\(2, 2\) of x"):
+        x.set([1, 2])
+
+
+def test_fill_copy_copy_from_and_item(be):
+    x = be.empty((2, 2)).fill(3)
+    assert x.get().tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    y = x.copy(name="y")
+    x.fill(0)
+    assert y.get()[0, 0] == 3.0 and y.name == "y"
+    assert x.copy_from(y) is x and x.get()[0, 0] == 3.0
+    x.copy_from(y * 2)
+    assert x.get()[0, 0] == 6.0
+    x.copy_from(np.ones((2, 2)))
+    assert x.get()[0, 0] == 1.0
+    other = gen_backend("cpu").full((2, 2), 8)
+    assert x.copy_from(other).get()[0, 0] == 8.0
+    assert be.full((1, 1), 2.5).item() == 2.5 and type(be.full((), 2.5).item()) is float
+    for wrong in (be.ones((2,)), be.ones((2,)) + 1, np.ones(2)):
+        with pytest.raises(ShapeError, match=r"\(2,\)"):
+            x.copy_from(wrong)
+    with pytest.raises(ShapeError, match="4 elements"):
+        x.item()
+
+
+def test_numbers_of_one_element(be):
+    assert float(be.full((1,), 2.5)) == 2.5 and int(be.full((), 2)) == 2
+    assert [10, 20, 30][be.array(1, dtype="int32")] == 20
+    with pytest.raises(TypeError, match="no index"):
+        [10][be.zeros(())]
+
+
+def test_astype_and_take_are_trees(be):
+    x = of(be, [1.7, -2.7])
+    assert type(x.astype("int32")) is OpTreeNode
+    np.testing.assert_array_equal(x.astype("int32").asnumpyarray(), np.array([1, -2], dtype="int32"), strict=True)
+    a = grid(3, 4)
+    t, out = of(be, a), be.empty((3, 2))
+    np.testing.assert_array_equal(t.take([2, 0], axis=1).asnumpyarray(), a.take([2, 0], axis=1))
+    np.testing.assert_array_equal(t.take(np.array([11, 0])).asnumpyarray(), a.take([11, 0]))
+    assert t.take([2, 0], 1, out) is out
+    np.testing.assert_array_equal(out.get(), a.take([2, 0], axis=1))
+
+
+# Views
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        0,
+        -1,
+        np.int64(1),
+        slice(1, 3),
+        slice(None, None, -1),
+        slice(3, 0, -2),
+        slice(5, 9),
+        ...,
+        None,
+        (1, 2),
+        (slice(None), 3),
+        (..., 0),
+        (slice(None), None, slice(None, None, 2)),
+        (np.uint8(2), ..., -1),
+        (),
+    ],
+    ids=repr,
+)
+def test_integers_and_slices_are_views(be, index):
+    a = grid(4, 5)
+    x = of(be, a, "x")
+    view = x[index]
+    assert type(view) is Tensor
+    np.testing.assert_array_equal(view.get(), a[index], strict=True)
+    x[:] = x * 10
+    np.testing.assert_array_equal(view.get(), a[index] * 10, strict=True)
+    view[...] = -1
+    a[index] = -0.1
+    np.testing.assert_array_equal(x.get(), a * 10)
+
+
+def test_transposes_and_reshapes_are_views(be):
+    a = grid(2, 3, 4)
+    x = of(be, a)
+    for view, expected in [
+        (x.T, a.T),
+        (x.transpose(), a.T),
+        (x.transpose(None), a.T),
+        (x.transpose(1, 0, 2), a.transpose(1, 0, 2)),
+        (x.transpose((2, 0, 1)), a.transpose(2, 0, 1)),
+        (x.transpose([0, -1, 1]), a.transpose(0, -1, 1)),
+        (x.reshape(6, 4), a.reshape(6, 4)),
+        (x.reshape((4, -1)), a.reshape(4, -1)),
+        (x.reshape(-1), a.reshape(-1)),
+        (x.reshape(np.int64(24)), a.reshape(24)),
+        (x[1].T, a[1].T),
+        (x[:, 1:].reshape(2, 2, 2, 2)[0], a[:, 1:].reshape(2, 2, 2, 2)[0]),
+    ]:
+        np.testing.assert_array_equal(view.get(), expected, strict=True)
+        assert np.shares_memory(view.raw(), x.raw())
+    one = be.ones((1,)).reshape(())
+    assert one.shape == () and be.ones(()).reshape(1, 1).shape == (1, 1)
+
+
+def test_a_reshape_that_must_copy_is_refused_with_the_way_out(be):
+    x = of(be, grid(2, 3), "x")
+    with pytest.raises(ShapeError, match=r"be\.reshape"):
+        x.T.reshape(6)
+    np.testing.assert_array_equal(be.reshape(x.T, (6,)).asnumpyarray(), grid(2, 3).T.reshape(6))
+    with pytest.raises(ShapeError, match=r"x.*\(4, 2\)"):
+        x.reshape(4, 2)

@@ -1,0 +1,248 @@
+"""Faults of the kinds that real projects have shipped: each promise convicts the op that breaks it.
+
+A test suite that passes says little until it has been seen to fail.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from optree import OpTreeNode
+from optree.errors import DefinitionError, OptreeError
+from optree.examples import examples_of, inputs_for
+from optree.promises import PROMISES, compare
+from optree.registry import OPS, f
+from optree.testing import check_op, random_tree
+from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.variable import Input, as_variable
+
+
+class _Unary(UnaryOperator, ElementwiseOperator, FloatOperator):
+    """tanh, right in all; without a name it is not registered."""
+
+    numpy = np.tanh
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [output_gradients[0] * (1.0 - f.square(f.tanh(inputs[0])))]
+
+
+class _Binary(BinaryOperator, ElementwiseOperator):
+    """x * y, right in all."""
+
+    numpy = np.multiply
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta * y, delta * x]
+
+
+class _WrongDerivative(_Unary):
+    """tanh with the derivative 1 - tanh."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [output_gradients[0] * (1.0 - f.tanh(inputs[0]))]
+
+
+class _WrongByElement(_Binary):
+    """Right in the sum over the gradient's elements, wrong in each."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [f.broadcast_like(f.mean(delta * y, keepdims=False), delta), delta * x]
+
+
+class _MissingDelta(_Binary):
+    """x * y that sends nothing to y."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [output_gradients[0] * inputs[1], None]
+
+
+class _RightOnceOnly(_Unary):
+    """A gradient that is right in value and is no expression of x: its own derivative is lost."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [delta * (1.0 - f.square(_Frozen()(x)))]
+
+
+class _Frozen(NonDifferentiableOperator, _Unary):
+    """tanh that claims to have no derivative."""
+
+
+class _Wide(_Unary):
+    """A constant that makes a float64 of a float32."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [output_gradients[0] * (np.float64(1) - f.square(f.tanh(inputs[0])))]
+
+
+class _TimesZero(BinaryOperator, ElementwiseOperator):
+    """x + y that takes a shape by multiplying with zero."""
+
+    numpy = np.add
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, _), (delta,) = inputs, output_gradients
+        spread = f.sum(x * 0.0, keepdims=False)
+        return [delta + spread, delta]
+
+
+class _WrongShape(_Unary):
+    """A value without its first axis."""
+
+    def value(self, *arrays: Any) -> Any:
+        return np.tanh(arrays[0]).ravel()
+
+
+class _WrongDtype(_Unary):
+    """A value in float64 always."""
+
+    def value(self, *arrays: Any) -> Any:
+        return np.tanh(np.asarray(arrays[0], np.float64))
+
+
+class _Layout(_Unary):
+    """Right for memory in order only."""
+
+    def value(self, *arrays: Any) -> Any:
+        array = np.asarray(arrays[0])
+        return np.tanh(array if array.flags.c_contiguous else array + 1)
+
+
+class _StrongNumbers(_Binary):
+    """A number that is no longer weak."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (np.result_type(*dtypes),) * 3
+
+
+class _Unprintable(_Unary):
+    """Text that does not show its parameter."""
+
+    __props__ = ("factor",)
+    factor: float = 1.0
+    examples = ((((2, 3),), {"factor": 2.0}),)
+
+    def value(self, *arrays: Any) -> Any:
+        return np.tanh(arrays[0])
+
+    def __str__(self) -> str:
+        return "one"
+
+
+FAULTS = [
+    (_WrongDerivative, "gradient", "the gradient by x0"),
+    (_WrongByElement, "gradient", "the gradient by x0"),
+    (_MissingDelta, "gradient", "the gradient by x1"),
+    (_MissingDelta, "shared_operand", "shared operand"),
+    (_Frozen, "gradient", "the gradient by x0"),
+    (_RightOnceOnly, "second_gradient", "the second gradient by x0"),
+    (_Wide, "adjoints", "float64"),
+    (_TimesZero, "leaks", "reaches the gradient of other elements"),
+    (_WrongShape, "type", "perform gave"),
+    (_WrongDtype, "type", "perform gave"),
+    (_Layout, "backend", "transposed|reversed"),
+    (_StrongNumbers, "weak_numbers", "with 1 among float32"),
+    (_Unprintable, "identity", "prints in another way"),
+]
+
+
+@pytest.mark.parametrize(("op", "promise", "says"), FAULTS, ids=lambda x: getattr(x, "__name__", None))
+def test_a_broken_promise_is_found(op: Any, promise: str, says: str) -> None:
+    backend = gen_backend("cpu", datatype=np.float64)
+    with pytest.raises((AssertionError, OptreeError), match=says):
+        for example in examples_of(op):
+            PROMISES[promise](example, backend)
+    with pytest.raises((AssertionError, OptreeError)):
+        check_op(op, backend)
+
+
+@pytest.mark.parametrize("op", [_Unary, _Binary])
+def test_kept_promises_pass(op: Any) -> None:
+    check_op(op, gen_backend("cpu"))
+
+
+def test_an_op_that_cannot_be_checked_is_refused() -> None:
+    class Unexemplified(UnaryOperator):
+        numpy = np.sort
+
+    with pytest.raises(DefinitionError, match="Unexemplified: give it examples"):
+        check_op(Unexemplified, gen_backend("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted"),
+    [
+        (np.float64(0.0), np.float64(-0.0)),
+        (np.float64(np.nan), np.float64(1.0)),
+        (np.float64(1.0), np.float64(np.nan)),
+        (np.float64(np.inf), np.float64(-np.inf)),
+        (np.float64(1e308), np.float64(np.inf)),
+        (np.float64(1.0), np.float64(1.0 + 1e-14)),
+        (np.float32(1.0), np.float64(1.0)),
+        (np.int64(1), np.int32(1)),
+        (np.ones(2), np.ones((2, 1))),
+    ],
+)
+def test_compare_tells_apart(got: Any, wanted: Any) -> None:
+    compare(wanted, wanted, "it", "itself")
+    with pytest.raises(AssertionError, match="it: here"):
+        compare(got, wanted, "it", "here")
+
+
+def test_random_tree_shares_and_is_bounded() -> None:
+    be = gen_backend("cpu")
+    leaves = [be.ones((2, 3), name="x"), be.ones((3,), name="y")]
+    shared = 0
+    for seed in range(20):
+        tree = random_tree(random.Random(seed).choice, leaves, size=12)
+        assert tree.size <= 256
+        shared += isinstance(tree, OpTreeNode) and "see line" in tree.pp()
+    assert shared > 5
+    assert random_tree(random.Random(0).choice, leaves, size=5, ops=["add"]).asnumpyarray().shape in ((2, 3), (3,))
+
+
+DIFFERENTIABLE = [op for op in OPS.values() if not issubclass(op, NonDifferentiableOperator) and not op.destroy_map]
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
+def test_a_slightly_wrong_gradient_of_any_op_is_found(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gradient that an op sends is off by a hundredth in its turn."""
+    right = op.grad
+    sent = {i for example in examples_of(op) for i in _sent(example)}
+    assert sent, f"{op.name} sends no gradient in any example"
+    for place in sent:
+
+        def wrong(self: Any, inputs: Any, deltas: Any, place: int = place) -> list[Any]:
+            gradients = list(right(self, inputs, deltas))
+            if place < len(gradients) and gradients[place] is not None:
+                gradients[place] = gradients[place] * 1.01
+            return gradients
+
+        monkeypatch.setattr(op, "grad", wrong)
+        with pytest.raises(AssertionError, match="gradient"):
+            for example in examples_of(op):
+                PROMISES["gradient"](example, None)
+        monkeypatch.setattr(op, "grad", right)
+
+
+def _sent(example: Any) -> list[int]:
+    """The operands that an op sends a gradient to."""
+    inputs = inputs_for(example.draw())
+    tree = example.tree(inputs)
+    if tree.dtype.kind != "f" or tree.op.name != example.op.name:
+        return []
+    variables = [as_variable(x) for x in tree.inputs]
+    gradients = tree.op.grad(variables, [Input(tree.type)])
+    return [i for i, (x, g) in enumerate(zip(variables, gradients, strict=True)) if g is not None and _moves(x)]
+
+
+def _moves(x: Any) -> bool:
+    return isinstance(x, Input) and x.dtype.kind == "f" and x.size > 0
