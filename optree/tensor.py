@@ -12,7 +12,7 @@ from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType, check_fits
-from optree.variable import Constant, Variable, one_or_many
+from optree.variable import Variable, as_operand, one_or_many
 
 
 class Tensor(Variable):
@@ -224,12 +224,13 @@ class Tensor(Variable):
 
     def _from_host(self, value: Any) -> Any:
         """A value to assign that is no variable: an array as a constant, a number as it is."""
+        what = f"assignment to {self.label}"
         if isinstance(value, int | np.integer | list | tuple):  # an array's integers wrap, as in NumPy
-            check_fits(value, self.dtype, f"assignment to {self.label}")
+            check_fits(value, self.dtype, what)
         if not isinstance(value, np.ndarray | list | tuple):
             return value
         array = np.asarray(value)
-        return Constant(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array)
+        return as_operand(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array, what)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
         if isinstance(value, Variable) and value.size != 1:  # how many places there are is known only now
