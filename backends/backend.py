@@ -126,7 +126,8 @@ class Backend(RandomMethods):
         plan = self.compile(tree)
         self.compiles += 1
         if len(self.plans) >= PLANS:
-            del self.plans[next(iter(self.plans))]
+            oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
+            self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
 

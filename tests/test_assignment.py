@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import backends
+import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
 from optree.errors import OptreeError
@@ -282,7 +285,19 @@ def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, 
 # Threads
 
 
-def test_two_threads_may_assign_on_one_backend(be):
+@pytest.fixture
+def switching_often(monkeypatch):
+    """Threads take turns all the time, and the caches that they share overflow."""
+    monkeypatch.setattr(backends.backend, "PLANS", 4)
+    monkeypatch.setattr(optree.op, "INFERENCES", 8)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_threads_may_assign_on_one_backend(be):
     errors = []
 
     def work(seed):
@@ -294,6 +309,8 @@ def test_two_threads_may_assign_on_one_backend(be):
                 z = be.empty(x.shape, dtype="float64")
                 z[:] = be.sin(x * y) + x * float(i)
                 np.testing.assert_allclose(z.get(), np.sin(a * b) + a * i, rtol=1e-14)
+                np.testing.assert_array_equal(be.slice(x + 1, np.s_[:, i % 3 :]).asnumpyarray(), a[:, i % 3 :] + 1)
+                assert z.type is x.type
                 z[0] = y[0] + x[0]
                 np.testing.assert_array_equal(z.get()[0], b[0] + a[0])
         except Exception as error:
