@@ -18,7 +18,11 @@ from optree.promises import compare
 from optree.registry import NUMPY_FUNCTIONS, OPS
 from optree.traits import ReductionOperator
 
-UFUNCS = [function for function, ours in NUMPY_FUNCTIONS.items() if MEANINGS.get(ours.__name__) is function]
+UFUNCS = [
+    function
+    for function, ours in NUMPY_FUNCTIONS.items()
+    if isinstance(function, np.ufunc) and function is not np.matmul and MEANINGS.get(ours.__name__) is function
+]
 REDUCTIONS = {
     function: ours.__name__
     for function, ours in NUMPY_FUNCTIONS.items()
@@ -123,7 +127,7 @@ def test_every_op_that_is_a_ufunc_is_had_by_it(name: str) -> None:
 
 @pytest.mark.parametrize("ufunc", [np.bitwise_and, np.bitwise_or, np.bitwise_xor])
 def test_bits_of_integers_are_not_conditions(ufunc: np.ufunc, cpu: Any) -> None:
-    with pytest.raises(DTypeError, match="int64 is not bool"):
+    with pytest.raises(DTypeError, match="int64.* is not bool"):
         ufunc(cpu.array(np.array([6, 5])), 3)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def _tensors(backend: Any, values: Any) -> list[Any]:
 
 
 def _quietly(function: Any, *args: Any, **props: Any) -> Any:
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
         return function(*args, **props)
 
 
