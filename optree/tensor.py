@@ -205,7 +205,8 @@ class Tensor(Variable):
         """
         if not isinstance(value, Variable):
             value = self._from_host(value)
-        if indices.is_everything(index):
+        part = isinstance(value, Tensor) and value.base is self
+        if indices.is_everything(index) and not part:
             f.assign(self, value).execute()
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
@@ -215,12 +216,8 @@ class Tensor(Variable):
                 f.assign(self, f.scatter(self, template, value, *arrays)).execute()
             else:
                 target = self._slice(template)
-                if not (isinstance(value, Tensor) and target.is_same_view(value)):  # as t[2:5] += 1 ends
+                if not (part and value.view == target.view):  # as t[2:5] += 1 ends
                     f.assign(target, value).execute()
-
-    def is_same_view(self, other: Tensor) -> bool:
-        """Whether both are the same view of the same tensor."""
-        return self.base is not None and self.base is other.base and self.view == other.view
 
     def _from_host(self, value: Any) -> Any:
         """A value to assign that is no variable: an array as a constant, a number as it is."""

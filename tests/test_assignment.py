@@ -191,6 +191,17 @@ def test_matmul_in_place_and_updates_of_a_training_step(be):
     assert not w.get()[0].any()
 
 
+@pytest.mark.parametrize("place", [np.s_[:], np.s_[...], np.s_[1:], np.s_[0], np.s_[:, 1]], ids=str)
+def test_augmented_assignment_of_a_view_runs_once(be, place):
+    x = of(be, grid(3, 4))
+    before = be.stats()["executions"]
+    x[place] -= 1
+    assert be.stats()["executions"] == before + 1
+    a = grid(3, 4)
+    a[place] -= 1
+    np.testing.assert_array_equal(x.get(), a)
+
+
 def test_in_place_keeps_the_dtype_or_refuses_as_numpy_does(be):
     x = be.ones((2,), dtype="float32")
     x += np.ones(2)
