@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from optree.errors import (
+    AxisError,
     DefinitionError,
     DTypeError,
     NumberOverflowError,
@@ -241,9 +242,11 @@ class Op:
         self._check_count(operands)
         backend = check_same_backend(str(self), operands)
         types = [as_variable(x).type for x in operands]
-        bound = self.bind(types, backend)
         try:
+            bound = self.bind(types, backend)
             shape = bound.output_shape(*(t.shape for t in types))
+        except AxisError as error:
+            raise AxisError(f"{error}: {describe(operands[0])}") from None
         except ShapeError as error:
             listed = " and ".join(describe(x) for x in operands)
             raise ShapeError(f"{self.name}: {listed}: {error}") from None
