@@ -14,7 +14,7 @@ from optree.node import OpTreeNode, signature
 from optree.numpy_protocol import write_out
 from optree.registry import FUNCTIONS, f
 from optree.tensor import Tensor
-from optree.types import NUMBERS, as_dtype, check_fits
+from optree.types import DTYPES, NUMBERS, as_dtype, check_fits
 from optree.variable import Variable, check_same_backend
 
 #: A backend keeps so many plans, and then forgets the oldest.
@@ -126,7 +126,8 @@ class Backend(RandomMethods):
         plan = self.compile(tree)
         self.compiles += 1
         if len(self.plans) >= PLANS:
-            del self.plans[next(iter(self.plans))]
+            oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
+            self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
 
@@ -194,8 +195,9 @@ class Backend(RandomMethods):
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
         first, last = (0, start) if stop is None else (start, stop)
-        wanted: Any = self._dtype(dtype)
-        return self.array(np.arange(first, last, step, dtype=wanted), wanted, name)
+        values, wanted = np.arange(first, last, step), self._dtype(dtype)
+        check_fits(values, wanted, "arange")
+        return self.array(values, wanted, name)
 
     def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of `num` numbers from `start` to `stop`, both included."""
@@ -258,7 +260,7 @@ class Backend(RandomMethods):
 
 
 #: What a function's first operand may be without being a tensor.
-_VALUES = frozenset((*NUMBERS, np.ndarray))
+_VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
 def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:

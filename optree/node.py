@@ -480,7 +480,7 @@ def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
 
 
 def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> Any:
-    if op_dict["op"] == "args":
+    if op_dict.get("op") == "args":
         return OpTreeNode(op_dict, left, right)
     op = _op_of(op_dict)
     if op is not getattr(op_dict, "op", None):
@@ -490,4 +490,4 @@ def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> 
 
 def _op_of(op_dict: dict[str, Any]) -> Any:
     """The op of a node's own first element, or the op class that a user's dict names."""
-    return op_dict.op if isinstance(op_dict, OpDict) else find_op(op_dict["op"])
+    return op_dict.op if isinstance(op_dict, OpDict) else find_op(op_dict.get("op"))

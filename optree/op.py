@@ -15,7 +15,15 @@ import numpy as np
 
 from optree.apply import Apply
 from optree.definition import register
-from optree.errors import DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, describe
+from optree.errors import (
+    AxisError,
+    DefinitionError,
+    DTypeError,
+    NumberOverflowError,
+    OperandError,
+    ShapeError,
+    describe,
+)
 from optree.node import OpDict, applied
 from optree.types import Shape, Spec, TensorType, Type, promote, weak_dtype
 from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
@@ -298,9 +306,11 @@ class Op:
         for x, t in zip(operands, types, strict=True):
             if not isinstance(t, TensorType):
                 raise OperandError(f"{self}: it is for tensors, which {describe(x)} is not")
-        bound = self.bind(types, backend)
         try:
+            bound = self.bind(types, backend)
             shape = bound.output_shape(*(t.shape for t in types))
+        except AxisError as error:
+            raise AxisError(f"{error}: {describe(operands[0])}") from None
         except ShapeError as error:
             listed = " and ".join(describe(x) for x in operands)
             raise ShapeError(f"{self.name}: {listed}: {error}") from None

@@ -12,7 +12,7 @@ from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType, check_fits
-from optree.variable import Variable, constant, one_or_many
+from optree.variable import Variable, as_operand, one_or_many
 
 
 class Tensor(Variable):
@@ -205,7 +205,8 @@ class Tensor(Variable):
         """
         if not isinstance(value, Variable):
             value = self._from_host(value)
-        if indices.is_everything(index):
+        part = isinstance(value, Tensor) and value.base is self
+        if indices.is_everything(index) and not part:
             f.assign(self, value).execute()
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
@@ -215,21 +216,18 @@ class Tensor(Variable):
                 f.assign(self, f.scatter(self, template, value, *arrays)).execute()
             else:
                 target = self._slice(template)
-                if not (isinstance(value, Tensor) and target.is_same_view(value)):  # as t[2:5] += 1 ends
+                if not (part and value.view == target.view):  # as t[2:5] += 1 ends
                     f.assign(target, value).execute()
-
-    def is_same_view(self, other: Tensor) -> bool:
-        """Whether both are the same view of the same tensor."""
-        return self.base is not None and self.base is other.base and self.view == other.view
 
     def _from_host(self, value: Any) -> Any:
         """A value to assign that is no variable: an array as a constant, a number as it is."""
+        what = f"assignment to {self.label}"
         if isinstance(value, int | np.integer | list | tuple):  # an array's integers wrap, as in NumPy
-            check_fits(value, self.dtype, f"assignment to {self.label}")
+            check_fits(value, self.dtype, what)
         if not isinstance(value, np.ndarray | list | tuple):
             return value
         array = np.asarray(value)
-        return constant(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array)
+        return as_operand(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array, what)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
         if isinstance(value, Variable) and value.size != 1:  # how many places there are is known only now

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optree import numpy_protocol
-from optree.errors import BackendError, GradientError, OperandError, Origin, ShapeError, describe
+from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, describe
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
@@ -336,7 +336,7 @@ def as_operand(value: Any, what: str) -> Any:
 
     Raises
     ------
-    OperandError
+    OperandError, DTypeError
         If the value is of a foreign type; `what` names the op.
     """
     if isinstance(value, Constant) and value.is_weak:
@@ -346,7 +346,10 @@ def as_operand(value: Any, what: str) -> Any:
     if type(value) in NUMBERS:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return constant(value)
+        try:
+            return constant(value)
+        except DTypeError as error:
+            raise DTypeError(f"{what}: {error}") from None
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "

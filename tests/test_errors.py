@@ -148,6 +148,7 @@ def test_an_unknown_op_lists_those_there_are(be, x):
     message = message_of(UnknownOpError, lambda: OpTreeNode.build("hadd", x, x))
     assert "'hadd'" in message and "add" in message and "tanh" in message
     assert "'hadd'" in message_of(UnknownOpError, lambda: OpTreeNode({"op": "hadd", "shape": (2, 3)}, x, x))
+    assert "None" in message_of(UnknownOpError, lambda: OpTreeNode({}, x, x))
     with pytest.raises(AttributeError, match=r"'hadd'.*tanh"):
         be.hadd(x, x)
 
@@ -218,6 +219,12 @@ def test_values_that_no_tensor_can_hold(be, values):
     assert "array: " in message_of(DTypeError, lambda: be.array(values))
 
 
+def test_an_array_of_another_dtype_names_the_op_or_the_target(x):
+    array = np.ones(3, complex)
+    assert "add: " in message_of(DTypeError, lambda: x + array)
+    assert "assignment to x: " in message_of(DTypeError, lambda: x.__setitem__(slice(None), array))
+
+
 def test_something_that_is_no_dtype(be):
     assert "'floot'" in message_of(DTypeError, lambda: be.zeros((2,), dtype="floot"))
 
@@ -252,6 +259,7 @@ def test_an_op_that_a_dtype_does_not_have(be):
         lambda be, n: be.array(2**80, dtype="int8"),
         lambda be, n: be.full((2,), 300, dtype="int8"),
         lambda be, n: OpTreeNode.build("add", n, 300),
+        lambda be, n: be.arange(129, dtype="int8"),
     ],
 )
 def test_integer_overflow_of_a_number_into_a_dtype(be, make):

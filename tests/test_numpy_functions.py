@@ -1,0 +1,158 @@
+"""NumPy's own functions on tensors: each that the registry knows builds a tree that means what NumPy's does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.expected import MEANINGS
+
+from backends import gen_backend
+from optree import OpTreeNode
+from optree.errors import DTypeError
+from optree.examples import Example
+from optree.promises import compare
+from optree.registry import NUMPY_FUNCTIONS, OPS
+from optree.traits import ReductionOperator
+
+UFUNCS = [
+    function
+    for function, ours in NUMPY_FUNCTIONS.items()
+    if isinstance(function, np.ufunc) and function is not np.matmul and MEANINGS.get(ours.__name__) is function
+]
+REDUCTIONS = {
+    function: ours.__name__
+    for function, ours in NUMPY_FUNCTIONS.items()
+    if issubclass(OPS.get(ours.__name__, object), ReductionOperator)
+}
+
+#: Calls of the other functions, on arrays or on tensors.
+CALLS: dict[Any, list[Callable[..., Any]]] = {
+    np.clip: [
+        lambda x: np.clip(x, 1.0, 3.0),
+        lambda x: np.clip(x, None, 3.0),
+        lambda x: np.clip(x, a_min=1.0, a_max=None),
+        lambda x: np.clip(x, min=1.0, max=2.0),
+    ],
+    np.where: [lambda x: np.where(x > 2, x, 0.0), lambda x: np.where(x > 2, 1.0, x)],
+    np.zeros_like: [lambda x: np.zeros_like(x), lambda x: np.zeros_like(x, dtype=np.float32)],
+    np.ones_like: [lambda x: np.ones_like(x)],
+    np.dot: [lambda x: np.dot(x, np.transpose(x))],
+    np.matmul: [lambda x: np.matmul(x, np.transpose(x)), lambda x: x @ np.ones(3)],
+    np.tensordot: [lambda x: np.tensordot(x, x), lambda x: np.tensordot(x, x, axes=((0,), (0,)))],
+    np.outer: [lambda x: np.outer(x, x)],
+    np.fabs: [lambda x: np.fabs(x - 2.0)],
+    np.bitwise_and: [lambda x: np.bitwise_and(x > 1.0, x < 4.0), lambda x: (x > 1.0) & (x < 4.0)],
+    np.bitwise_or: [lambda x: np.bitwise_or(x < 1.0, x > 4.0), lambda x: (x < 1.0) | (x > 4.0)],
+    np.bitwise_xor: [lambda x: np.bitwise_xor(x < 3.0, x > 1.0), lambda x: (x < 3.0) ^ (x > 1.0)],
+    np.invert: [lambda x: np.invert(x > 1.0), lambda x: ~(x > 1.0)],
+    np.fix: [lambda x: np.fix(x - 2.5)],
+    np.transpose: [
+        lambda x: np.transpose(x),
+        lambda x: np.transpose(x, (1, 0)),
+        lambda x: np.transpose(x, axes=[0, 1]),
+    ],
+    np.reshape: [lambda x: np.reshape(x, (3, 2)), lambda x: np.reshape(x, -1), lambda x: np.reshape(x, shape=(1, 6))],
+    np.broadcast_to: [lambda x: np.broadcast_to(x, (4, 2, 3))],
+    np.expand_dims: [lambda x: np.expand_dims(x, 1), lambda x: np.expand_dims(x, axis=(0, -1))],
+    np.squeeze: [lambda x: np.squeeze(np.expand_dims(x, 0)), lambda x: np.squeeze(np.expand_dims(x, 1), axis=1)],
+    np.flip: [lambda x: np.flip(x, 0), lambda x: np.flip(x), lambda x: np.flip(x, axis=(0, 1))],
+    np.matrix_transpose: [lambda x: np.matrix_transpose(x)],
+    np.swapaxes: [lambda x: np.swapaxes(x, 0, 1)],
+    np.moveaxis: [lambda x: np.moveaxis(x, 0, -1)],
+    np.ravel: [lambda x: np.ravel(x)],
+    np.take: [
+        lambda x: np.take(x, np.array([2, 0]), axis=1),
+        lambda x: np.take(x, np.array([5, 0])),
+        lambda x: np.take(x, 1, axis=-1),
+    ],
+    np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
+    np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x))],
+    np.vstack: [lambda x: np.vstack([x, x])],
+    np.hstack: [lambda x: np.hstack([x, x])],
+    np.concatenate: [
+        lambda x: np.concatenate([x, x], axis=1),
+        lambda x: np.concatenate([x, x]),
+        lambda x: np.concatenate([x, np.ones((1, 3))]),
+        lambda x: np.concatenate([x, x], axis=None),
+    ],
+    np.pad: [lambda x: np.pad(x, 1), lambda x: np.pad(x, ((0, 1), (2, 0)), constant_values=2.0)],
+    np.repeat: [lambda x: np.repeat(x, 2, axis=0), lambda x: np.repeat(x, 2)],
+    np.var: [lambda x: np.var(x, axis=1), lambda x: np.var(x), lambda x: np.var(x, axis=0, ddof=1, keepdims=True)],
+    np.std: [lambda x: np.std(x), lambda x: np.std(x, axis=0)],
+    np.linalg.norm: [lambda x: np.linalg.norm(x), lambda x: np.linalg.norm(x, 1, axis=0)],
+    np.add.reduce: [lambda x: np.add.reduce(x), lambda x: np.add.reduce(x, axis=None)],
+    np.maximum.reduce: [lambda x: np.maximum.reduce(x, axis=1), lambda x: np.minimum.reduce(x, keepdims=True)],
+    np.multiply.reduce: [lambda x: np.multiply.reduce(x, axis=(0, 1))],
+    np.logical_and.reduce: [lambda x: np.logical_and.reduce(x), lambda x: np.logical_or.reduce(x, axis=1)],
+}
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Any:
+    """A backend of float64."""
+    return gen_backend("cpu", datatype=np.float64)
+
+
+@pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
+def test_every_numpy_function_is_tested(function: Any) -> None:
+    assert function in UFUNCS or function in REDUCTIONS or function in CALLS, "say in CALLS how it is called"
+
+
+@pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda ufunc: ufunc.__name__)
+def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
+    name = NUMPY_FUNCTIONS[ufunc].__name__
+    op = OPS[name].make()
+    values = Example(op, ((2, 3),) * ufunc.nin, op.sample, name).draw()
+    tensors = [cpu.array(x) for x in values]
+    tree = ufunc(*tensors)
+    assert isinstance(tree, OpTreeNode)
+    assert tree.op == op, f"{ufunc} builds {tree.op}, not {name}"
+    if ufunc.nin == 2:
+        assert ufunc(values[0], tensors[1]).op == op
+        assert ufunc(tensors[0], 2.0).op == op
+    out = cpu.zeros(tree.shape, tree.dtype)
+    assert ufunc(*tensors, out=out) is out
+    with np.errstate(all="ignore"):
+        compare(out.get(), ufunc(*values), name, "by NumPy's ufunc with out=")
+
+
+@pytest.mark.parametrize("name", [n for n, m in MEANINGS.items() if isinstance(m, np.ufunc)])
+def test_every_op_that_is_a_ufunc_is_had_by_it(name: str) -> None:
+    assert NUMPY_FUNCTIONS[MEANINGS[name]].__name__ == name
+
+
+@pytest.mark.parametrize("ufunc", [np.bitwise_and, np.bitwise_or, np.bitwise_xor])
+def test_bits_of_integers_are_not_conditions(ufunc: np.ufunc, cpu: Any) -> None:
+    with pytest.raises(DTypeError, match="int64.* is not bool"):
+        ufunc(cpu.array(np.array([6, 5])), 3)
+
+
+@pytest.mark.parametrize("function", REDUCTIONS, ids=lambda function: function.__name__)
+def test_numpys_reduction_drops_the_axis_as_numpy_does(function: Any, cpu: Any) -> None:
+    values = np.linspace(0.5, 3.0, 24).reshape(2, 3, 4)
+    x = cpu.array(values, name="x")
+    several = REDUCTIONS[function] not in ("argmax", "argmin")
+    for axis in (None, 0, -1, 1, *([(0, 2), (0, -1)] if several else [])):
+        for keywords in ({}, {"keepdims": True}, {"keepdims": False}):
+            tree = function(x, axis=axis, **keywords)
+            assert isinstance(tree, OpTreeNode)
+            note = f"axis={axis} {keywords}"
+            compare(tree.asnumpyarray(), function(values, axis=axis, **keywords), function.__name__, note)
+    assert getattr(cpu, REDUCTIONS[function])(x, axis=0).shape == (1, 3, 4), "a backend's reduction keeps its axis"
+    if function is not np.linalg.norm:  # whose second argument is the norm's order
+        assert function(x, 1).shape == (2, 4)
+
+
+@pytest.mark.parametrize("function", CALLS, ids=lambda function: f"{function.__name__}")
+def test_other_functions_build_trees(function: Any, cpu: Any) -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    x = cpu.array(values, name="x")
+    for call in CALLS[function]:
+        tree = call(x)
+        text = inspect.getsource(call).strip()
+        assert isinstance(tree, OpTreeNode), text
+        compare(tree.asnumpyarray(), call(values), text, "by NumPy's function")
