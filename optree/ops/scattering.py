@@ -12,7 +12,16 @@ import numpy as np
 from optree import index as indices
 from optree.errors import ShapeError
 from optree.op import Op
-from optree.ops.indexing import Gather, Take, TakeAlongAxis, as_positions, out_of_range, signature_of, template_for
+from optree.ops.indexing import (
+    Gather,
+    Take,
+    TakeAlongAxis,
+    as_positions,
+    check_indices,
+    out_of_range,
+    signature_of,
+    template_for,
+)
 from optree.ops.shape import broadcasts_to
 from optree.registry import f, function
 from optree.traits import LogicalOperator
@@ -60,6 +69,7 @@ class IndexAdd(Op):
         return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_indices(types[2:], "index_add")
         return self.make(place=self.place.bind(types[1:], backend))
 
     def output_shape(self, *shapes: Shape) -> Shape:
