@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature as signature_of
 from typing import Any
 
@@ -12,13 +12,18 @@ from backends.randomness import RandomMethods
 from optree.errors import BackendError, DTypeError, OperandError, names
 from optree.node import OpTreeNode, signature
 from optree.numpy_protocol import write_out
+from optree.program import Program, flatten
 from optree.registry import FUNCTIONS, f
+from optree.schedule import schedule
 from optree.tensor import Tensor
 from optree.types import DTYPES, NUMBERS, as_dtype, check_fits
-from optree.variable import Variable, check_same_backend
+from optree.variable import Constant, Input, Variable, check_same_backend
 
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
+
+#: Takes the values of a program's leaves, and its trees for errors; gives the values of its outputs.
+Plan = Callable[[list[Any], Sequence[Any]], list[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -90,8 +95,15 @@ class Backend(RandomMethods):
         """A copy of an array of this backend's as a NumPy array."""
         raise NotImplementedError
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
-        """A plan for an assignment: called with a tree's leaves and the tree, for errors, it runs it."""
+    def compile(self, program: Program, keep: bool = False) -> Plan:
+        """A plan for a program: called with its leaves' values, and for errors with the trees, it gives its outputs'.
+
+        Parameters
+        ----------
+        keep : bool
+            Whether ops may keep their outputs' memory from call to call, for one
+            caller at a time.
+        """
         raise NotImplementedError
 
     # Running trees
@@ -118,18 +130,30 @@ class Backend(RandomMethods):
         if plan is None or target.backend is not self:
             plan = self._plan(key, tree)
         self.executions += 1
-        plan(leaves, tree)
+        plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], (tree,))
         return target
 
     def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
         check_same_backend("execute", [tree, self.rng_state])
-        plan = self.compile(tree)
+        plan = self.compile(self.program((tree,)))
         self.compiles += 1
         if len(self.plans) >= PLANS:
             oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
             self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
+
+    def program(self, roots: Sequence[Any]) -> Program:
+        """What runs for these trees."""
+        return schedule(flatten(roots))
+
+    def value_of(self, leaf: Any) -> Any:
+        """What a plan takes for a leaf: an array, a Python number, or what a constant's type holds."""
+        if isinstance(leaf, Tensor):
+            return leaf.array
+        if isinstance(leaf, Input):
+            raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
+        return leaf.value if isinstance(leaf, Constant) else leaf
 
     def evaluate(self, tree: Any) -> Tensor:
         """The value of a tree in a new tensor of its shape and dtype."""

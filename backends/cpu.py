@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.backend import Backend
-from optree.errors import BackendError, describe
+from backends.backend import Backend, Plan
+from optree.errors import describe
 from optree.node import OpTreeNode
-from optree.program import Instruction, Program, flatten
+from optree.program import Instruction, Program
 from optree.reference import performer
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
-from optree.variable import Constant, Input
 
 
 class CPUBackend(Backend):
@@ -37,18 +36,16 @@ class CPUBackend(Backend):
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         return self.adopt(np.from_dlpack(source), name)
 
-    def compile(self, tree: OpTreeNode) -> Callable[[list[Any], OpTreeNode], None]:
-        program = flatten([tree])
-        steps = _steps(program)
-        open_registers = [None] * len(program.instructions)
+    def compile(self, program: Program, keep: bool = False) -> Plan:
+        steps = _steps(program, keep)
+        outputs, open_registers = program.outputs, [None] * len(program.instructions)
 
-        def run(leaves: list[Any], tree: OpTreeNode) -> None:
-            registers = [leaf.array if type(leaf) is Tensor else _value_of(leaf) for leaf in leaves]
-            registers += open_registers
+        def run(values: list[Any], roots: Sequence[Any]) -> list[Any]:
+            registers = [*values, *open_registers]
             step = None
             try:
                 for step in steps:
-                    call, take, output, buffer, dead, _ = step
+                    call, take, output, buffer, dead, *_ = step
                     if buffer is None:
                         registers[output] = call(*take(registers))
                     else:
@@ -56,12 +53,13 @@ class CPUBackend(Backend):
                     for i in dead:
                         registers[i] = None
             except Exception as error:
-                if step is not None:  # the node of the tree that failed, not of the one that was compiled
-                    node = flatten([tree]).instructions[step.output - len(leaves)].node
+                if step is not None:  # the node of the trees that failed, not of those that were compiled
+                    node = self.program(roots).instructions[step.place].node
                     error.add_note(f"while running {describe(node)}")
                 raise
+            return [registers[i] for i in outputs]
 
-        return lambda leaves, tree: _quietly(run, leaves, tree)
+        return lambda values, roots: _quietly(run, values, roots)
 
 
 class _Quiet(threading.local):
@@ -77,12 +75,9 @@ _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 _quiet = _Quiet()
 
 
-def _quietly(run: Callable[..., None], *args: Any) -> None:
+def _quietly(run: Callable[..., Any], *args: Any) -> Any:
     """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
-    if _is_quiet.get():
-        run(*args)
-    else:
-        _quiet.context.run(run, *args)
+    return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
 
 
 class Step(NamedTuple):
@@ -98,8 +93,10 @@ class Step(NamedTuple):
         The register whose memory the value is written into.
     dead : tuple of int
         Registers that nothing needs after this step.
+    place : int
+        Of the instruction that it computes.
     node : OpTreeNode
-        What it computes, for errors.
+        The instruction's.
     """
 
     call: Callable[..., Any]
@@ -107,10 +104,11 @@ class Step(NamedTuple):
     output: int
     buffer: int | None
     dead: tuple[int, ...]
+    place: int
     node: OpTreeNode
 
 
-def _steps(program: Program) -> list[Step]:
+def _steps(program: Program, keep: bool) -> list[Step]:
     """A program's steps: elementwise values go into memory that is done with, what is assigned into its target."""
     first, last = len(program.leaves), program.last_uses()
     steps: list[Step] = []
@@ -118,14 +116,14 @@ def _steps(program: Program) -> list[Step]:
         dead = tuple(i for i in dict.fromkeys(instruction.inputs) if last[i] == place and i >= first)
         if _writes_target(steps, instruction, first + place - 1):
             producer = steps.pop()
-            steps.append(producer._replace(buffer=instruction.inputs[0]))
+            steps.append(producer._replace(buffer=instruction.inputs[0], output=first + place))
             continue
         if _writes_part(program, place):
-            steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write)
+            steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write, output=first + place)
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
-        take = _taker(instruction.inputs)
-        steps.append(Step(_call_of(instruction), take, first + place, buffer, dead, instruction.node))
+        call, take = _call_of(program, place, keep), _taker(instruction.inputs)
+        steps.append(Step(call, take, first + place, buffer, dead, place, instruction.node))
     return steps
 
 
@@ -136,11 +134,12 @@ def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
-def _call_of(instruction: Instruction) -> Callable[..., Any]:
+def _call_of(program: Program, place: int, keep: bool) -> Callable[..., Any]:
     """The function of arrays that computes an instruction."""
+    instruction = program.instructions[place]
     op = instruction.op
     if op.defines("perform") or op.defines("make_thunk"):
-        return performer(instruction)
+        return performer(instruction, program.given_away(place) if keep else None)
     return op.numpy if _is_ufunc(op) else op.value
 
 
@@ -154,7 +153,8 @@ def _is_reusable(program: Program, producer: int, instruction: Instruction) -> b
     if producer < 0 or not isinstance(op, ElementwiseOperator) or not _is_ufunc(op):
         return False
     made = program.instructions[producer]
-    return made.type is instruction.type and bool(made.type.shape) and not made.op.view_map
+    own = not (made.op.view_map or made.op.destroy_map or made.op.defines("perform") or made.op.defines("make_thunk"))
+    return own and made.type is instruction.type and bool(made.type.shape)
 
 
 def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
@@ -182,9 +182,3 @@ def _writes_part(program: Program, place: int) -> bool:
         and producer.op.name == "scatter"
         and assign.inputs == (producer.inputs[0], len(program.leaves) + place - 1)
     )
-
-
-def _value_of(leaf: Any) -> Any:
-    if isinstance(leaf, Input):
-        raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
-    return leaf.value if isinstance(leaf, Constant) else leaf

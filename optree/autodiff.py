@@ -117,13 +117,13 @@ class Autodiff:
             if buffer.shape != tensor.shape:
                 raise ShapeError(f"back_prop_grad: {describe(buffer)} is not of the shape of {describe(tensor)}")
         trees = self.get_grad_op_tree(tensors)
-        read = {id(_root(leaf)) for leaf in post_order(trees, _operands) if isinstance(leaf, Tensor)}
+        read = {id(leaf.root) for leaf in post_order(trees, _operands) if isinstance(leaf, Tensor)}
         pairs = list(zip(buffers, trees, strict=True))
         for buffer, tree in pairs:
-            if id(_root(buffer)) not in read:
+            if id(buffer.root) not in read:
                 buffer[...] = tree
         # What other derivatives read is written when all of them have been computed.
-        values = [(buffer, self.be.evaluate(tree)) for buffer, tree in pairs if id(_root(buffer)) in read]
+        values = [(buffer, self.be.evaluate(tree)) for buffer, tree in pairs if id(buffer.root) in read]
         for buffer, value in values:
             buffer[...] = value
 
@@ -230,19 +230,12 @@ def _operands(variable: Any) -> list[Any]:
     return [x for x in operands_of(variable) if isinstance(x, Variable)]
 
 
-def _root(tensor: Tensor) -> Tensor:
-    """The tensor that owns the memory."""
-    while tensor.base is not None:
-        tensor = tensor.base
-    return tensor
-
-
 def _target(operand: Variable, order: Iterable[Variable]) -> Variable:
     """The operand whose adjoint tells this one's: itself, or where other views overlap it, its root."""
     if not isinstance(operand, Tensor) or operand.base is None:
         return operand
-    root = _root(operand)
-    read = {id(x): x for node in order for x in _operands(node) if isinstance(x, Tensor) and _root(x) is root}
+    root = operand.root
+    read = {id(x): x for node in order for x in _operands(node) if isinstance(x, Tensor) and x.root is root}
     return operand if read and all(_looks_into(x, operand) for x in read.values()) else root
 
 

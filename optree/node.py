@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from optree import printing
 from optree.errors import BackendError, OperandError, Origin, UnknownOpError, caller_origin, names
 from optree.numpy_protocol import write_out
 from optree.registry import OPS
 from optree.types import NUMBERS
 from optree.variable import Variable, as_operand
-
-#: A printed tree longer than this many nodes ends in an ellipsis.
-PRINTED_NODES = 1000
+from optree.walks import Finished, post_order
 
 #: What stands in a tree without a type of its own.
 _PLAIN = frozenset((*NUMBERS, type(None)))
@@ -169,7 +168,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     @property
     def index(self) -> int:  # type: ignore[override]
         """Which of its owner's outputs this is."""
-        return self.op.index_of(self)
+        return self.op.output_index(self)
 
     @property
     def inputs(self) -> list[Any]:
@@ -206,7 +205,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         pending: list[Any] = [self]
         while pending:
             entry = pending.pop()
-            if isinstance(entry, _Finished):
+            if isinstance(entry, Finished):
                 stack.append(entry.node[0])
                 if parents[id(entry.node)] > 1:
                     stack.append(marks.setdefault(id(entry.node), Shared()))
@@ -215,7 +214,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             elif id(entry) in marks:
                 stack.append(marks[id(entry)])
             else:
-                pending.append(_Finished(entry))
+                pending.append(Finished(entry))
                 pending.extend(child for child in (entry[2], entry[1]) if child is not None)
         return stack
 
@@ -261,39 +260,10 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     def pp(self) -> str:
         """The tree, a line a node, operands indented below; a shared subtree is written once."""
-        lines: list[str] = []
-        numbers: dict[int, int] = {}
-        pending: list[tuple[Any, int]] = [(self, 0)]
-        while pending:
-            entry, depth = pending.pop()
-            indent = "  " * min(depth, 40)
-            if not isinstance(entry, OpTreeNode):
-                lines.append(f"{indent}{entry}")
-            elif id(entry) in numbers:
-                lines.append(f"{indent}{entry.label} (see line {numbers[id(entry)]})")
-            else:
-                numbers[id(entry)] = len(lines) + 1
-                lines.append(f"{indent}{_head(entry)}")
-                pending.extend((child, depth + 1) for child in reversed(entry.inputs))
-        return "\n".join(lines)
+        return printing.lines(self)
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        pending: list[Any] = [self]
-        printed = 0
-        while pending:
-            entry = pending.pop()
-            if isinstance(entry, _Text):
-                parts.append(entry)
-            elif not isinstance(entry, OpTreeNode):
-                parts.append(str(entry))
-            elif printed == PRINTED_NODES:
-                parts.append("...")
-            else:
-                printed += 1
-                parts.append(f"({dict(entry[0])}, ")
-                pending.extend((_Text(")"), entry[2], _Text(", "), entry[1]))
-        return "".join(parts)
+        return printing.text(self)
 
     __repr__ = __str__
 
@@ -318,17 +288,6 @@ class Shared:
 
     def __repr__(self) -> str:
         return f"shared-{id(self):#x}"
-
-
-class _Finished:
-    """A node on a walk's stack whose operands have been visited."""
-
-    def __init__(self, node: Any) -> None:
-        self.node = node
-
-
-class _Text(str):
-    """Text on a printer's stack, told apart from operands."""
 
 
 def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
@@ -378,25 +337,6 @@ def operands_of(node: Any) -> list[Any]:
     return operands
 
 
-def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """Every distinct object reached from the roots, each after its inputs.
-
-    Objects are distinct by identity. The walk is iterative and visits each once.
-    """
-    order: list[Any] = []
-    done: set[int] = set()
-    pending: list[Any] = list(reversed(list(roots)))
-    while pending:
-        entry = pending.pop()
-        if isinstance(entry, _Finished):
-            order.append(entry.node)
-        elif id(entry) not in done:
-            done.add(id(entry))
-            pending.append(_Finished(entry))
-            pending.extend(reversed(list(inputs_of(entry))))
-    return order
-
-
 def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
     """A tree's key, and its leaves in the order in which post-order meets them.
 
@@ -432,11 +372,6 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
             leaves.append(entry)
     root._signature = tuple(key), leaves
     return root._signature
-
-
-def _head(node: OpTreeNode) -> str:
-    props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
-    return f"{node.label}{props} {node.type}"
 
 
 def _count_parents(root: Any) -> dict[int, int]:

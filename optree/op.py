@@ -280,7 +280,7 @@ class Op:
         """The `Apply` of a node that has this op."""
         return Apply.of_node(node)
 
-    def index_of(self, node: Any) -> int:
+    def output_index(self, node: Any) -> int:
         """Which of its application's outputs a node that has this op is."""
         return 0
 

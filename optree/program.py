@@ -66,11 +66,25 @@ class Program:
             last[number] = len(self.instructions)
         for place in range(len(self.instructions) - 1, -1, -1):
             instruction = self.instructions[place]
-            viewed = {i for inputs in instruction.op.view_map.values() for i in inputs}
+            maps = (instruction.op.view_map, instruction.op.destroy_map)  # what is written over is the value's memory
+            viewed = {i for each in maps for inputs in each.values() for i in inputs}
             for position, number in enumerate(instruction.inputs):
                 until = max(place, last[first + place]) if position in viewed else place
                 last[number] = max(last[number], until)
         return last
+
+    def given_away(self, place: int) -> tuple[bool, ...]:
+        """For each output of an instruction, whether it, or a view of it, is an output of the program."""
+        number, last, end = len(self.leaves) + place, self.last_uses(), len(self.instructions)
+        count = len(self.instructions[place].node.owner.outputs)
+        if count == 1 or number in self.outputs:
+            return (last[number] == end,) * count
+        given = {
+            instruction.op.index
+            for i, instruction in enumerate(self.instructions, len(self.leaves))
+            if instruction.inputs == (number,) and instruction.op.name == "output" and last[i] == end
+        }
+        return tuple(index in given for index in range(count))
 
 
 def flatten(roots: Sequence[Any]) -> Program:

@@ -20,7 +20,7 @@ from optree.program import flatten
 from optree.registry import f
 from optree.traits import ElementwiseOperator
 from optree.types import DTYPES
-from optree.variable import constant, Input, Variable, as_variable
+from optree.variable import Input, Variable, as_variable, constant
 
 #: The step of central differences, relative to what moves and at the least this much.
 STEP = 2e-4

@@ -39,14 +39,15 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
-def performer(instruction: Instruction, keep: bool = False) -> Callable[..., Any]:
+def performer(instruction: Instruction, given_away: Sequence[bool] | None = None) -> Callable[..., Any]:
     """A function that computes one instruction as its op says, and checks what comes of it.
 
     Parameters
     ----------
-    keep : bool
-        Whether an op finds in its cells what it put there in the call before,
-        to reuse; for one caller at a time, who does not give the values away.
+    given_away : sequence of bool, optional
+        For each output whether a caller gets it. What nobody gets stays in its
+        cell, for the op to use again in the next call. Without it nothing stays,
+        and several threads may call at once.
 
     Raises
     ------
@@ -58,12 +59,54 @@ def performer(instruction: Instruction, keep: bool = False) -> Callable[..., Any
     types = [output.type.any_size for output in apply.outputs]
     if op.defines("make_thunk"):
         return _thunk(instruction, types)
-    kept: list[list[Any]] = [[None] for _ in types]
+    if given_away is None:
+
+        def run(*values: Any) -> Any:
+            cells: list[list[Any]] = [[None] for _ in types]
+            op.perform(apply, list(values), cells)
+            return _taken(op, _promised(op, types, values), cells)
+
+        return run
+    cells: list[list[Any]] = [[None] for _ in types]
+
+    def run_again(*values: Any) -> Any:
+        op.perform(apply, list(values), cells)
+        taken = _taken(op, _promised(op, types, values), cells)
+        hidden = [cell[0] for cell, given in zip(cells, given_away, strict=True) if not given]
+        for cell, given in zip(cells, given_away, strict=True):
+            if given:
+                cell[0] = None
+        if len(types) == 1:
+            return taken
+        return tuple(_apart(x, hidden) if given else x for x, given in zip(taken, given_away, strict=True))
+
+    return run_again
+
+
+def _apart(value: Any, hidden: Sequence[Any]) -> Any:
+    """A value that is given away, copied if it lies in memory that the op keeps."""
+    if isinstance(value, np.ndarray) and any(
+        isinstance(other, np.ndarray) and np.may_share_memory(value, other) for other in hidden
+    ):
+        return value.copy()
+    return value
+
+
+def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:
+    """The performer of an op that makes its own thunk: one call at a time, for the cells are shared."""
+    op, apply = instruction.op, instruction.node.owner
+    storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
+    compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
+    thunk = op.make_thunk(apply, storage_map, compute_map, apply.outputs)
+    lock = Lock()
 
     def run(*values: Any) -> Any:
-        cells = kept if keep else [[None] for _ in types]
-        op.perform(apply, list(values), cells)
-        return _taken(op, _promised(op, types, values), cells)
+        with lock:
+            compute_map.update({x: [False] for x in apply.outputs})
+            for x, value in zip(apply.inputs, values, strict=True):
+                storage_map[x][0] = value
+            thunk()
+            return _taken(op, types, [storage_map[x] for x in apply.outputs])
 
     return run
 
@@ -105,5 +148,7 @@ def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
         try:
             values.append(wanted.filter(cell[0], strict=True))
         except (TypeError, ValueError) as error:
-            raise DefinitionError(f"{op}: perform gave output {number} a value that its type refuses: {error}") from None
+            raise DefinitionError(
+                f"{op}: perform gave output {number} a value that its type refuses: {error}"
+            ) from None
     return values[0] if len(values) == 1 else tuple(values)

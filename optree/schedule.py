@@ -2,40 +2,170 @@
 
 An op that destroys an input runs after all else that reads that memory; where
 there is no such order, or the memory is not the program's to destroy, it gets
-a copy. A tensor is state: ops that destroy one, such as random ones their
-state, do so one after another, each for all to see.
+a copy. A tensor is state: the ops that destroy one, such as random ones their
+state, do so one after another, each for the next to see.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from optree.node import applied
 from optree.program import Instruction, Program
 from optree.registry import OPS
-from optree.variable import Input, Variable
+from optree.tensor import Tensor
+from optree.variable import Input
 
 
 def schedule(program: Program) -> Program:
     """The program in an order in which nothing is read after it has been destroyed, with the copies that takes."""
     if not any(instruction.op.destroy_map for instruction in program.instructions):
         return program
-    program = _with_copies(program)
-    return _in_order(program, _waits(program))
+    draft = _Draft(program)
+    for step in [step for step in draft.steps if step.op.destroy_map]:
+        for position in _positions(step.op.destroy_map):
+            if draft.needs_copy(step, position):
+                draft.copy_before(step, position)
+    while True:
+        waits = draft.waits()
+        order, stuck = _in_order(draft.steps, waits)
+        if stuck is None:
+            return draft.program(order)
+        for position in _positions(stuck.op.destroy_map):  # two destroyers wait for each other
+            draft.copy_before(stuck, position)
 
 
-def memories(program: Program) -> list[frozenset[Any]]:
-    """For each value, the memories that it may lie in: its own, or that of what it is a view of or written over.
+class _Step:
+    """An instruction whose inputs are steps, or the numbers of leaves."""
 
-    A tensor's memory is named by the tensor that owns it, any other by a number.
+    def __init__(self, op: Any, inputs: list[Any], node: Any) -> None:
+        self.op, self.inputs, self.node = op, inputs, node
+
+
+def _positions(mapping: dict[Any, list[int]]) -> list[int]:
+    """The inputs that a destroy_map or view_map names."""
+    return sorted({position for positions in mapping.values() for position in positions})
+
+
+class _Draft:
+    """A program while copies are put into it.
+
+    Attributes
+    ----------
+    steps : list of _Step
+        In an order in which each comes after its inputs.
     """
-    found: list[frozenset[Any]] = []
-    for number, leaf in enumerate(program.leaves):
-        found.append(frozenset([leaf.root if hasattr(leaf, "root") else number]))
-    for number, instruction in enumerate(program.instructions, len(program.leaves)):
-        maps = (instruction.op.view_map, instruction.op.destroy_map)
-        shared = {i for each in maps for positions in each.values() for i in positions}
-        found.append(frozenset([number]).union(*(found[instruction.inputs[i]] for i in shared)))
-    return found
+
+    def __init__(self, program: Program) -> None:
+        self.leaves = program.leaves
+        values: list[Any] = list(range(len(program.leaves)))
+        for op, inputs, node in program.instructions:
+            values.append(_Step(op, [values[i] for i in inputs], node))
+        self.steps: list[_Step] = values[len(program.leaves) :]
+        self.outputs = [values[i] for i in program.outputs]
+
+    def memories(self) -> dict[Any, frozenset[Any]]:
+        """The memories that each value may lie in: its own, or those of what it looks into or was written over."""
+        found: dict[Any, frozenset[Any]] = {
+            i: frozenset([leaf.root if isinstance(leaf, Tensor) else i]) for i, leaf in enumerate(self.leaves)
+        }
+        for step in self.steps:
+            shared = [step.inputs[i] for i in _positions({**step.op.view_map})]
+            shared += [step.inputs[i] for i in _positions({**step.op.destroy_map})]
+            found[step] = frozenset().union(*(found[x] for x in shared)) if shared else frozenset([step])
+        return found
+
+    def needs_copy(self, step: _Step, position: int) -> bool:
+        """Whether there is no order in which a step may destroy one of its inputs."""
+        memories = self.memories()
+        mine = memories[step.inputs[position]]
+        if any(not isinstance(owner, _Step | Tensor) for owner in mine):
+            return True  # a constant, a number, or what a caller handed in
+        after, new = self._after(step)
+        if any(memories[x] & mine and x not in new for x in self.outputs):
+            return True
+        for other in self.steps:
+            reads_old = any(memories[x] & mine and x not in new for x in other.inputs)
+            if other is step or not reads_old:
+                continue
+            if self._destroys(other, mine, memories):
+                if not all(isinstance(owner, Tensor) for owner in mine) and other not in after:
+                    return self.steps.index(step) < self.steps.index(other)
+            elif other in after:
+                return True
+        return False
+
+    def _after(self, step: _Step) -> tuple[set[_Step], set[Any]]:
+        """The steps that need a step's value, and the values that are views of it."""
+        after, new = {step}, {step}
+        for other in self.steps:
+            if any(x in after for x in other.inputs):
+                after.add(other)
+                shared = _positions(other.op.view_map) + _positions(other.op.destroy_map)
+                if any(other.inputs[i] in new for i in shared):
+                    new.add(other)
+        return after, new
+
+    def _destroys(self, step: _Step, memory: frozenset[Any], memories: dict[Any, frozenset[Any]]) -> bool:
+        return any(memories[step.inputs[i]] & memory for i in _positions(step.op.destroy_map))
+
+    def copy_before(self, step: _Step, position: int) -> None:
+        """Let a step destroy a copy of its input."""
+        value = step.inputs[position]
+        kind = Input(step.node.inputs[position].type)
+        op = OPS["copy"].make()
+        copy = _Step(op, [value], applied(op.op_dict(kind.type, None), [kind]))
+        self.steps.insert(self.steps.index(step), copy)
+        step.inputs[position] = copy
+
+    def waits(self) -> dict[_Step, list[_Step]]:
+        """For each step those that it must come after."""
+        memories = self.memories()
+        waits = {step: [x for x in step.inputs if isinstance(x, _Step)] for step in self.steps}
+        destroyers = [step for step in self.steps if step.op.destroy_map]
+        for step in destroyers:
+            _, new = self._after(step)
+            mine = frozenset().union(*(memories[step.inputs[i]] for i in _positions(step.op.destroy_map)))
+            for other in self._readers(step, mine, new, memories):
+                if self._destroys(other, mine, memories):
+                    if self.steps.index(other) < self.steps.index(step):
+                        waits[step].append(other)
+                else:
+                    waits[step].append(other)
+        return waits
+
+    def _readers(self, step: _Step, memory: Any, new: set[Any], memories: Any) -> Iterator[_Step]:
+        for other in self.steps:
+            if other is not step and any(memories[x] & memory and x not in new for x in other.inputs):
+                yield other
+
+    def program(self, order: list[_Step]) -> Program:
+        """The program with the steps in this order."""
+        numbers: dict[Any, int] = {i: i for i in range(len(self.leaves))}
+        numbers.update({step: i for i, step in enumerate(order, len(self.leaves))})
+        instructions = [Instruction(s.op, tuple(numbers[x] for x in s.inputs), s.node) for s in order]
+        return Program(self.leaves, instructions, [numbers[x] for x in self.outputs])
+
+
+def _in_order(steps: list[_Step], waits: dict[_Step, list[_Step]]) -> tuple[list[_Step], _Step | None]:
+    """The steps, each after those it waits for, and otherwise as they stand; the first destroyer that is stuck."""
+    places = {step: i for i, step in enumerate(steps)}
+    left = {step: len(set(waits[step])) for step in steps}
+    followers: dict[_Step, list[_Step]] = {step: [] for step in steps}
+    for step in steps:
+        for other in set(waits[step]):
+            followers[other].append(step)
+    ready = [places[step] for step in steps if not left[step]]
+    heapq.heapify(ready)
+    order: list[_Step] = []
+    while ready:
+        step = steps[heapq.heappop(ready)]
+        order.append(step)
+        for follower in followers[step]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, places[follower])
+    stuck = next((step for step in steps if left[step] and step.op.destroy_map), None)
+    return order, stuck

@@ -58,6 +58,14 @@ class Tensor(Variable):
         return self.name or f"tensor-{id(self):#x}"
 
     @property
+    def root(self) -> Tensor:
+        """The tensor that this one is, at last, a view of: it owns the memory."""
+        tensor = self
+        while tensor.base is not None:
+            tensor = tensor.base
+        return tensor
+
+    @property
     def nbytes(self) -> int:
         """The bytes that the elements take."""
         return self.size * self.dtype.itemsize

@@ -237,7 +237,9 @@ class TensorType(Type):
         if allow_downcast is False:
             with np.errstate(all="ignore"):
                 host = np.asarray(array)
-                return bool(np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=host.dtype.kind == "f"))
+                return bool(
+                    np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=host.dtype.kind == "f")
+                )
         if array is value or isinstance(value, np.ndarray | np.generic):
             return bool(np.can_cast(array.dtype, self.dtype, "safe"))
         if array.dtype.kind in "iu" and self.dtype.kind in "iu" and array.size:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import Autodiff, Constant, Input, OpTreeNode, TensorType, check_grad, grad
+from optree import Autodiff, Input, OpTreeNode, TensorType, check_grad, constant, grad
 from optree.errors import BackendError, DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
 from optree.node import post_order
 from optree.registry import f

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import Constant, Input, Op, OpTreeNode, TensorType
+from optree import Input, Op, OpTreeNode, TensorType, constant
 from optree.errors import OperandError, UnknownOpError
 from optree.examples import examples_of, inputs_for
 from optree.node import Shared

@@ -9,11 +9,11 @@ from optree.ops import (
     joining,
     logic,
     normalization,
-    output,
     random,
     reduction,
     scattering,
     shape,
+    structure,
     transcendental,
 )
 
@@ -26,10 +26,10 @@ __all__ = [
     "joining",
     "logic",
     "normalization",
-    "output",
     "random",
     "reduction",
     "scattering",
     "shape",
+    "structure",
     "transcendental",
 ]

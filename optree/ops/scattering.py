@@ -26,7 +26,7 @@ from optree.ops.shape import broadcasts_to
 from optree.registry import f, function
 from optree.traits import LogicalOperator
 from optree.types import Shape, TensorType, promote
-from optree.variable import constant, Variable, as_operand, as_variable
+from optree.variable import Variable, as_operand, as_variable, constant
 
 #: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
 SPARSE = 4

@@ -1,15 +1,34 @@
-"""The op that picks one output of an op that has several."""
+"""What holds programs together: picking one output of several, and copies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from numbers import Number
 from typing import Any
+
+import numpy as np
 
 from optree.apply import Apply
 from optree.errors import OperandError, describe
-from optree.traits import UnaryOperator
+from optree.traits import ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.types import TupleType
 from optree.variable import Variable
+
+
+class Copy(MorphOperator, ElementwiseOperator):
+    """A copy of x, in memory of its own."""
+
+    name = "copy"
+    kernel = "{0}"
+    numpy_names = (np.copy,)
+
+    def value(self, *arrays: Any) -> Any:
+        (x,) = arrays
+        return np.array(x) if isinstance(x, np.ndarray | np.generic | Number) else deepcopy(x)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return list(output_gradients)
 
 
 class Output(UnaryOperator):
@@ -31,7 +50,7 @@ class Output(UnaryOperator):
         """The operand's application, of which the node is an output."""
         return node[1].owner
 
-    def index_of(self, node: Any) -> int:
+    def output_index(self, node: Any) -> int:
         """The place among its outputs."""
         return self.index
 

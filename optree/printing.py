@@ -1,0 +1,55 @@
+"""Trees as text. A node is told from a leaf by being a tuple."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: A printed tree longer than this many nodes ends in an ellipsis.
+PRINTED_NODES = 1000
+
+
+def text(root: Any) -> str:
+    """A tree as nested tuples, as a node prints."""
+    parts: list[str] = []
+    pending: list[Any] = [root]
+    printed = 0
+    while pending:
+        entry = pending.pop()
+        if not isinstance(entry, tuple):
+            parts.append(str(entry))
+        elif printed == PRINTED_NODES:
+            parts.append("...")
+        else:
+            printed += 1
+            op_dict, left, right = entry
+            parts.append(f"({dict(op_dict)}, ")
+            pending.extend((_Text(")"), right, _Text(", "), left))
+    return "".join(parts)
+
+
+def lines(root: Any) -> str:
+    """A tree, a line a node, operands indented below; a shared subtree is written once."""
+    found: list[str] = []
+    numbers: dict[int, int] = {}
+    pending: list[tuple[Any, int]] = [(root, 0)]
+    while pending:
+        entry, depth = pending.pop()
+        indent = "  " * min(depth, 40)
+        if not isinstance(entry, tuple):
+            found.append(f"{indent}{entry}")
+        elif id(entry) in numbers:
+            found.append(f"{indent}{entry.label} (see line {numbers[id(entry)]})")  # type: ignore[attr-defined]
+        else:
+            numbers[id(entry)] = len(found) + 1
+            found.append(f"{indent}{_head(entry)}")
+            pending.extend((child, depth + 1) for child in reversed(entry.inputs))  # type: ignore[attr-defined]
+    return "\n".join(found)
+
+
+class _Text(str):
+    """Text on a printer's stack, told apart from operands."""
+
+
+def _head(node: Any) -> str:
+    props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
+    return f"{node.label}{props} {node.type}"
