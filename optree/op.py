@@ -6,7 +6,6 @@ The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -445,7 +444,7 @@ class Op:
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         """How many floating-point operations it takes, from the inputs' and outputs' shapes; for profiles."""
-        return sum(math.prod(shape) for shape in outputs)
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in outputs)  # type: ignore[arg-type]
 
     def do_constant_folding(self, node: Apply) -> bool:
         """Whether the op may be run once, ahead, where its inputs are all constants."""

@@ -118,25 +118,6 @@ def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 
 
-def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:
-    """The performer of an op that makes its own thunk: one call at a time, for the cells are shared."""
-    op, apply = instruction.op, instruction.node.owner
-    storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
-    compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
-    thunk = op.make_thunk(apply, storage_map, compute_map, [])
-    lock = Lock()
-
-    def run(*values: Any) -> Any:
-        with lock:
-            compute_map.update({x: [False] for x in apply.outputs})
-            for x, value in zip(apply.inputs, values, strict=True):
-                storage_map[x][0] = value
-            thunk()
-            return _taken(op, types, [storage_map[x] for x in apply.outputs])
-
-    return run
-
-
 def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
     """The values in the cells, one alone or a tuple."""
     values = []
