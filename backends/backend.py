@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Sequence
-from inspect import signature as signature_of
 from typing import Any
 
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, DTypeError, OperandError, names
-from optree.node import OpTreeNode, signature
+from optree.errors import BackendError, DTypeError, OperandError, describe, names
+from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
 from optree.program import Program, flatten
-from optree.registry import FUNCTIONS, f
-from optree.schedule import schedule
+from optree.registry import FUNCTIONS
+from optree.schedule import apart, schedule
 from optree.tensor import Tensor
 from optree.types import DTYPES, NUMBERS, as_dtype, check_fits
 from optree.variable import Constant, Input, Variable, check_same_backend
@@ -91,6 +92,10 @@ class Backend(RandomMethods):
         """A copy of a NumPy array, in C order, as an array of this backend's."""
         raise NotImplementedError
 
+    def owned(self, value: Any) -> Any:
+        """A value that a plan gave as an array of this backend's, in C order."""
+        raise NotImplementedError
+
     def to_host(self, array: Any) -> np.ndarray:
         """A copy of an array of this backend's as a NumPy array."""
         raise NotImplementedError
@@ -118,7 +123,7 @@ class Backend(RandomMethods):
         """
         op_dict, target, value = tree
         if op_dict.op.name != "assign":
-            return self.evaluate(tree)
+            return self.evaluate([tree])[0]
         if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
             value_key, leaves = signature(value)
             place = next((i for i, leaf in enumerate(leaves) if leaf is target), None)
@@ -126,16 +131,34 @@ class Backend(RandomMethods):
             leaves = [target, *leaves] if place is None else [target, *leaves[:place], *leaves[place + 1 :]]
         else:
             key, leaves = signature(tree)
-        plan = self.plans.get(key)
-        if plan is None or target.backend is not self:
-            plan = self._plan(key, tree)
-        self.executions += 1
-        plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], (tree,))
+        self._run(key, leaves, (tree,))
         return target
 
-    def _plan(self, key: tuple[Any, ...], tree: OpTreeNode) -> Any:
-        check_same_backend("execute", [tree, self.rng_state])
-        plan = self.compile(self.program((tree,)))
+    def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
+        """The values of trees in new tensors, computed together.
+
+        What they share is computed, and its random numbers are drawn, once.
+
+        Raises
+        ------
+        BackendError
+            If a tree is of another backend.
+        """
+        if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
+            return [self.execute(tree) for tree in trees]
+        key, leaves = signature_of(trees) if len(trees) != 1 else signature(trees[0])
+        return [self.adopt(self.owned(value)) for value in self._run(key, leaves, trees)]
+
+    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
+        plan = self.plans.get(key)
+        if plan is None or any(root.backend is not self for root in roots):
+            plan = self._plan(key, roots)
+        self.executions += 1
+        return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+
+    def _plan(self, key: tuple[Any, ...], roots: Sequence[Any]) -> Any:
+        check_same_backend("execute", [*roots, self.rng_state])
+        plan = self.compile(self.program(roots))
         self.compiles += 1
         if len(self.plans) >= PLANS:
             oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
@@ -145,7 +168,7 @@ class Backend(RandomMethods):
 
     def program(self, roots: Sequence[Any]) -> Program:
         """What runs for these trees."""
-        return schedule(flatten(roots))
+        return schedule(apart(flatten(roots)))
 
     def value_of(self, leaf: Any) -> Any:
         """What a plan takes for a leaf: an array, a Python number, or what a constant's type holds."""
@@ -154,10 +177,6 @@ class Backend(RandomMethods):
         if isinstance(leaf, Input):
             raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
         return leaf.value if isinstance(leaf, Constant) else leaf
-
-    def evaluate(self, tree: Any) -> Tensor:
-        """The value of a tree in a new tensor of its shape and dtype."""
-        return f.assign(self.empty(tree.shape, tree.dtype), tree).execute()
 
     def stats(self) -> dict[str, int]:
         """Counts since the backend was made: plans compiled, plans kept, assignments run."""
@@ -271,7 +290,9 @@ class Backend(RandomMethods):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
-            raise AttributeError(f"the backend has no function {name!r}; it has {names(FUNCTIONS)}")
+            near = difflib.get_close_matches(name, dir(self), 3)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise AttributeError(f"the backend has no function {name!r}{meant}; it has {names(FUNCTIONS)}")
         method = _method(self, FUNCTIONS[name])
         self.__dict__[name] = method
         return method
@@ -289,7 +310,8 @@ _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
-    takes_out = "out" in signature_of(function).parameters
+    own = inspect.signature(function)
+    takes_out = "out" in own.parameters
 
     def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
@@ -297,8 +319,21 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
             args = (first, *args[1:])
         if takes_out:
             kwargs["out"] = out
-        return write_out(function(*args, **kwargs), None if takes_out else out)
+        tree = function(*args, **kwargs)
+        if tree.backend is not backend and tree.backend is not None:
+            raise BackendError(
+                f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
+                "over with be.array(x.get()), or call the other backend's function"
+            )
+        return write_out(tree, None if takes_out else out)
 
+    own_name = function.__name__
+    if not takes_out:
+        place = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+        variable = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD]
+        plain = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = own.replace(parameters=[*plain, place, *variable])
+    method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
     return method

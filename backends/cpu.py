@@ -30,6 +30,9 @@ class CPUBackend(Backend):
     def from_host(self, array: np.ndarray) -> np.ndarray:
         return np.array(array, order="C")
 
+    def owned(self, value: Any) -> np.ndarray:
+        return np.asarray(value, order="C")
+
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy(order="C")
 

@@ -27,6 +27,8 @@ class Apply:
     ----------
     outputs : list of OpTreeNode
         Each with this as its `owner`, and its place here as its `index`.
+    node : OpTreeNode
+        The only output, or the tuple that the outputs are picked from.
 
     Raises
     ------
@@ -43,7 +45,9 @@ class Apply:
         backend = check_same_backend(str(op), inputs)
         types = [x.type for x in outputs]
         operands = [as_operand(x, str(op)) for x in inputs]
-        node = applied(op.op_dict(types[0] if len(types) == 1 else TupleType(types), backend), operands)
+        self.node = node = applied(
+            op.op_dict(types[0] if len(types) == 1 else TupleType(types), backend, min(len(operands), 2)), operands
+        )
         node.known_owner = self
         self.outputs = _outputs_of(node)
         for i, x in enumerate(outputs):
@@ -55,7 +59,7 @@ class Apply:
         """The application that a node stands for."""
         apply = cls.__new__(cls)
         apply.op, apply.inputs = node.op, [as_variable(x) for x in node.inputs]
-        apply.outputs = _outputs_of(node)
+        apply.node, apply.outputs = node, _outputs_of(node)
         return apply
 
     def __repr__(self) -> str:

@@ -91,7 +91,8 @@ class Autodiff:
 
     def get_grad_tensor(self, tensors: Any) -> Any:
         """The derivatives as new tensors: a list for a list or tuple, one for one tensor."""
-        return _map(self.be.evaluate, self.get_grad_op_tree(tensors))
+        trees = self.get_grad_op_tree(tensors)
+        return self.be.evaluate(trees) if isinstance(trees, list) else self.be.evaluate([trees])[0]
 
     def get_grad_asnumpyarray(self, tensors: Any) -> Any:
         """The derivatives as NumPy arrays: a list for a list or tuple, one for one tensor."""
@@ -99,6 +100,8 @@ class Autodiff:
 
     def back_prop_grad(self, tensors: Any, gradients: Any) -> None:
         """Write the derivatives into buffers, which may be tensors that `op_tree` or `next_error` reads.
+
+        All are computed, together, before the first is written.
 
         Parameters
         ----------
@@ -117,14 +120,7 @@ class Autodiff:
             if buffer.shape != tensor.shape:
                 raise ShapeError(f"back_prop_grad: {describe(buffer)} is not of the shape of {describe(tensor)}")
         trees = self.get_grad_op_tree(tensors)
-        read = {id(leaf.root) for leaf in post_order(trees, _operands) if isinstance(leaf, Tensor)}
-        pairs = list(zip(buffers, trees, strict=True))
-        for buffer, tree in pairs:
-            if id(buffer.root) not in read:
-                buffer[...] = tree
-        # What other derivatives read is written when all of them have been computed.
-        values = [(buffer, self.be.evaluate(tree)) for buffer, tree in pairs if id(buffer.root) in read]
-        for buffer, value in values:
+        for buffer, value in zip(buffers, self.be.evaluate(trees), strict=True):
             buffer[...] = value
 
 

@@ -11,8 +11,8 @@ from optree import printing
 from optree.errors import BackendError, OperandError, Origin, UnknownOpError, caller_origin, names
 from optree.numpy_protocol import write_out
 from optree.registry import OPS
-from optree.types import NUMBERS
-from optree.variable import Variable, as_operand
+from optree.types import NUMBERS, TensorType, weak_dtype
+from optree.variable import Variable, as_operand, spec_of
 from optree.walks import Finished, post_order
 
 #: What stands in a tree without a type of its own.
@@ -32,17 +32,20 @@ class OpDict(dict):
         The type and backend of the node's value.
     token : object
         One object for each op with the dtype and broadcast pattern of its value.
+    children : int
+        How many of the node's left and right are not None.
     """
 
-    __slots__ = ("op", "spec", "token")
+    __slots__ = ("children", "op", "spec", "token")
 
     op: Any
     spec: Any
     token: object
 
-    def __init__(self, entries: dict[str, Any], op: Any, spec: Any, token: object) -> None:
+    def __init__(self, entries: dict[str, Any], op: Any, spec: Any, token: object, children: int | None = None) -> None:
         super().__init__(entries)
         self.op, self.spec, self.token = op, spec, token
+        self.children = op.children() if children is None else children
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an op_dict is shared by equal nodes and cannot be changed; build a new node")
@@ -57,11 +60,11 @@ class OpDict(dict):
         return dict.__eq__(self, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
+        return _op_dict_again, (dict(self), self.op, self.spec and self.spec.type, self.children)
 
 
 #: What joins a node's second operand to those beyond it.
-ARGS = OpDict({"op": "args"}, None, None, object())
+ARGS = OpDict({"op": "args"}, None, None, object(), children=2)
 
 
 class OpTreeNode(Variable, tuple):  # type: ignore[misc]
@@ -141,7 +144,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     def astensor(self) -> Any:
         """The value as a new tensor."""
-        return self._home().evaluate(self)
+        return self._home().evaluate([self])[0]
 
     def asnumpyarray(self) -> np.ndarray:
         """The value as a new NumPy array."""
@@ -316,13 +319,19 @@ def find_op(name: Any) -> Any:
 
 
 def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
-    """The op_dict of a user's own dict."""
+    """The op_dict of a user's own dict, whose shape is taken as it stands."""
     name = entries.get("op")
     if name == "args":
         return ARGS
     if "shape" not in entries:
         entries = {"shape": _from_dict(entries, left, right).shape, **entries}
-    return find_op(name).unchecked_op_dict(entries, operands_of((entries, left, right)))
+    kind, operands = find_op(name), operands_of((entries, left, right))
+    op = kind.make(**{key: entries[key] for key in kind.prop_names() if key in entries})
+    dtype = entries.get("dtype")
+    if dtype is None:
+        dtype = op.resolve_dtypes(*(weak_dtype(spec_of(x)) for x in operands))[-1]
+    backend = next((x.backend for x in operands if getattr(x, "backend", None) is not None), None)
+    return op.op_dict_of(entries, TensorType(dtype, entries["shape"]), backend)
 
 
 def operands_of(node: Any) -> list[Any]:
@@ -340,16 +349,24 @@ def operands_of(node: Any) -> list[Any]:
 def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
     """A tree's key, and its leaves in the order in which post-order meets them.
 
-    The key lists the tree in pre-order: a node by its op's token, a tensor or
-    constant by its spec's, a number by its class, and whatever was met before
-    by the place where it was. A node remembers them, for a tree that runs again.
+    A node remembers them, for a tree that runs again.
     """
-    if root._signature is not None:
-        return root._signature
+    if root._signature is None:
+        root._signature = signature_of([root])
+    return root._signature
+
+
+def signature_of(roots: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """The key of trees that run together, and their leaves in the order in which post-order meets them.
+
+    The key lists each tree in pre-order: a node by its op's token, a tensor or
+    constant by its spec's, a number by its class, and whatever was met before
+    by the place where it was.
+    """
     key: list[Any] = []
     leaves: list[Any] = []
     places: dict[int, int] = {}
-    pending: list[Any] = [root]
+    pending: list[Any] = list(reversed(roots))
     add, pop, push = key.append, pending.pop, pending.append
     while pending:
         entry = pop()
@@ -370,8 +387,7 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
         else:
             add(entry.spec.token)
             leaves.append(entry)
-    root._signature = tuple(key), leaves
-    return root._signature
+    return tuple(key), leaves
 
 
 def _count_parents(root: Any) -> dict[int, int]:
@@ -406,7 +422,10 @@ def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callabl
 
 def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
     """The node of an op_dict, with the operands that it takes off the stack."""
-    count = 2 if op_dict["op"] == "args" else _op_of(op_dict).children()
+    if isinstance(op_dict, OpDict):
+        count = op_dict.children
+    else:
+        count = 2 if op_dict["op"] == "args" else _op_of(op_dict).children()
     if len(values) < count:
         raise OperandError(f"{op_dict['op']} takes {count} operands off the stack, which holds {len(values)}")
     operands = values[len(values) - count :]
@@ -420,7 +439,12 @@ def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> 
     op = _op_of(op_dict)
     if op is not getattr(op_dict, "op", None):
         op = op.make(**{key: value for key, value in op_dict.items() if key in op.prop_names()})
-    return op(*operands_of((op_dict, left, right)))
+    return op.node_of(*operands_of((op_dict, left, right)))
+
+
+def _op_dict_again(entries: dict[str, Any], op: Any, type: Any, children: int) -> OpDict:
+    """An op_dict that was pickled."""
+    return ARGS if op is None else op.op_dict_of(entries, type, None, children)
 
 
 def _op_of(op_dict: dict[str, Any]) -> Any:

@@ -18,13 +18,12 @@ from optree.errors import (
     AxisError,
     DefinitionError,
     DTypeError,
-    NumberOverflowError,
     OperandError,
     ShapeError,
     describe,
 )
 from optree.node import OpDict, applied
-from optree.types import Shape, Spec, TensorType, Type, promote, weak_dtype
+from optree.types import Shape, Spec, TensorType, Type, check_fits, promote, weak_dtype
 from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
@@ -82,7 +81,10 @@ class Op:
         column. It is where operands are broadcast or multiplied, not where an
         array is of indices.
     destroy_map, view_map : dict
-        Output index to the indices of the inputs that it overwrites, or looks into.
+        Output index to the indices of the inputs that it overwrites, or looks into;
+        under None those that are overwritten and that no output lies in.
+    bounds_numbers : bool
+        Whether a Python integer must fit the integer dtype that it meets.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -100,8 +102,9 @@ class Op:
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     takes_columns: ClassVar[bool] = False
-    destroy_map: ClassVar[dict[int, list[int]]] = {}
-    view_map: ClassVar[dict[int, list[int]]] = {}
+    destroy_map: ClassVar[dict[int | None, list[int]]] = {}
+    view_map: ClassVar[dict[int | None, list[int]]] = {}
+    bounds_numbers: ClassVar[bool] = True
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
@@ -185,6 +188,16 @@ class Op:
 
     __repr__ = __str__
 
+    def shared_inputs(self) -> set[int]:
+        """The inputs whose memory an output may lie in, by view_map or destroy_map."""
+        return {
+            i
+            for mapping in (self.view_map, self.destroy_map)
+            for output, inputs in mapping.items()
+            if output is not None
+            for i in inputs
+        }
+
     def defines(self, method: str) -> bool:
         """Whether the op, or its class, writes this method of the contract itself."""
         return method in self.__dict__ or getattr(type(self), method) is not getattr(Op, method)
@@ -239,14 +252,14 @@ class Op:
         op_dict = self.applications.get(tuple([getattr(x, "spec", x.__class__) for x in inputs]))
         if op_dict is not None:
             return applied(op_dict, inputs)
-        if self._makes_nodes():
+        if self.makes_nodes():
             return self._outputs_of(self.make_node(*inputs, **kwargs))
         operands = [as_operand(x, str(self)) for x in inputs]
         if self.takes_columns:
             operands = as_columns(operands)
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
-    def _makes_nodes(self) -> bool:
+    def makes_nodes(self) -> bool:
         """Whether nodes come from a `make_node` or types of the op's own, not from its traits."""
         return self.itypes is not None or self.defines("make_node")
 
@@ -274,6 +287,10 @@ class Op:
             raise OperandError(f"{self} takes {len(self.itypes)} inputs and gives otypes; {len(inputs)} were given")
         wrapped = [self._typed(x, t) for x, t in zip(inputs, self.itypes, strict=True)]
         return Apply(self, wrapped, [t() for t in self.otypes])
+
+    def node_of(self, *operands: Any) -> Any:
+        """The node that applies the op to operands: of several outputs, the tuple that they are picked from."""
+        return self.make_node(*map(as_variable, operands)).node if self.makes_nodes() else self(*operands)
 
     def application_of(self, node: Any) -> Apply:
         """The `Apply` of a node that has this op."""
@@ -320,10 +337,16 @@ class Op:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
         op_dict = bound.op_dict(TensorType(out, shape), backend)
-        if not _check_numbers(str(self), operands, loop):
-            if len(self.applications) >= INFERENCES:
-                self.applications.clear()
-            self.applications[specs] = op_dict
+        bounded = self.bounds_numbers and [
+            (x, dtype) for x, dtype in zip(operands, loop, strict=False) if type(x) is int and dtype.kind in "iu"
+        ]
+        if bounded:  # another number may not fit
+            for x, dtype in bounded:
+                check_fits(x, dtype, str(self))
+            return op_dict
+        if len(self.applications) >= INFERENCES:
+            self.applications.clear()
+        self.applications[specs] = op_dict
         return op_dict
 
     def _check_count(self, operands: Sequence[Any]) -> None:
@@ -332,30 +355,21 @@ class Op:
             wanted = "two operands or more" if names is None else f"{len(names)} operands ({', '.join(names)})"
             raise OperandError(f"{self} takes {wanted}, not {len(operands)}")
 
-    def op_dict(self, type: Type, backend: Any) -> OpDict:
+    def op_dict(self, type: Type, backend: Any, children: int | None = None) -> OpDict:
         """The first element of a node that applies the op and has this type."""
         shape = {"shape": type.shape} if isinstance(type, TensorType) else {}
-        return self._op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend)
+        return self.op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend, children)
 
-    def _op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any) -> OpDict:
+    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
+        """The same with entries of its own, which are what prints."""
         spec = Spec(type, backend)
-        return OpDict(entries, self, spec, self._token(spec.token))
+        return OpDict(entries, self, spec, self._token(spec.token), children)
 
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
         return _tokens.setdefault((self._identity(), pattern), _Token())
-
-    @classmethod
-    def unchecked_op_dict(cls, entries: dict[str, Any], operands: list[Any]) -> OpDict:
-        """The first element of a node from a user's own dict, whose shape is taken as it stands."""
-        op = cls.make(**{key: entries[key] for key in cls.prop_names() if key in entries})
-        dtype = entries.get("dtype")
-        if dtype is None:
-            dtype = op.resolve_dtypes(*(weak_dtype(spec_of(x)) for x in operands))[-1]
-        backend = next((x.backend for x in operands if getattr(x, "backend", None) is not None), None)
-        return op._op_dict_of(entries, TensorType(dtype, entries["shape"]), backend)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters in their normal form for operands of these types."""
@@ -444,7 +458,7 @@ class Op:
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         """How many floating-point operations it takes, from the inputs' and outputs' shapes; for profiles."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in outputs)  # type: ignore[arg-type]
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in outputs)  # type: ignore[arg-type, misc]
 
     def do_constant_folding(self, node: Apply) -> bool:
         """Whether the op may be run once, ahead, where its inputs are all constants."""
@@ -481,21 +495,3 @@ def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
 def _hashable(value: Any) -> Any:
     """A parameter as something that tells 0.0 from -0.0 and 1 from True when compared."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
-
-
-def _check_numbers(what: str, operands: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
-    """Whether a Python integer meets an integer dtype, having checked that it fits.
-
-    Raises
-    ------
-    NumberOverflowError
-        If it does not.
-    """
-    found = False
-    for operand, dtype in zip(operands, dtypes, strict=False):
-        if type(operand) is int and dtype.kind in "iu":
-            found = True
-            limits = np.iinfo(dtype)
-            if not limits.min <= operand <= limits.max:
-                raise NumberOverflowError(f"{what}: {operand} does not fit {dtype} ({limits.min} to {limits.max})")
-    return found

@@ -66,8 +66,7 @@ class Program:
             last[number] = len(self.instructions)
         for place in range(len(self.instructions) - 1, -1, -1):
             instruction = self.instructions[place]
-            maps = (instruction.op.view_map, instruction.op.destroy_map)  # what is written over is the value's memory
-            viewed = {i for each in maps for inputs in each.values() for i in inputs}
+            viewed = instruction.op.shared_inputs()
             for position, number in enumerate(instruction.inputs):
                 until = max(place, last[first + place]) if position in viewed else place
                 last[number] = max(last[number], until)

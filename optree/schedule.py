@@ -16,7 +16,7 @@ from optree.node import applied
 from optree.program import Instruction, Program
 from optree.registry import OPS
 from optree.tensor import Tensor
-from optree.variable import Input
+from optree.variable import Input, as_variable
 
 
 def schedule(program: Program) -> Program:
@@ -25,7 +25,7 @@ def schedule(program: Program) -> Program:
         return program
     draft = _Draft(program)
     for step in [step for step in draft.steps if step.op.destroy_map]:
-        for position in _positions(step.op.destroy_map):
+        for position in _destroyed(step.op):
             if draft.needs_copy(step, position):
                 draft.copy_before(step, position)
     while True:
@@ -33,8 +33,26 @@ def schedule(program: Program) -> Program:
         order, stuck = _in_order(draft.steps, waits)
         if stuck is None:
             return draft.program(order)
-        for position in _positions(stuck.op.destroy_map):  # two destroyers wait for each other
+        for position in _destroyed(stuck.op):  # two destroyers wait for each other
             draft.copy_before(stuck, position)
+
+
+def apart(program: Program) -> Program:
+    """The program with each output in memory of its own, not a leaf's or another output's.
+
+    What an assignment gives is its target, and stays that.
+    """
+    draft = _Draft(program)
+    memories = draft.memories()
+    taken: set[Any] = set()
+    for place, value in enumerate(draft.outputs):
+        if isinstance(value, _Step) and value.op.name == "assign":
+            continue
+        owners = memories[value]
+        if not isinstance(value, _Step) or owners & taken or any(not isinstance(owner, _Step) for owner in owners):
+            draft.outputs[place] = draft.copy(value, len(draft.steps))
+        taken |= owners
+    return draft.program(draft.steps)
 
 
 class _Step:
@@ -44,9 +62,9 @@ class _Step:
         self.op, self.inputs, self.node = op, inputs, node
 
 
-def _positions(mapping: dict[Any, list[int]]) -> list[int]:
-    """The inputs that a destroy_map or view_map names."""
-    return sorted({position for positions in mapping.values() for position in positions})
+def _destroyed(op: Any) -> list[int]:
+    """The inputs that an op destroys."""
+    return sorted({position for positions in op.destroy_map.values() for position in positions})
 
 
 class _Draft:
@@ -72,8 +90,7 @@ class _Draft:
             i: frozenset([leaf.root if isinstance(leaf, Tensor) else i]) for i, leaf in enumerate(self.leaves)
         }
         for step in self.steps:
-            shared = [step.inputs[i] for i in _positions({**step.op.view_map})]
-            shared += [step.inputs[i] for i in _positions({**step.op.destroy_map})]
+            shared = [step.inputs[i] for i in step.op.shared_inputs()]
             found[step] = frozenset().union(*(found[x] for x in shared)) if shared else frozenset([step])
         return found
 
@@ -103,22 +120,24 @@ class _Draft:
         for other in self.steps:
             if any(x in after for x in other.inputs):
                 after.add(other)
-                shared = _positions(other.op.view_map) + _positions(other.op.destroy_map)
-                if any(other.inputs[i] in new for i in shared):
+                if any(other.inputs[i] in new for i in other.op.shared_inputs()):
                     new.add(other)
         return after, new
 
     def _destroys(self, step: _Step, memory: frozenset[Any], memories: dict[Any, frozenset[Any]]) -> bool:
-        return any(memories[step.inputs[i]] & memory for i in _positions(step.op.destroy_map))
+        return any(memories[step.inputs[i]] & memory for i in _destroyed(step.op))
 
     def copy_before(self, step: _Step, position: int) -> None:
         """Let a step destroy a copy of its input."""
-        value = step.inputs[position]
-        kind = Input(step.node.inputs[position].type)
-        op = OPS["copy"].make()
-        copy = _Step(op, [value], applied(op.op_dict(kind.type, None), [kind]))
-        self.steps.insert(self.steps.index(step), copy)
-        step.inputs[position] = copy
+        step.inputs[position] = self.copy(step.inputs[position], self.steps.index(step))
+
+    def copy(self, value: Any, place: int) -> _Step:
+        """A new step at a place that copies a value."""
+        type = value.node.type if isinstance(value, _Step) else as_variable(self.leaves[value]).type
+        op, stand_in = OPS["copy"].make(), Input(type)
+        copy = _Step(op, [value], applied(op.op_dict(type, None), [stand_in]))
+        self.steps.insert(place, copy)
+        return copy
 
     def waits(self) -> dict[_Step, list[_Step]]:
         """For each step those that it must come after."""
@@ -127,7 +146,7 @@ class _Draft:
         destroyers = [step for step in self.steps if step.op.destroy_map]
         for step in destroyers:
             _, new = self._after(step)
-            mine = frozenset().union(*(memories[step.inputs[i]] for i in _positions(step.op.destroy_map)))
+            mine = frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
             for other in self._readers(step, mine, new, memories):
                 if self._destroys(other, mine, memories):
                     if self.steps.index(other) < self.steps.index(step):

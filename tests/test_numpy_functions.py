@@ -70,6 +70,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.take(x, 1, axis=-1),
     ],
     np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
+    np.copy: [lambda x: np.copy(x)],
     np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x))],
     np.vstack: [lambda x: np.vstack([x, x])],
     np.hstack: [lambda x: np.hstack([x, x])],

@@ -23,7 +23,8 @@ from optree.types import DTYPES
 
 #: Ops that are no functions of their operands' values, and the tests that they have instead.
 ELSEWHERE = {
-    "assign": "test_tree.py",
+    "assign": "test_assignment.py",
+    "output": "test_contract.py",
     "rand": "test_random.py",
     "standard_normal": "test_random.py",
     "stochastic_cast": "test_random.py",

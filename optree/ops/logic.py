@@ -22,9 +22,10 @@ from optree.variable import Variable
 
 
 class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
-    """A comparison of two numbers, whose `symbol` Python and C share."""
+    """A comparison of two numbers, whose `symbol` Python and C share; a Python integer may be beyond x's dtype."""
 
     symbol: str
+    bounds_numbers = False
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel, with an answer of its own where a negative integer meets an unsigned one."""

@@ -54,7 +54,7 @@ class RandomOperator(OrphanOperator):
     """
 
     __props__ = ("dtype",)
-    destroy_map = {0: [0]}
+    destroy_map = {None: [0]}
 
     dtype: Any = None
 

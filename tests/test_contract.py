@@ -1,0 +1,279 @@
+"""The Op contract: types, applications, and ops in the style of each document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from optree import Apply, Constant, Op, TensorType, Type, constant, grad
+from optree.errors import DefinitionError, OperandError
+from optree.node import OpTreeNode
+from optree.program import flatten
+from optree.reference import evaluate
+
+
+class Double(Type):
+    """Python floats."""
+
+    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+        if strict and not isinstance(value, float):
+            raise TypeError(f"a float is wanted, not {value!r}")
+        if not allow_downcast and float(value) != value:
+            raise TypeError(f"{value!r} is no double without loss")
+        return float(value)
+
+    def __str__(self) -> str:
+        return "double"
+
+
+double = Double()
+int64, float64 = TensorType("int64", ()), TensorType("float64", ())
+
+
+def value_of(tree: Any, *values: Any) -> Any:
+    return evaluate(flatten([tree]), values)[0]
+
+
+@pytest.fixture
+def be() -> Any:
+    return gen_backend("cpu", datatype=np.float64)
+
+
+# An op built on an instance (Theano, "Making arithmetic Ops on double")
+
+
+def multiplication(wraps_constants: bool) -> Op:
+    mul = Op()
+
+    def make_node(x: Any, y: Any) -> Apply:
+        if wraps_constants:
+            x, y = (Constant(double, v) if isinstance(v, int | float) else v for v in (x, y))
+        if x.type != double or y.type != double:
+            raise TypeError("mul only works on doubles")
+        return Apply(mul, [x, y], [double()])
+
+    def perform(node: Any, inputs: Any, output_storage: Any) -> None:
+        x, y = inputs
+        (z,) = output_storage
+        z[0] = x * y
+
+    mul.make_node = make_node
+    mul.perform = perform
+    return mul
+
+
+def test_an_op_on_an_instance():
+    mul = multiplication(wraps_constants=False)
+    x, y = double("x"), double("y")
+    z = mul(x, y)
+    assert value_of(z, 5.6, 6.7) == 37.519999999999996
+    assert (z.type, str(z)) == (double, "({'op': 'Op'}, x, y)")
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'type'"):
+        mul(x, 2)
+
+
+def test_an_op_that_wraps_constants():
+    z = multiplication(wraps_constants=True)(double("x"), 2)
+    assert value_of(z, 10.0, 2.0) == 20.0
+    assert isinstance(z.owner.inputs[1], Constant) and z.owner.inputs[1].value == 2.0
+
+
+class DoubleOp(Op):
+    """A function of any number of doubles."""
+
+    __props__ = ("name", "fn", "count")
+
+    def __init__(self, name: str, fn: Any, count: int) -> None:
+        self.name, self.fn, self.count = name, fn, count
+
+    def make_node(self, *inputs: Any) -> Apply:
+        if len(inputs) != self.count:
+            raise TypeError(f"{self.name} takes {self.count} doubles")
+        return Apply(self, [Constant(double, x) if isinstance(x, int | float) else x for x in inputs], [double()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = self.fn(*inputs)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def test_a_parametrised_class():
+    def plus(x: float, y: float) -> float:
+        return x + y
+
+    def total(*args: float) -> float:
+        return sum(args)
+
+    add, add4 = DoubleOp("add", plus, 2), DoubleOp("add4", total, 4)
+    x, y = double("x"), double("y")
+    assert add == DoubleOp("add", plus, 2) and hash(add) == hash(DoubleOp("add", plus, 2)) and add != add4
+    assert value_of(add(x, y), 5.0, 6.0) == 11.0
+    assert value_of(add4(x, y, x, 1), 2.0, 3.0, 1.0) == 8.0
+    assert len(flatten([add4(x, add(x, y), add(x, y), 1)]).instructions) == 2  # equal ops on equal inputs merge
+    assert str(add(x, y)).startswith("({'op': 'add', 'name': 'add', 'fn': ")
+
+
+# Applications (Aesara, "How to make Ops")
+
+
+class Int64Add(Op):
+    """The sum of two scalars of int64."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        x, y = (constant(v) if isinstance(v, int) else v for v in (x, y))
+        if any(getattr(v, "type", None) != int64 for v in (x, y)):
+            raise TypeError("an int64 scalar is wanted")
+        return Apply(op=self, inputs=[x, y], outputs=[int64()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, y = inputs
+        (z,) = output_storage
+        z[0] = x + y
+
+
+def test_applications_of_variables_numbers_and_both():
+    add = Int64Add()
+    for inputs in ((int64(), int64()), (1, 2), (int64(), 79)):
+        node = add.make_node(*inputs)
+        assert node.op is add and [x.type for x in node.inputs] == [int64, int64]
+        (out,) = node.outputs
+        assert (out.owner, out.index, out.type) == (node, 0, int64)
+        again = add.make_node(*node.inputs)
+        assert [x.type for x in again.outputs] == [int64] and again.inputs == node.inputs
+    with pytest.raises(TypeError, match="int64"):
+        add.make_node(float64(), int64())
+
+
+def test_perform_by_hand():
+    add, storage = Int64Add(), [None]
+    add.perform(add.make_node(int64(), int64()), (3, 7), (storage,))
+    assert storage == [10]
+
+
+def test_an_application_takes_variables_only():
+    with pytest.raises(OperandError, match="input of an Apply is a variable, not 3"):
+        Apply(Int64Add(), [3], [int64()])
+
+
+def test_built_in_ops_have_applications_too(be):
+    x = be.ones((2, 3), name="x")
+    node = be.sum(x, axis=1)
+    apply = node.owner
+    assert apply.op.axis == 1 and apply.inputs == [x] and apply.outputs[0] is node and node.index == 0
+    again = apply.op.make_node(*apply.inputs)
+    assert again.outputs[0].key() == node.key()
+    assert x.owner is None and x.index is None
+
+
+def test_types_alone_make_nodes(be):
+    class Norm(Op):
+        __props__ = ()
+        itypes = (TensorType("float64", (None,)),)
+        otypes = (TensorType("float64", ()),)
+
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            output_storage[0][0] = np.sqrt((inputs[0] ** 2).sum())
+
+    x = be.array([3.0, 4.0], name="x")
+    assert Norm()(x).asnumpyarray() == 5.0
+    assert Norm()(np.array([5.0, 12.0])).type == TensorType("float64", ())
+    with pytest.raises(OperandError, match=r"x \(2, 2\) float64.*TensorType\(float64, \(None,\)\)"):
+        Norm()(be.ones((2, 2), name="x"))
+    with pytest.raises(OperandError, match="2 were given"):
+        Norm()(x, x)
+
+
+def test_an_op_without_nodes_says_what_to_write(be):
+    class Nothing(Op):
+        __props__ = ()
+
+    with pytest.raises(DefinitionError, match="write make_node, or give itypes and otypes, or take a trait"):
+        Nothing()(be.ones(2))
+
+
+# Several outputs
+
+
+class SumAndDifference(Op):
+    """x + y and x - y."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        return Apply(self, [x, y], [x.type(), y.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, y = inputs
+        output_storage[0][0], output_storage[1][0] = x + y, x - y
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        total, difference = output_gradients
+        if difference is None:
+            return [total, total]
+        return [difference, -difference] if total is None else [total + difference, total - difference]
+
+
+def test_several_outputs_in_trees_and_gradients(be):
+    x, y = be.array([1.0, 2.0], name="x"), be.array([3.0, 5.0], name="y")
+    total, difference = SumAndDifference()(x, y)
+    assert (total.index, difference.index) == (0, 1)
+    assert total.owner is difference.owner and total.owner.outputs[1] is difference
+    np.testing.assert_array_equal((total * difference).asnumpyarray(), [-8.0, -21.0])
+    for cost, expected in (
+        (total * difference, [[2.0, 4.0], [-6.0, -10.0]]),
+        (total, [[1, 1], [1, 1]]),
+        (difference, [[1, 1], [-1, -1]]),
+    ):
+        found = [g.asnumpyarray() for g in grad(be.sum(cost), [x, y])]
+        np.testing.assert_array_equal(found, expected)
+    assert OpTreeNode.from_stack(total.traverse()).key() == total.key()
+
+
+def test_a_default_output(be):
+    class Half(SumAndDifference):
+        default_output = 1
+
+    np.testing.assert_array_equal(Half()(be.ones(2), be.ones(2)).asnumpyarray(), [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        (lambda cells: None, "left the cell of output 0 empty"),
+        (lambda cells: cells[0].append(1.0), "resized the cell of output 0"),
+        (lambda cells: cells[0].__setitem__(0, 3), "gave output 0 a value that its type refuses: a float is wanted"),
+    ],
+)
+def test_wrong_cells_are_found(fill, message):
+    class Wrong(DoubleOp):
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            fill(output_storage)
+
+    tree = Wrong("wrong", None, 1)(double("x"))
+    with pytest.raises(DefinitionError, match=f"wrong.*{message}"):
+        value_of(tree, 1.0)
+
+
+def test_a_thunk_of_ones_own(be):
+    class Twice(Op):
+        __props__ = ()
+        itypes = otypes = (TensorType("float64", (None,)),)
+
+        def make_thunk(self, node: Any, storage_map: Any, compute_map: Any, no_recycling: Any, impl: Any = None) -> Any:
+            (x,), (y,) = node.inputs, node.outputs
+
+            def thunk() -> None:
+                storage_map[y][0] = storage_map[x][0] * 2
+                compute_map[y][0] = True
+
+            return thunk
+
+    tree = Twice()(be.array([1.0, 2.0]))
+    np.testing.assert_array_equal(tree.asnumpyarray(), [2.0, 4.0])
+    np.testing.assert_array_equal((tree + 1).asnumpyarray(), [3.0, 5.0])
