@@ -11,10 +11,32 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def printed(cell):
-    """What a cell wrote, and the texts of what it showed."""
+    """What a cell wrote, to which stream, and the texts of what it showed.
+
+    A kernel sends what is written in as many pieces as it likes: adjacent ones of a stream are joined.
+    """
     outputs = cell.get("outputs", [])
     assert not any(output.output_type == "error" for output in outputs)
-    return [output.get("text") or output.get("data", {}).get("text/plain") for output in outputs]
+    pieces = []
+    for output in outputs:
+        kind = output.get("name", output.output_type)
+        text = output.get("text") or output.get("data", {}).get("text/plain")
+        if pieces and output.output_type == "stream" and pieces[-1][0] == kind:
+            pieces[-1] = kind, pieces[-1][1] + text
+        else:
+            pieces.append((kind, text))
+    return pieces
+
+
+def test_the_pieces_of_a_stream_are_joined():
+    def cell(*texts):
+        shown = nbformat.v4.new_output("execute_result", {"text/plain": "3"})
+        streams = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in texts]
+        return nbformat.v4.new_code_cell(outputs=[*streams, shown])
+
+    whole = cell(("stdout", "one\ntwo\n"), ("stderr", "three"))
+    assert printed(cell(("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "three"))) == printed(whole)
+    assert printed(cell(("stdout", "one\ntwo\n"), ("stdout", "three"))) != printed(whole)
 
 
 def test_there_are_notebooks():
