@@ -11,6 +11,7 @@ from backends.backend import Backend
 from backends.cpu import CPUBackend
 from backends.gpu import gpu_backend
 from optree.errors import BackendError, names
+from optree.function import use_backend
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": gpu_backend}
 
@@ -24,7 +25,7 @@ def gen_backend(
     device_id: int = 0,
     compat_mode: str | None = None,
 ) -> Backend:
-    """A new backend. Those made before stay usable.
+    """A new backend. Those made before stay usable; functions without tensors run on the last.
 
     Parameters
     ----------
@@ -58,7 +59,9 @@ def gen_backend(
     make = BACKENDS.get(backend) if isinstance(backend, str) else None
     if make is None:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
-    return make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode)
+    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode)
+    use_backend(made)
+    return made
 
 
 __all__ = ["BACKENDS", "Backend", "gen_backend"]

@@ -23,8 +23,11 @@ from optree.variable import Constant, Input, Variable, check_same_backend
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
 
-#: Takes the values of a program's leaves, and its trees for errors; gives the values of its outputs.
-Plan = Callable[[list[Any], Sequence[Any]], list[Any]]
+#: Takes the values of a program's leaves, and for errors the trees that run, if not those that were compiled;
+#: gives the values of its outputs.
+Plan = Callable[[list[Any], Sequence[Any] | None], list[Any]]
+
+Observer = Callable[[int, float, Sequence[Any], Any], None]
 
 COMPAT_MODES = (None, "neon")
 
@@ -96,11 +99,15 @@ class Backend(RandomMethods):
         """A value that a plan gave as an array of this backend's, in C order."""
         raise NotImplementedError
 
+    def borrowed(self, array: np.ndarray) -> Any:
+        """A NumPy array for a plan to read: itself where that can be, a copy on the device where not."""
+        raise NotImplementedError
+
     def to_host(self, array: Any) -> np.ndarray:
         """A copy of an array of this backend's as a NumPy array."""
         raise NotImplementedError
 
-    def compile(self, program: Program, keep: bool = False) -> Plan:
+    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         """A plan for a program: called with its leaves' values, and for errors with the trees, it gives its outputs'.
 
         Parameters
@@ -108,6 +115,9 @@ class Backend(RandomMethods):
         keep : bool
             Whether ops may keep their outputs' memory from call to call, for one
             caller at a time.
+        observe : callable, optional
+            Called after each step with the instruction's place, the seconds that it
+            took, its inputs' values and its own.
         """
         raise NotImplementedError
 

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from operator import itemgetter
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.backend import Backend, Plan
+from backends.backend import Backend, Observer, Plan
 from optree.errors import describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
@@ -33,17 +34,23 @@ class CPUBackend(Backend):
     def owned(self, value: Any) -> np.ndarray:
         return np.asarray(value, order="C")
 
+    def borrowed(self, array: np.ndarray) -> np.ndarray:
+        return array
+
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy(order="C")
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         return self.adopt(np.from_dlpack(source), name)
 
-    def compile(self, program: Program, keep: bool = False) -> Plan:
+    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         steps = _steps(program, keep)
-        outputs, open_registers = program.outputs, [None] * len(program.instructions)
+        if observe is not None:
+            steps = [step._replace(call=_observed(step, observe)) for step in steps]
+        outputs, instructions = program.outputs, program.instructions
+        open_registers = [None] * len(instructions)
 
-        def run(values: list[Any], roots: Sequence[Any]) -> list[Any]:
+        def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             registers = [*values, *open_registers]
             step = None
             try:
@@ -57,8 +64,8 @@ class CPUBackend(Backend):
                         registers[i] = None
             except Exception as error:
                 if step is not None:  # the node of the trees that failed, not of those that were compiled
-                    node = self.program(roots).instructions[step.place].node
-                    error.add_note(f"while running {describe(node)}")
+                    ran = instructions if roots is None else self.program(roots).instructions
+                    error.add_note(f"while running {describe(ran[step.place].node)}")
                 raise
             return [registers[i] for i in outputs]
 
@@ -117,17 +124,31 @@ def _steps(program: Program, keep: bool) -> list[Step]:
     steps: list[Step] = []
     for place, instruction in enumerate(program.instructions):
         dead = tuple(i for i in dict.fromkeys(instruction.inputs) if last[i] == place and i >= first)
-        if _writes_target(steps, instruction, first + place - 1):
+        sole = place > 0 and last[first + place - 1] == place  # nothing else needs the value just computed
+        if sole and _writes_target(steps, instruction, first + place - 1):
             producer = steps.pop()
             steps.append(producer._replace(buffer=instruction.inputs[0], output=first + place))
             continue
-        if _writes_part(program, place):
+        if sole and _writes_part(program, place):
             steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write, output=first + place)
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
         call, take = _call_of(program, place, keep), _taker(instruction.inputs)
         steps.append(Step(call, take, first + place, buffer, dead, place, instruction.node))
     return steps
+
+
+def _observed(step: Step, observe: Observer) -> Callable[..., Any]:
+    """A step's call that reports what it took."""
+    call, place = step.call, step.place
+
+    def observed(*values: Any, **out: Any) -> Any:
+        start = perf_counter()
+        value = call(*values, **out)
+        observe(place, perf_counter() - start, values, value)
+        return value
+
+    return observed
 
 
 def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -181,7 +202,6 @@ def _writes_part(program: Program, place: int) -> bool:
     assign, producer = program.instructions[place], program.instructions[place - 1]
     return (
         assign.op.name == "assign"
-        and place > 0
         and producer.op.name == "scatter"
         and assign.inputs == (producer.inputs[0], len(program.leaves) + place - 1)
     )

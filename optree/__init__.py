@@ -4,6 +4,8 @@ from optree import ops
 from optree.apply import Apply
 from optree.autodiff import Autodiff, grad
 from optree.errors import OptreeError
+from optree.function import Function, debugprint, function
+from optree.mode import Mode
 from optree.node import OpTreeNode
 from optree.op import Op
 from optree.tensor import Tensor
@@ -15,7 +17,9 @@ __all__ = [
     "Apply",
     "Autodiff",
     "Constant",
+    "Function",
     "Input",
+    "Mode",
     "Op",
     "OpTreeNode",
     "OptreeError",
@@ -25,6 +29,8 @@ __all__ = [
     "Variable",
     "check_grad",
     "constant",
+    "debugprint",
+    "function",
     "grad",
     "ops",
 ]

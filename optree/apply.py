@@ -8,7 +8,7 @@ from typing import Any
 from optree.errors import OperandError, describe
 from optree.node import OpTreeNode, applied
 from optree.registry import OPS
-from optree.types import TupleType
+from optree.types import Spec, TupleType
 from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 
@@ -53,6 +53,7 @@ class Apply:
         for i, x in enumerate(outputs):
             if type(x) is Input:
                 x.owner, x.index = self, i
+                x.spec = Spec.weak(x.type)  # one that no op has met, so that each looks at the owner
 
     @classmethod
     def of_node(cls, node: OpTreeNode) -> Apply:

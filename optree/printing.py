@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from optree.errors import line_of
+
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
 
@@ -53,3 +55,14 @@ class _Text(str):
 def _head(node: Any) -> str:
     props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
     return f"{node.label}{props} {node.type}"
+
+
+def listing(program: Any) -> str:
+    """A program, a line a step: its number, op, inputs, type, and the line that built it."""
+    found = [f"%{i} = {leaf}" for i, leaf in enumerate(program.leaves)]
+    for i, instruction in enumerate(program.instructions, len(program.leaves)):
+        inputs = ", ".join(f"%{number}" for number in instruction.inputs)
+        line = line_of(instruction.node.origin)
+        found.append(f"%{i} = {instruction.op}({inputs})  {instruction.type}{f', built at {line}' if line else ''}")
+    outputs = ", ".join(f"%{number}" for number in program.outputs)
+    return "\n".join([*found, f"return {outputs}"])

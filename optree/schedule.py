@@ -46,7 +46,7 @@ def apart(program: Program) -> Program:
     memories = draft.memories()
     taken: set[Any] = set()
     for place, value in enumerate(draft.outputs):
-        if isinstance(value, _Step) and value.op.name == "assign":
+        if _is_assignment(value):
             continue
         owners = memories[value]
         if not isinstance(value, _Step) or owners & taken or any(not isinstance(owner, _Step) for owner in owners):
@@ -65,6 +65,10 @@ class _Step:
 def _destroyed(op: Any) -> list[int]:
     """The inputs that an op destroys."""
     return sorted({position for positions in op.destroy_map.values() for position in positions})
+
+
+def _is_assignment(value: Any) -> bool:
+    return isinstance(value, _Step) and value.op.name == "assign"
 
 
 class _Draft:
@@ -101,7 +105,7 @@ class _Draft:
         if any(not isinstance(owner, _Step | Tensor) for owner in mine):
             return True  # a constant, a number, or what a caller handed in
         after, new = self._after(step)
-        if any(memories[x] & mine and x not in new for x in self.outputs):
+        if any(memories[x] & mine and x not in new for x in self.outputs if not _is_assignment(x)):
             return True
         for other in self.steps:
             reads_old = any(memories[x] & mine and x not in new for x in other.inputs)

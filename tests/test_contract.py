@@ -6,30 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.ops import DoubleOp, double
 
 from backends import gen_backend
-from optree import Apply, Constant, Op, TensorType, Type, constant, grad
+from optree import Apply, Constant, Op, TensorType, constant, grad
 from optree.errors import DefinitionError, OperandError
 from optree.node import OpTreeNode
 from optree.program import flatten
 from optree.reference import evaluate
 
-
-class Double(Type):
-    """Python floats."""
-
-    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
-        if strict and not isinstance(value, float):
-            raise TypeError(f"a float is wanted, not {value!r}")
-        if not allow_downcast and float(value) != value:
-            raise TypeError(f"{value!r} is no double without loss")
-        return float(value)
-
-    def __str__(self) -> str:
-        return "double"
-
-
-double = Double()
 int64, float64 = TensorType("int64", ()), TensorType("float64", ())
 
 
@@ -79,26 +64,6 @@ def test_an_op_that_wraps_constants():
     z = multiplication(wraps_constants=True)(double("x"), 2)
     assert value_of(z, 10.0, 2.0) == 20.0
     assert isinstance(z.owner.inputs[1], Constant) and z.owner.inputs[1].value == 2.0
-
-
-class DoubleOp(Op):
-    """A function of any number of doubles."""
-
-    __props__ = ("name", "fn", "count")
-
-    def __init__(self, name: str, fn: Any, count: int) -> None:
-        self.name, self.fn, self.count = name, fn, count
-
-    def make_node(self, *inputs: Any) -> Apply:
-        if len(inputs) != self.count:
-            raise TypeError(f"{self.name} takes {self.count} doubles")
-        return Apply(self, [Constant(double, x) if isinstance(x, int | float) else x for x in inputs], [double()])
-
-    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-        output_storage[0][0] = self.fn(*inputs)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def test_a_parametrised_class():

@@ -1,0 +1,317 @@
+"""function: a program kept, called again with other values and sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from optree import reference
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
+from optree.mode import Mode, as_mode
+from optree.node import OpTreeNode
+from optree.printing import listing
+from optree.profile import Profile
+from optree.program import flatten
+from optree.registry import f
+from optree.replace import replace
+from optree.schedule import apart, schedule
+from optree.sizes import check_sizes
+from optree.tensor import Tensor
+from optree.types import TensorType
+from optree.variable import Constant, Input, Variable, as_operand, as_variable, check_same_backend
+
+#: A function remembers so many combinations of its arguments' sizes that it has checked.
+SIZES = 1024
+
+#: The backend that functions without tensors run on: the last that was made, while it lives.
+_last_backend: list[Callable[[], Any]] = []
+
+
+def use_backend(backend: Any) -> None:
+    """Let functions without tensors run on a backend."""
+    _last_backend[:] = [ref(backend)]
+
+
+def function(
+    inputs: Sequence[Variable],
+    outputs: Any = None,
+    updates: Any = None,
+    givens: Any = None,
+    mode: str | Mode | None = None,
+    name: str | None = None,
+    on_unused_input: str = "raise",
+    profile: bool = False,
+) -> Function:
+    """A Python function that computes outputs from inputs, and then updates tensors.
+
+    Parameters
+    ----------
+    inputs : sequence of Input or Tensor
+        Its arguments, in order; by keyword they have the variables' names. A
+        tensor's own values count nowhere then, but its dtype and the number of
+        its dimensions do.
+    outputs : Variable or list of Variable, optional
+        What it returns: one value, a list of them, or None.
+    updates : dict or list of pairs, optional
+        From tensors to trees: their values are written there when all outputs
+        and all values have been computed.
+    givens : dict or list of pairs, optional
+        From operands in the trees to what stands in their place.
+    mode : str or Mode, optional
+        ``'default'``; ``'reference'``, op by op by `perform`, without rewrites;
+        or ``'debug'``, which checks every op against its contract.
+    name : str, optional
+        What it is called in errors.
+    on_unused_input : {'raise', 'warn', 'ignore'}
+        What happens for an input that nothing needs.
+    profile : bool
+        Whether `Function.profile` counts.
+
+    Returns
+    -------
+    Function
+        It gives tensors of the backend of the tensors in the trees; without
+        tensors, of the last backend made; without that, NumPy arrays. Values of
+        other types are what their ops make.
+
+    Raises
+    ------
+    OperandError, ShapeError, DTypeError, BackendError
+        If the parts do not fit together.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = TensorType("float32", (None,))("x")
+    >>> total = be.zeros((), name="total")
+    >>> add = function([x], be.sum(x * x), updates={total: total + be.sum(x, keepdims=False)})
+    >>> add([1.0, 2.0]).get(), add(x=[3.0]).get(), total.get()
+    (array([5.], dtype=float32), array([9.], dtype=float32), array(6., dtype=float32))
+    """
+    return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
+
+
+class Function:
+    """What `function` returns.
+
+    Attributes
+    ----------
+    inputs : list of Variable
+    outputs : list of Variable
+    updates : list of (Tensor, Variable)
+    name : str or None
+    program : Program
+        What runs: it gives the outputs and then the updates' values.
+    profile : Profile or None
+        Calls, time, flops and bytes of each step, if they are counted.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        outputs: Any,
+        updates: Any,
+        givens: Any,
+        mode: Any,
+        name: str | None,
+        on_unused_input: str,
+        profile: bool,
+    ) -> None:
+        self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
+        self.name, self.mode = name, as_mode(mode)
+        self.inputs = _checked_inputs(inputs)
+        self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
+        given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
+        self.outputs = [as_variable(as_operand(x, "function: an output")) for x in given]
+        self.updates = _checked_updates(updates, self.inputs)
+        values = [*self.outputs, *(value for _, value in self.updates)]
+        self.backend = self._backend(values)
+        self._arguments_of = {x: _stand_in(x) for x in self.inputs}
+        if givens is not None:
+            values = replace(values, dict(_pairs(givens, "givens")))
+        values = replace(values, {x: self._arguments_of[x] for x in self.inputs if isinstance(x, Tensor)})
+        self._types = [x.type for x in values[: len(self.outputs)]]
+        written = [
+            # In memory of its own, for it may look into another target.
+            f.assign(target, value if isinstance(value, OpTreeNode) and not value.op.view_map else f.copy(value))
+            for (target, _), value in zip(self.updates, values[len(self.outputs) :], strict=True)
+        ]
+        self.program = schedule(apart(flatten([*values[: len(self.outputs)], *written])))
+        self._check_leaves(on_unused_input)
+        self.profile = Profile(self.program) if profile else None
+        self._plan = self._compile()
+        self._sizes_seen: dict[Any, None] = {}
+        self._lock = Lock()
+
+    def _backend(self, roots: Sequence[Any]) -> Any:
+        leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
+        found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
+        return _last_backend[0]() if found is None and _last_backend else found
+
+    def _check_leaves(self, on_unused_input: str) -> None:
+        if on_unused_input not in ("raise", "warn", "ignore"):
+            raise OperandError(f"on_unused_input is 'raise', 'warn' or 'ignore', not {on_unused_input!r}")
+        arguments = set(self._arguments_of.values())
+        for leaf in self.program.leaves:
+            if isinstance(leaf, Input) and leaf not in arguments:
+                raise OperandError(f"{self}: the outputs need {describe(leaf)}, which is not among the inputs")
+        for x, argument in self._arguments_of.items():
+            if argument not in {leaf for leaf in self.program.leaves if isinstance(leaf, Input)}:
+                message = f"{self}: nothing needs the input {describe(x)}; on_unused_input='ignore' allows that"
+                if on_unused_input == "raise":
+                    raise OperandError(message)
+                if on_unused_input == "warn":
+                    warnings.warn(message, stacklevel=4)
+
+    def _compile(self) -> Any:
+        if self.mode.kind == "reference" or self.backend is None:
+            return lambda values: reference.evaluate(self.program, values)
+        observe = None if self.profile is None else self.profile.observe
+        run = self.backend.compile(self.program, keep=True, observe=observe)
+        return lambda values: run(values, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs, and then make the updates.
+
+        Raises
+        ------
+        OperandError
+            If an argument is missing, given twice, or not of its input's type.
+        ShapeError
+            If the arguments' sizes do not fit together; nothing has been written then.
+        """
+        given = self._bind(args, kwargs)
+        values = [given[x] if x in given else self._value_of(x) for x in self.program.leaves]
+        self._check_sizes(values)
+        with self._lock:
+            found = self._plan(values)
+        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
+        return None if self._returns == "none" else results[0] if self._returns == "one" else results
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Variable, Any]:
+        """The value of each argument, as its type holds it."""
+        if len(args) > len(self.inputs):
+            raise OperandError(f"{self} takes {len(self.inputs)} arguments, not {len(args)}")
+        given: dict[Variable, Any] = dict(zip(self.inputs, args, strict=False))
+        for name, value in kwargs.items():
+            named = [x for x in self.inputs if getattr(x, "name", None) == name]
+            if len(named) != 1:
+                known = ", ".join(x.label for x in self.inputs)
+                raise OperandError(f"{self} has {len(named) or 'no'} inputs of the name {name!r}; it has {known}")
+            if named[0] in given:
+                raise OperandError(f"{self}: the argument {name} is given twice")
+            given[named[0]] = value
+        missing = [x.label for x in self.inputs if x not in given]
+        if missing:
+            raise OperandError(f"{self}: missing {', '.join(missing)}")
+        return {self._arguments_of[x]: self._filtered(number, x, given[x]) for number, x in enumerate(self.inputs)}
+
+    def _filtered(self, number: int, x: Variable, value: Any) -> Any:
+        wanted = x.type.any_size if isinstance(x, Tensor) else x.type
+        if isinstance(value, OpTreeNode):
+            value = value.astensor()
+        if isinstance(value, Tensor) and self.backend is not None and value.backend is not self.backend:
+            raise BackendError(f"{self}: argument {number} ({x.label}) is of {value.backend}, not {self.backend}")
+        try:
+            value = wanted.filter(value)
+        except (TypeError, ValueError) as error:
+            kind = type(error) if isinstance(error, OptreeError) else OperandError
+            raise kind(f"{self}: argument {number} ({x.label}) is refused by {wanted!r}: {error}") from error
+        if isinstance(value, Tensor):
+            return value.array if self.backend is not None else value.get()
+        return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
+
+    def _value_of(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.array
+        return leaf.value if isinstance(leaf, Constant) else leaf
+
+    def _check_sizes(self, values: Sequence[Any]) -> None:
+        shapes = tuple(None if shape is None else tuple(shape) for shape in (_shape_of(value) for value in values))
+        if shapes in self._sizes_seen:
+            return
+        check_sizes(self.program, shapes)
+        if len(self._sizes_seen) >= SIZES:
+            self._sizes_seen.clear()
+        self._sizes_seen[shapes] = None
+
+    def _wrapped(self, type: Any, value: Any) -> Any:
+        """What a caller gets for an output's value."""
+        if not isinstance(type, TensorType):
+            return value
+        return (
+            np.asarray(value, type.dtype)
+            if self.backend is None
+            else self.backend.adopt(self.backend.owned(np.asarray(value, type.dtype)))
+        )
+
+    def __str__(self) -> str:
+        return self.name or f"function({', '.join(x.label for x in self.inputs)})"
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return function, self._arguments
+
+
+def debugprint(what: Any) -> str:
+    """What runs, a line a step: its number, op, inputs, type, and the line that built it.
+
+    Parameters
+    ----------
+    what : Function, or Variable
+    """
+    program = what.program if isinstance(what, Function) else schedule(flatten([what]))
+    return listing(program)
+
+
+def _shape_of(value: Any) -> Any:
+    """A value's shape; that of a number is (), and other values have none."""
+    return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
+
+
+def _stand_in(x: Variable) -> Input:
+    """The argument of a program for an input; a tensor's has its type and backend."""
+    if isinstance(x, Input):
+        return x
+    argument = Input(x.type, x.label)
+    argument.spec = x.spec
+    return argument
+
+
+def _checked_inputs(inputs: Any) -> list[Variable]:
+    if isinstance(inputs, Variable) or not isinstance(inputs, Sequence):
+        raise OperandError(f"function: the inputs are a list of variables, not {describe(inputs)}")
+    for place, x in enumerate(inputs):
+        if not isinstance(x, Input | Tensor):
+            raise OperandError(f"function: input {place} is an Input or a Tensor, not {describe(x)}")
+        if any(x is other for other in inputs[:place]):
+            raise OperandError(f"function: {describe(x)} is given as an input twice")
+    return list(inputs)
+
+
+def _checked_updates(updates: Any, inputs: Sequence[Variable]) -> list[tuple[Tensor, Variable]]:
+    found: list[tuple[Tensor, Variable]] = []
+    for target, value in _pairs(updates, "updates") if updates is not None else []:
+        if not isinstance(target, Tensor) or any(target.root is x for x in inputs):
+            raise OperandError(f"function: an update is of a tensor that is no input, not of {describe(target)}")
+        if any(target is other for other, _ in found):
+            raise OperandError(f"function: {describe(target)} is updated twice")
+        tree = as_variable(as_operand(value, f"function: the update of {target.label}"))
+        if not np.can_cast(tree.dtype, target.dtype, "same_kind"):
+            raise DTypeError(f"function: the update {describe(tree)} does not go into {describe(target)}")
+        found.append((target, tree))
+    return found
+
+
+def _pairs(given: Any, what: str) -> list[tuple[Any, Any]]:
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    if any(not isinstance(pair, tuple | list) or isinstance(pair, Variable) or len(pair) != 2 for pair in pairs):
+        raise OperandError(f"function: {what} are a dict or a list of pairs, not {given!r}")
+    return [tuple(pair) for pair in pairs]

@@ -1,0 +1,70 @@
+"""What each step of a function costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optree.errors import line_of
+from optree.program import Instruction, Program
+
+
+@dataclass
+class Cost:
+    """What one step has cost, over all calls.
+
+    Attributes
+    ----------
+    instruction : Instruction
+    calls : int
+    seconds : float
+    flops : int
+        By the op's own count (`Op.flops`).
+    bytes : int
+        Of the arrays read and written.
+    """
+
+    instruction: Instruction
+    calls: int = 0
+    seconds: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+
+
+class Profile:
+    """What each step of a function has cost; it prints as a table, the dearest first.
+
+    Attributes
+    ----------
+    costs : list of Cost
+        In the order in which the steps run.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.costs = [Cost(instruction) for instruction in program.instructions]
+
+    def observe(self, place: int, seconds: float, inputs: Sequence[Any], value: Any) -> None:
+        """Count one run of a step."""
+        cost = self.costs[place]
+        outputs = value if isinstance(value, tuple) else (value,)
+        cost.calls += 1
+        cost.seconds += seconds
+        cost.flops += cost.instruction.op.flops([np.shape(x) for x in inputs], [np.shape(x) for x in outputs])
+        cost.bytes += sum(getattr(x, "nbytes", 0) for x in (*inputs, *outputs))
+
+    def __str__(self) -> str:
+        total = sum(cost.seconds for cost in self.costs) or 1.0
+        lines = [f"{'calls':>8} {'seconds':>10} {'share':>6} {'Gflop/s':>8} {'GB/s':>8}  step"]
+        for cost in sorted(self.costs, key=lambda cost: -cost.seconds):
+            seconds = cost.seconds or 1.0
+            node = cost.instruction.node
+            line = line_of(node.origin)
+            built = f", built at {line}" if line else ""
+            lines.append(
+                f"{cost.calls:8d} {cost.seconds:10.6f} {cost.seconds / total:6.1%} {cost.flops / seconds / 1e9:8.3f} "
+                f"{cost.bytes / seconds / 1e9:8.3f}  {cost.instruction.op} {node.type}{built}"
+            )
+        return "\n".join(lines)

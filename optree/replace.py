@@ -1,0 +1,43 @@
+"""Trees with other operands in the place of some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optree.node import OpTreeNode, operands_of
+from optree.tensor import Tensor
+from optree.walks import post_order
+
+
+def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
+    """The trees with each key of the mapping, by identity, replaced by its value.
+
+    A view of a tensor that is replaced becomes the same view of what replaces
+    it. What holds nothing that is replaced stays the same object.
+
+    Raises
+    ------
+    OperandError, ShapeError, DTypeError
+        If an op cannot be applied to what stands in an operand's place.
+    """
+    made: dict[int, Any] = {id(old): new for old, new in mapping.items()}
+    for entry in post_order(list(roots), _made_from):
+        if id(entry) in made:
+            continue
+        operands = _made_from(entry)
+        new = [made.get(id(x), x) for x in operands]
+        if all(a is b for a, b in zip(operands, new, strict=True)):
+            made[id(entry)] = entry
+        elif isinstance(entry, Tensor):
+            made[id(entry)] = entry.view(*new)
+        else:
+            made[id(entry)] = entry.op.node_of(*new)
+    return [made.get(id(root), root) for root in roots]
+
+
+def _made_from(entry: Any) -> list[Any]:
+    """A node's operands, numbers too, or the base of a view."""
+    if isinstance(entry, OpTreeNode):
+        return operands_of(entry)
+    return [entry.base] if isinstance(entry, Tensor) and entry.base is not None else []

@@ -1,0 +1,355 @@
+"""Functions: arguments, outputs, updates, sizes, errors."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.ops import Double, DoubleOp
+
+from backends import gen_backend
+from optree import Apply, Input, Mode, Op, OpTreeNode, TensorType, debugprint, function, grad
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.mode import ModeError
+
+functions = sys.modules["optree.function"]  # the package's attribute of that name is the function
+VECTOR, MATRIX = TensorType("float64", (None,)), TensorType("float64", (None, None))
+
+
+@pytest.fixture
+def be() -> Any:
+    return gen_backend("cpu", rng_seed=0, datatype=np.float64)
+
+
+def message_of(kind: Any, call: Any) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+# Arguments and results
+
+
+def test_positional_and_keyword_arguments(be):
+    x, y = VECTOR("x"), VECTOR("y")
+    f = function([x, y], x - 2 * y)
+    for result in (f([1, 2], [3, 4]), f([1, 2], y=[3, 4]), f(y=[3, 4], x=[1, 2])):
+        assert result.backend is be
+        np.testing.assert_array_equal(result.get(), [-5.0, -6.0])
+
+
+def test_one_value_a_list_or_none(be):
+    x = VECTOR("x")
+    assert isinstance(function([x], [x + 1])([1.0]), list)
+    assert function([x], x + 1)([1.0]).get() == [2.0]
+    assert function([x], on_unused_input="ignore")([1.0]) is None
+    first, second = function([x], [x, x * 2])([1.0])
+    assert (first.item(), second.item()) == (1.0, 2.0)
+
+
+def test_sizes_may_change_and_compile_nothing(be):
+    x, w = MATRIX("x"), be.ones((3, 2), name="w")
+    f = function([x], be.sum(be.dot(x, w)))
+    compiled = be.stats()["compiles"]
+    assert [f(np.ones((n, 3))).item() for n in (1, 5, 2)] == [6.0, 30.0, 12.0]
+    assert be.stats()["compiles"] == compiled
+
+
+def test_a_tensor_as_an_input(be):
+    x, w = be.ones((2, 3), name="x"), be.ones((3,), name="w")
+    f = function([x], be.sum(x.T * w.reshape(3, 1) + x[0, :].reshape(3, 1)))
+    assert f(np.full((2, 3), 2.0)).item() == 24.0
+    assert f(x=np.full((2, 3), 0.5)).item() == 6.0
+    assert x.get().tolist() == np.ones((2, 3)).tolist()
+
+
+def test_arguments_may_be_tensors_trees_arrays_and_lists(be):
+    f = function([x := VECTOR("x")], x * 2)
+    given = be.array([1.0, 2.0])
+    for value in (given, given + 0, given.get(), [1, 2], (1.0, 2.0)):
+        assert f(value).get().tolist() == [2.0, 4.0]
+
+
+def test_results_are_apart_from_arguments_tensors_and_each_other(be):
+    x, w = VECTOR("x"), be.zeros(2, name="w")
+    array = np.ones(2)
+    same, weights, flipped, again = function([x], [x, w, be.flip(w, 0), w])(array)
+    for result in (same, weights, flipped, again):
+        result[:] = 7
+    assert array.tolist() == [1.0, 1.0] and w.get().tolist() == [0.0, 0.0]
+
+
+def test_givens(be):
+    x, y = VECTOR("x"), VECTOR("y")
+    total = be.sum(x * x, keepdims=False)
+    assert function([y], total, givens={x: y + 1})([1.0, 2.0]).item() == 13.0
+    assert function([y], total, givens=[(x, be.ones(3)), (y, y)], on_unused_input="ignore")([0.0]).item() == 3.0
+
+
+def test_users_types_without_a_backend(monkeypatch):
+    monkeypatch.setattr(functions, "_last_backend", [])
+    double = Double()
+    x, y = double("x"), double("y")
+    mul = DoubleOp("mul", lambda a, b: a * b, 2)
+    f = function([x, y], mul(x, y))
+    assert f(5, 6) == 30.0 and f(5.6, 6.7) == 37.519999999999996
+    assert function([x], mul(x, 2))(10) == 20.0
+    message = message_of(OperandError, lambda: f("a", 1))
+    assert "argument 0 (x)" in message and "Double" in message
+    z = VECTOR("z")
+    result = function([z], z + 1)([1.0])
+    assert isinstance(result, np.ndarray) and result.tolist() == [2.0]
+
+
+def test_functions_without_tensors_run_on_the_last_backend():
+    first, second = gen_backend("cpu"), gen_backend("cpu")
+    x = VECTOR("x")
+    assert function([x], x + 1)([1.0]).backend is second
+    assert function([x], x + first.ones(1))([1.0]).backend is first
+
+
+# Updates
+
+
+def test_updates_come_after_all_outputs_and_together(be):
+    x, a, b = VECTOR("x"), be.array([1.0, 2.0], name="a"), be.array([10.0, 20.0], name="b")
+    swap = function([x], a + b + x, updates={a: b, b: a + x})
+    assert swap([0.5, 0.5]).get().tolist() == [11.5, 22.5]
+    assert (a.get().tolist(), b.get().tolist()) == ([10.0, 20.0], [1.5, 2.5])
+    rotate = function([], [a], updates=[(a, be.flip(a, 0)), (b[:1], a[1:])])
+    (before,) = rotate()
+    assert before.get().tolist() == [10.0, 20.0]
+    assert (a.get().tolist(), b.get().tolist()) == ([20.0, 10.0], [20.0, 2.5])
+
+
+def test_a_value_that_is_updated_and_used_again(be):
+    m, w = be.zeros(3, name="m"), be.zeros(3, name="w")
+    new = 0.5 * m + 1
+    step = function([], updates=[(m, new), (w, w - 0.1 * new)])
+    for _ in range(2):
+        step()
+    np.testing.assert_allclose(m.get(), 1.5)
+    np.testing.assert_allclose(w.get(), -0.25)
+
+
+def test_an_update_of_the_wrong_size_writes_nothing(be):
+    x, a, b = VECTOR("x"), be.zeros(2, name="a"), be.zeros(2, name="b")
+    f = function([x], updates=[(a, a + 1), (b, x)])
+    assert "assign" in message_of(ShapeError, lambda: f([1.0, 2.0, 3.0]))
+    assert a.get().tolist() == [0.0, 0.0]
+    f([1.0, 2.0])
+    assert b.get().tolist() == [1.0, 2.0]
+
+
+def test_a_step_that_fails_writes_nothing(be):
+    x, a = VECTOR("x"), be.zeros(2, name="a")
+    places = TensorType("int64", (None,))("places")
+    f = function([x, places], be.take(x, places), updates={a: a + 1})
+    with pytest.raises(OptreeError):
+        f([1.0, 2.0], [5])
+    assert a.get().tolist() == [0.0, 0.0]
+
+
+def test_random_numbers_are_drawn_once_a_call_and_anew_each_call(be):
+    x = be.ones((50,), name="x")
+    mask = be.dropout_mask(x, 0.5)
+    f = function([], [mask, mask * 1, be.sum(x * mask)])
+    first, same, total = f()
+    assert first.get().tolist() == same.get().tolist() and total.item() == first.get().sum()
+    assert first.get().tolist() != f()[0].get().tolist()
+
+
+def test_gradients_of_a_dropout_agree(be):
+    w1, w2 = be.ones((4, 6), name="w1"), be.ones((6, 2), name="w2")
+    hidden = be.dot(be.ones((1, 4)), w1)
+    loss = be.sum(be.dot(hidden * be.dropout_mask(hidden, 0.5), w2), keepdims=False)
+    first, second = function([], grad(loss, [w1, w2]))()
+    assert ((first.get()[0] != 0) == (second.get()[:, 0] != 0)).all()
+
+
+# Destroyers
+
+
+class AddInPlace(Op):
+    """x + y, written over x."""
+
+    __props__ = ()
+    destroy_map = {0: [0]}
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        return Apply(self, [x, y], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, y = inputs
+        x += y
+        output_storage[0][0] = x
+
+
+def test_a_destroyer_leaves_arguments_constants_and_other_readers_alone(be):
+    add, x, y = AddInPlace(), VECTOR("x"), VECTOR("y")
+    array = np.array([1.0, 2.0])
+    for tree, expected in (
+        (add(x, y), [11.0, 22.0]),
+        (add(x, y) * x, [11.0, 44.0]),
+        (x * add(x, y), [11.0, 44.0]),
+        (add(x * 1, y) + add(x * 1, x), [13.0, 26.0]),
+        (add(w := x * 2, y) + w, [14.0, 28.0]),
+        (add(add(w := x * 2, y), w) + w, [16.0, 32.0]),
+    ):
+        for mode in ("default", "reference"):
+            assert function([x, y], tree, mode=mode)(array, [10.0, 20.0]).get().tolist() == expected
+        assert array.tolist() == [1.0, 2.0]
+
+
+class GrowingBuffer(Op):
+    """x + y, in a hidden buffer that grows and is kept."""
+
+    __props__ = ()
+    default_output = 0
+    made = 0
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        return Apply(self, [x, y], [x.type.make_variable(), x.type.make_variable()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, y = inputs
+        z, buffer = output_storage
+        if buffer[0] is None or buffer[0].size < x.size:
+            GrowingBuffer.made += 1
+            buffer[0] = np.empty(x.size * 2)
+        z[0] = buffer[0][: x.size]
+        np.add(x, y, out=z[0])
+
+
+def test_a_hidden_output_is_kept_between_calls_and_results_stay(be):
+    x = VECTOR("x")
+    f = function([x], GrowingBuffer()(x, x))
+    GrowingBuffer.made = 0
+    results = [f(np.full(n, float(n))) for n in (3, 5, 6, 2)]
+    assert GrowingBuffer.made == 1
+    assert [r.get().tolist() for r in results] == [[2.0 * n] * n for n in (3, 5, 6, 2)]
+
+
+# What is refused
+
+
+def test_arguments_that_are_refused_are_named(be):
+    x, n = VECTOR("x"), TensorType("int64", ())("n")
+    f = function([x, n], x * n, name="scale")
+    for call, kind, parts in (
+        (lambda: f([1.0]), OperandError, ("scale", "missing n")),
+        (lambda: f([1.0], 2, 3), OperandError, ("scale", "2 arguments", "3")),
+        (lambda: f([1.0], 2, n=2), OperandError, ("n", "given twice")),
+        (lambda: f([1.0], 2, m=2), OperandError, ("'m'", "it has x, n")),
+        (lambda: f([[1.0]], 2), ShapeError, ("argument 0 (x)", "(1, 1)", "(None,)")),
+        (lambda: f([1.0], 2.5), DTypeError, ("argument 1 (n)", "float64", "int64")),
+        (lambda: f(np.ones(1, np.complex128), 2), DTypeError, ("argument 0 (x)", "complex128")),
+        (lambda: f(gen_backend("cpu").ones(1, np.float64), 2), BackendError, ("argument 0 (x)",)),
+    ):
+        message = message_of(kind, call)
+        assert all(part in message for part in parts), message
+
+
+def test_sizes_that_do_not_fit_are_found_before_anything_runs(be):
+    x, y = VECTOR("x"), VECTOR("y")
+    f = function([x, y], x * y)
+    message = message_of(ShapeError, lambda: f([1.0, 2.0], [1.0, 2.0, 3.0]))
+    assert all(part in message for part in ("mul", "(2,)", "(3,)", "test_function.py"))
+    assert "must be known to have size 1" in message_of(ShapeError, lambda: f([1.0], [1.0, 2.0]))
+    row = TensorType("float64", (1,))("row")
+    assert function([row, y], row * y)([2.0], [1.0, 2.0]).get().tolist() == [2.0, 4.0]
+
+
+def test_definitions_that_are_refused(be):
+    x, y, w = VECTOR("x"), VECTOR("y"), be.zeros(2, name="w")
+    for make, kind, part in (
+        (lambda: function([x, x], x), OperandError, "given as an input twice"),
+        (lambda: function([x], x + y), OperandError, "need y"),
+        (lambda: function([x, y], x), OperandError, "nothing needs the input y"),
+        (lambda: function(x, x), OperandError, "inputs are a list"),
+        (lambda: function([x + 1], x), OperandError, "an Input or a Tensor"),
+        (lambda: function([x], x, mode="quick"), ModeError, "'quick'"),
+        (lambda: function([x], x, on_unused_input="no"), OperandError, "on_unused_input"),
+        (lambda: function([x], x, updates={x: x}), OperandError, "an update is of a tensor"),
+        (lambda: function([x], x, updates=[(w, x), (w, x)]), OperandError, "updated twice"),
+        (lambda: function([w], w, updates={w: w}), OperandError, "no input"),
+        (lambda: function([x], x, updates={be.zeros(2, np.int64): x}), DTypeError, "does not go into"),
+        (lambda: function([x], x, updates=[w]), OperandError, "list of pairs"),
+        (lambda: function([x], gen_backend("cpu").ones(2) * w), BackendError, "be.array(x.get())"),
+    ):
+        assert part in message_of(kind, make)
+
+
+def test_unused_inputs_may_be_warned_of_or_ignored(be):
+    x, y = VECTOR("x"), VECTOR("y")
+    with pytest.warns(UserWarning, match="nothing needs the input y"):
+        f = function([x, y], x + 1, on_unused_input="warn")
+    assert f([1.0], [5.0]).item() == 2.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function([x, y], x + 1, on_unused_input="ignore")
+
+
+# Modes, profiles, printing, pickling
+
+
+def test_modes_agree(be):
+    x, w = MATRIX("x"), be.array(np.arange(6.0).reshape(3, 2), name="w")
+    tree = be.softmax(be.dot(x, w), axis=1)
+    values = np.linspace(-1, 1, 12).reshape(4, 3)
+    results = [function([x], tree, mode=mode)(values).get() for mode in (None, "reference", Mode("default"))]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-12)
+
+
+def test_a_profile_counts(be):
+    x = VECTOR("x")
+    f = function([x], be.sum(x * x), profile=True)
+    for n in (10, 20):
+        f(np.ones(n))
+    mul = next(cost for cost in f.profile.costs if cost.instruction.op.name == "mul")
+    assert (mul.calls, mul.flops, mul.bytes) == (2, 30, 30 * 3 * 8) and mul.seconds > 0
+    assert "mul" in str(f.profile) and "test_function.py" in str(f.profile)
+
+
+def test_debugprint_lists_the_steps(be):
+    x, w = VECTOR("x"), be.zeros((), name="w")
+    y = x + 1
+    f = function([x], y, updates={w: be.sum(y, keepdims=False)})
+    lines = debugprint(f).splitlines()
+    assert lines[0] == "%0 = x" and lines[-1].startswith("return %")
+    assert sum(" add(" in line for line in lines) == 1
+    assert any("assign(" in line and "test_function.py" in line for line in lines)
+
+
+def test_a_function_pickles(monkeypatch):
+    monkeypatch.setattr(functions, "_last_backend", [])
+    x, y = VECTOR("x"), VECTOR("y")
+    f = pickle.loads(pickle.dumps(function([x, y], [x * y, OpTreeNode.build("sum", x, axis=0)], name="both")))
+    assert str(f) == "both"
+    assert [r.tolist() for r in f([1.0, 2.0], y=[3.0, 4.0])] == [[3.0, 8.0], [3.0]]
+
+
+def test_calls_leave_memory_flat(be):
+    x, w = VECTOR("x"), be.zeros(100, name="w")
+    f = function([x], be.sum(x * w), updates={w: w + x})
+    for n in (100, 100):
+        f(np.ones(n))
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(200):
+        f(np.ones(100))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50
+
+
+def test_an_input_stands_for_the_node_that_an_application_makes_of_it(be):
+    out = VECTOR()
+    assert isinstance(out, Input)
+    Apply(AddInPlace(), [be.ones(2), be.ones(2)], [out])
+    assert (out + 1).asnumpyarray().tolist() == [3.0, 3.0]
