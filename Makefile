@@ -9,10 +9,10 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench functions clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -33,6 +33,9 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 
 bench: $(VENV)/examples.stamp ## measure the overhead of trees and assignments
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
+	$(BIN)/python docs/generate.py
 
 clean: ## delete .venv and what runs have left behind
 	rm -rf $(VENV) output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -345,5 +345,6 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
         own = own.replace(parameters=[*plain, place, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
-    method.__doc__ = function.__doc__
+    with_out = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
+    method.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{with_out}"
     return method

@@ -48,14 +48,17 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
         return self.type.shape
 
     @property
     def dtype(self) -> np.dtype:
+        """What kind of numbers it holds."""
         return self.type.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.type.shape)
 
     @property

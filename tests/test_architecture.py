@@ -60,7 +60,9 @@ def _module_name(path: Path) -> str:
 
 CORE = {_module_name(path): path for top in ("optree", "backends") for path in sorted((ROOT / top).rglob("*.py"))}
 SOURCES = sorted(
-    path for top in ("optree", "backends", "tests", "examples", "benchmarks") for path in (ROOT / top).rglob("*.py")
+    path
+    for top in ("optree", "backends", "tests", "examples", "benchmarks", "docs")
+    for path in (ROOT / top).rglob("*.py")
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rglob("*.md"), *SOURCES])
 TREES = {name: ast.parse(path.read_text()) for name, path in CORE.items()}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import doctest
-import importlib
+import importlib.util
+import inspect
 import io
 import pkgutil
 import re
@@ -88,6 +89,20 @@ def test_documents_links_and_commands_exist(path):
         assert (path.parent / target).exists(), f"{path.name} points to {target}"
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+
+
+def test_every_function_is_listed_as_it_is():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.PATH.read_text() == generate.text(), "run `make functions`"
+
+
+def test_help_on_a_function_tells_its_parameters_and_out():
+    be = backends.gen_backend("cpu")
+    assert str(inspect.signature(be.sum)) == "(x, axis=None, keepdims=True, *, out=None)"
+    assert inspect.getdoc(be.sum).startswith("The sum over axes")
+    assert "With `out`, a tensor, it runs at once" in inspect.getdoc(be.sum)
 
 
 def test_ci_runs_the_commands_of_the_readme():

@@ -1,0 +1,174 @@
+"""Writes docs/functions.md: every function there is, from the registry and the docstrings.
+
+``make functions`` runs it, and a test compares the file with `text`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import optree
+from backends import Backend, gen_backend
+from backends.randomness import RandomMethods
+from optree import OpTreeNode, Tensor, Variable, pictures, testing
+from optree.numpy_protocol import REDUCTIONS
+from optree.ops.logic import CONDITIONS
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+
+PATH = Path(__file__).with_name("functions.md")
+
+#: Methods of `Backend` that run trees, or tell of it. The others that give tensors make new ones.
+RUNNING = ("evaluate", "execute", "stats")
+
+BEGINNING = """# Functions
+
+Everything that there is to call, with its defaults. This page is made by `make functions` from the definitions
+themselves; `help(be.tanh)` says more of each.
+
+The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
+NumPy arrays. Each gives a tree; with `out=tensor` it runs at once, writes there, and returns that tensor. Shapes,
+broadcasting and dtypes are NumPy's, but a reduction keeps its axes unless `keepdims=False`. Several names in one row
+are names of one function. Those that take a `like` or a `template` are what derivatives and indexing are made of.
+"""
+
+NUMPY = """
+## NumPy's functions
+
+On tensors and trees, these build trees, and mean what they mean in NumPy (`np.sum(x, axis=0)` drops the axis). All
+others, and arguments that have no equal here, are refused by name.
+"""
+
+
+def described(thing: Any) -> str:
+    """The first paragraph of a docstring, as a cell of a table."""
+    paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`").replace("|", "\\|")
+
+
+class Written:
+    """A parameter's default as one would write it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        scalar = isinstance(self.value, type) and issubclass(self.value, np.generic)
+        return f"np.{self.value.__name__}" if scalar else repr(self.value)
+
+
+def signature(function: Callable[..., Any], hidden: tuple[str, ...] = ()) -> str:
+    """A function's parameters and their defaults, without the types and without those that are hidden."""
+    own = inspect.signature(function)
+    shown = [
+        p.replace(annotation=p.empty, default=p.default if p.default is p.empty else Written(p.default))
+        for name, p in own.parameters.items()
+        if name not in hidden
+    ]
+    return str(own.replace(parameters=shown, return_annotation=own.empty))
+
+
+def rows(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A table of what there is and what it gives."""
+    yield "\n| | |\n|---|---|\n"
+    for call, text in entries:
+        yield f"| {call} | {text} |\n"
+
+
+def families() -> dict[str, dict[str, list[str]]]:
+    """The functions of operands by the module that defines them: a function's first name, and its others."""
+    found: dict[str, dict[str, list[str]]] = {}
+    first: dict[Callable[..., Any], str] = {}
+    for name, function in FUNCTIONS.items():
+        if hasattr(RandomMethods, name):  # the backend's own, which gives them its random state
+            continue
+        module = OPS[name].__module__ if name in OPS else function.__module__
+        if not module.startswith("optree."):  # a user's own
+            continue
+        if function in first:
+            next(f for f in found.values() if first[function] in f)[first[function]].append(name)
+        else:
+            first[function] = name
+            found.setdefault(module, {})[name] = []
+    return found
+
+
+def operators(name: str) -> list[str]:
+    """How Python's operators write an op."""
+    methods = [f"__{method}__" for _, method, op, _ in CONDITIONS if op == name]
+    methods += OPS[name].operator[:1] if name in OPS else ()
+    return [getattr(operator, m).__doc__.removeprefix("Same as ").rstrip(".").replace("|", "\\|") for m in methods]
+
+
+def function_rows(names: dict[str, list[str]], be: Backend) -> Iterator[tuple[str, str]]:
+    """A row for each function of operands."""
+    for name, others in names.items():
+        written = [f"`{name}{signature(getattr(be, name), hidden=('out',))}`"]
+        written += [f"`{other}`" for other in (*others, *operators(name))]
+        yield ", ".join(written), described(FUNCTIONS[name])
+
+
+def method_rows(cls: type, wanted: Callable[[str, Any], bool] = lambda name, member: True) -> Iterator[tuple[str, str]]:
+    """A row for each public method and property that a class defines."""
+    for name, member in vars(cls).items():
+        function = member.__func__ if isinstance(member, staticmethod) else member
+        if name.startswith("_") or not (inspect.isfunction(function) or isinstance(member, property)):
+            continue
+        if wanted(name, function):
+            written = name if isinstance(member, property) else name + signature(function, hidden=("self",))
+            yield f"`{written}`", described(getattr(cls, name))
+
+
+def library_rows(module: Any) -> Iterator[tuple[str, str]]:
+    """A row for each public function and class of a module."""
+    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]
+    for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
+        thing = getattr(module, name)
+        if inspect.isfunction(thing):
+            yield f"`{name}{signature(thing)}`", described(thing)
+        elif inspect.isclass(thing):
+            yield f"`{name}`", described(thing)
+
+
+def numpy_names() -> list[str]:
+    """What NumPy calls the functions that build trees."""
+    names = {
+        f"np.{'linalg.' if function.__module__ == 'numpy.linalg' else ''}{function.__name__}"
+        for function in NUMPY_FUNCTIONS
+    }
+    return sorted(names | {f"np.{ufunc.__name__}.reduce" for ufunc in REDUCTIONS})
+
+
+def text() -> str:
+    """The whole page."""
+    be = gen_backend("cpu")
+    parts = [BEGINNING]
+    for module, names in families().items():
+        parts += [f"\n## {described(sys.modules[module]).rstrip('.')}\n", *rows(function_rows(names, be))]
+
+    def makes_tensors(name: str, method: Any) -> bool:
+        returned = inspect.signature(method).return_annotation if inspect.isfunction(method) else None
+        return returned == "Tensor" and name not in RUNNING
+
+    parts += ["\n## Random numbers\n", *rows(method_rows(RandomMethods))]
+    parts += ["\n## New tensors\n", *rows(method_rows(Backend, makes_tensors))]
+    parts += ["\n## Running trees\n", *rows(method_rows(Backend, lambda name, _: name in RUNNING))]
+    parts += ["\n## Methods of tensors and trees alike\n", *rows(method_rows(Variable))]
+    parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]
+    parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
+    for module in (optree, testing, pictures):
+        parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
+    names = ", ".join(f"`{name}`" for name in numpy_names())
+    parts += [NUMPY, "\n", textwrap.fill(names, 120, break_on_hyphens=False), ".\n"]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PATH.write_text(text())
