@@ -150,8 +150,8 @@ def text() -> str:
     """The whole page."""
     be = gen_backend("cpu")
     parts = [BEGINNING]
-    for module, names in families().items():
-        parts += [f"\n## {described(sys.modules[module]).rstrip('.')}\n", *rows(function_rows(names, be))]
+    for name, functions in families().items():
+        parts += [f"\n## {described(sys.modules[name]).rstrip('.')}\n", *rows(function_rows(functions, be))]
 
     def makes_tensors(name: str, method: Any) -> bool:
         returned = inspect.signature(method).return_annotation if inspect.isfunction(method) else None
