@@ -49,6 +49,14 @@ class DefinitionError(OptreeError, TypeError):
     """An op class that lacks a part, or breaks its contract."""
 
 
+class ContractError(DefinitionError):
+    """An op that breaks its contract while it runs, found in debug mode."""
+
+
+class NotFiniteError(OptreeError, FloatingPointError):
+    """A nan or an infinity made of finite numbers, found in debug mode."""
+
+
 class BackendError(OptreeError, RuntimeError):
     """A backend that is unknown or missing, or operands of two backends."""
 

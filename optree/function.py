@@ -10,7 +10,7 @@ from weakref import ref
 
 import numpy as np
 
-from optree import reference
+from optree import debug, reference
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
 from optree.mode import Mode, as_mode
 from optree.node import OpTreeNode
@@ -170,6 +170,8 @@ class Function:
                     warnings.warn(message, stacklevel=4)
 
     def _compile(self) -> Any:
+        if self.mode.kind == "debug":
+            return lambda values: debug.evaluate(self.program, values)
         if self.mode.kind == "reference" or self.backend is None:
             return lambda values: reference.evaluate(self.program, values)
         observe = None if self.profile is None else self.profile.observe

@@ -111,6 +111,18 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
     return run
 
 
+def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
+    """What `perform` put into the cells for these inputs: one value, or a tuple.
+
+    Raises
+    ------
+    DefinitionError
+        If a cell is empty, resized, or holds what its type refuses.
+    """
+    types = [output.type.any_size for output in instruction.node.owner.outputs]
+    return _taken(instruction.op, _promised(instruction.op, types, inputs), cells)
+
+
 def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
     """The types of an op's outputs, with the sizes that it says they have for these values."""
     if len(types) > 1 or not op.defines("output_shape"):

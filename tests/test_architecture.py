@@ -31,6 +31,7 @@ LAYERS = (
     ("optree.ops",),
     ("optree.program",),
     ("optree.reference", "optree.schedule", "optree.replace", "optree.sizes", "optree.profile", "optree.mode"),
+    ("optree.debug",),
     ("optree.function",),
     ("optree.autodiff",),
     ("optree.pictures",),
