@@ -31,8 +31,9 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: $(VENV)/examples.stamp ## measure the overhead of trees and assignments
+bench: $(VENV)/examples.stamp ## measure what trees cost beyond their NumPy work
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python benchmarks/training_step.py $(ARGS)
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
 	$(BIN)/python docs/generate.py

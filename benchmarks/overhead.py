@@ -1,20 +1,14 @@
 """What a tree costs beyond its NumPy work: building a node, and running an assignment again.
 
-Every figure is a ratio of times measured side by side in one process: each
-round times the op-tree's way and the plain way one after the other, and the
-median over the rounds is compared.
+Every figure is a ratio of times measured side by side in one process (`timing`).
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from timing import options_of, report, rounds_of
 
 import optree
 from backends import gen_backend
@@ -24,40 +18,6 @@ ELEMENTS = 1024
 
 class Node(tuple):
     """What a node is at the least: a tuple of a dictionary and two operands."""
-
-
-def rounds_of(functions: Sequence[Callable[[], Any]], rounds: int, calls: int) -> list[list[float]]:
-    """The seconds of a call of each function, in each round; the functions take turns within a round."""
-    times: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds):
-            order = range(len(functions)) if number % 2 == 0 else reversed(range(len(functions)))
-            for which in order:
-                function = functions[which]
-                start = time.perf_counter()
-                for _ in range(calls):
-                    function()
-                times[which].append((time.perf_counter() - start) / calls)
-    finally:
-        gc.enable()
-    return times
-
-
-def report(title: str, names: Sequence[str], times: list[list[float]]) -> None:
-    """Print each median, and its ratio to the first with the middle half of the rounds' own ratios."""
-    print(f"\n{title}")
-    base = statistics.median(times[0])
-    for name, taken in zip(names, times, strict=True):
-        median = statistics.median(taken)
-        line = f"  {name:<44} {median * 1e6:9.3f} us"
-        if taken is not times[0]:
-            low, _, high = statistics.quantiles([t / b for t, b in zip(taken, times[0], strict=True)], n=4)
-            line += f"   ratio {median / base:5.2f}  (middle half of the rounds: {low:.2f} to {high:.2f})"
-        print(line)
 
 
 def build(be: Any, rounds: int, calls: int) -> None:
@@ -121,14 +81,8 @@ def assign(be: Any, elements: int, rounds: int, calls: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=400, help="rounds of each comparison (400)")
-    parser.add_argument("--calls", type=int, default=50, help="calls of each function in a round (50)")
-    options = parser.parse_args(arguments)
-    if options.rounds < 2 or options.calls < 1:
-        parser.error("--rounds is 2 or more, --calls 1 or more")
+    options = options_of(__doc__, rounds=400, calls=50, arguments=arguments)
     be = gen_backend("cpu")
-    print(f"NumPy {np.__version__}; medians of {options.rounds} rounds of {options.calls} calls, taking turns")
     build(be, options.rounds, options.calls)
     for elements in (ELEMENTS, 64 * ELEMENTS):
         assign(be, elements, options.rounds, max(1, options.calls * ELEMENTS // elements))

@@ -77,13 +77,12 @@ class Network:
     def step(self, batch: Data, rate: float) -> float:
         """Moves the weights against the gradient, with momentum; returns the loss before."""
         loss = self.loss(batch)
-        before = loss.astensor().item()
-        # Every gradient reads the weights, so they move when all velocities are known.
-        for velocity, gradient in zip(self.velocities, optree.grad(loss, self.weights), strict=True):
+        # Together, so that what they have in common is computed once.
+        before, *gradients = self.be.evaluate([loss, *optree.grad(loss, self.weights)])
+        for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
             velocity[:] = MOMENTUM * velocity - rate * gradient
-        for weight, velocity in zip(self.weights, self.velocities, strict=True):
             weight += velocity
-        return before
+        return before.item()
 
 
 def load(be: Any) -> tuple[Data, Data]:

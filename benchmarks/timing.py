@@ -1,0 +1,58 @@
+"""Times of several ways to do one thing, measured side by side: each round times them one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def options_of(purpose: str, rounds: int, calls: int, arguments: list[str] | None) -> argparse.Namespace:
+    """How many rounds and calls are asked for on the command line; says what is measured with."""
+    parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of each comparison ({rounds})")
+    parser.add_argument("--calls", type=int, default=calls, help=f"calls of each function in a round ({calls})")
+    options = parser.parse_args(arguments)
+    if options.rounds < 2 or options.calls < 1:
+        parser.error("--rounds is 2 or more, --calls 1 or more")
+    print(f"NumPy {np.__version__}; medians of {options.rounds} rounds of {options.calls} calls, taking turns")
+    return options
+
+
+def rounds_of(functions: Sequence[Callable[[], Any]], rounds: int, calls: int) -> list[list[float]]:
+    """The seconds of a call of each function, in each round; the functions take turns within a round."""
+    times: list[list[float]] = [[] for _ in functions]
+    for function in functions:
+        function()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            order = range(len(functions)) if number % 2 == 0 else reversed(range(len(functions)))
+            for which in order:
+                function = functions[which]
+                start = time.perf_counter()
+                for _ in range(calls):
+                    function()
+                times[which].append((time.perf_counter() - start) / calls)
+    finally:
+        gc.enable()
+    return times
+
+
+def report(title: str, names: Sequence[str], times: list[list[float]]) -> None:
+    """Print each median, and its ratio to the first with the middle half of the rounds' own ratios."""
+    print(f"\n{title}")
+    base = statistics.median(times[0])
+    for name, taken in zip(names, times, strict=True):
+        median = statistics.median(taken)
+        line = f"  {name:<44} {median * 1e6:9.3f} us"
+        if taken is not times[0]:
+            low, _, high = statistics.quantiles([t / b for t, b in zip(taken, times[0], strict=True)], n=4)
+            line += f"   ratio {median / base:5.2f}  (middle half of the rounds: {low:.2f} to {high:.2f})"
+        print(line)
