@@ -38,8 +38,32 @@ KINKS: list[tuple[str, list[Any], list[Any]]] = [
     ("sig", [[-INF, 0.0, INF, 800.0, -800.0]], [[0, 0.25, 0, 0, 0]]),
     ("erf", [[-INF, INF, 40.0]], [[0, 0, 0]]),
     ("arctan", [[-INF, INF, 0.0]], [[0, 0, 1]]),
+    ("pow", [[INF, INF, INF], [2.0, 1.0, -1.0]], [[INF, 1, 0], [INF, INF, 0]]),
     ("pow", [[0.0, 0.0, 2.0, -2.0], [2.0, 1.0, 0.0, 2.0]], [[0, 1, 0, -4], [0, 0, np.log(2), NAN]]),
     ("hypot", [[3.0, 0.0], [4.0, 2.0]], [[0.6, 0], [0.8, 1]]),
+    ("hypot", [[INF, -INF, 2.0, 0.0], [1.0, 0.0, -INF, 0.0]], [[1, -1, 0, 0], [0, 0, -1, 0]]),
+    ("hypot", [[INF, -INF], [INF, INF]], [[0.5**0.5, -(0.5**0.5)], [0.5**0.5, 0.5**0.5]]),
+    ("arctan2", [[INF, 1.0, INF], [1.0, -INF, INF]], [[0, 0, 0], [0, 0, 0]]),
+    ("exp2", [[-INF, INF]], [[0, INF]]),
+    ("expm1", [[-INF, INF]], [[0, INF]]),
+    ("log2", [[INF]], [[0]]),
+    ("log10", [[INF]], [[0]]),
+    ("log1p", [[INF]], [[0]]),
+    ("safelog", [[-INF, 0.0, INF]], [[0, 0, 0]]),
+    ("sinh", [[-INF, INF]], [[INF, INF]]),
+    ("cosh", [[-INF, INF]], [[-INF, INF]]),
+    ("arcsinh", [[-INF, INF]], [[0, 0]]),
+    ("arccosh", [[INF]], [[0]]),
+    ("sig2", [[-INF, INF, 0.0]], [[0, 0, np.log(2) / 4]]),
+    ("tanh2", [[-INF, INF, 0.0]], [[0, 0, np.log(2)]]),
+    ("sech2", [[-INF, INF, 0.0, 800.0]], [[0, 0, 0, 0]]),
+    ("logaddexp", [[INF, -INF, 0.0, 900.0], [0.0, 0.0, 0.0, -900.0]], [[1, 0, 0.5, 1], [0, 1, 0.5, 0]]),
+    ("logaddexp", [[INF, -INF, INF, -INF], [INF, -INF, -INF, INF]], [[0.5, 0.5, 1, 0], [0.5, 0.5, 0, 1]]),
+    ("softplus", [[-INF, INF, 0.0, 900.0]], [[0, 1, 0.5, 1]]),
+    ("log_sigmoid", [[-INF, INF, 0.0, 900.0]], [[1, 0, 0.5, 0]]),
+    ("add", [[INF, -INF], [1.0, INF]], [[1, 1], [1, 1]]),
+    ("sub", [[INF, INF], [1.0, INF]], [[1, 1], [-1, -1]]),
+    ("neg", [[INF]], [[-1]]),
     ("mul", [[INF, 2.0], [3.0, 4.0]], [[3, 4], [INF, 2]]),
     ("div", [[1.0, INF], [INF, 2.0]], [[0, 0.5], [0, -INF]]),
     ("where", [[1.0, 0.0, NAN], [INF, NAN, 1.0], [NAN, 5.0, 2.0]], [[0, 0, 0], [1, 0, 1], [0, 1, 0]]),
@@ -51,8 +75,17 @@ KINKS: list[tuple[str, list[Any], list[Any]]] = [
     ("prod", [[0.0, 0.0, 3.0]], [[0, 0, 0]]),
     ("norm", [[0.0, 0.0]], [[0, 0]]),
     ("norm", [[3.0, -4.0]], [[0.6, -0.8]]),
+    ("norm", [[INF, 1.0]], [[1, 0]]),
+    ("norm", [[-INF, 1.0, INF]], [[-(0.5**0.5), 0, 0.5**0.5]]),
+    ("norm", [[1e-200, 0.0]], [[1, 0]]),
+    ("norm", [[3e200, 4e200]], [[0.6, 0.8]]),
+    ("norm", [[5e-324, 0.0]], [[1, 0]]),
     ("logsumexp", [[1000.0, 1000.0]], [[0.5, 0.5]]),
     ("logsumexp", [[-INF, 0.0]], [[0, 1]]),
+    ("logsumexp", [[INF, 0.0, INF]], [[0.5, 0, 0.5]]),
+    ("log_softmax", [[-INF, 0.0]], [[1, -1]]),
+    ("prod", [[INF, 2.0]], [[2, INF]]),
+    ("min", [[INF, 1.0, -INF]], [[0, 0, 1]]),
     ("std", [[2.0, 2.0]], [[0, 0]]),
     ("sum", [[INF, -INF, NAN]], [[1, 1, 1]]),
     ("mean", [[INF, NAN]], [[0.5, 0.5]]),
@@ -71,6 +104,39 @@ def test_gradient_at_a_kink(name: str, operands: Any, wanted: Any, cpu: Any) -> 
     gradients = grad(cpu.sum(f.__dict__[name](*tensors)), tensors)
     for i, (gradient, right) in enumerate(zip(gradients, wanted, strict=True)):
         np.testing.assert_allclose(gradient.asnumpyarray(), right, rtol=1e-12, atol=1e-300, err_msg=f"operand {i}")
+
+
+#: Where a function has a second derivative of 0 at infinity.
+FLAT_AT_INFINITY = """sqrt reciprocal log log2 log10 log1p safelog tanh tanh2 sech2 sig sig2 erf arctan arcsinh arccosh
+    softplus log_sigmoid abs relu"""
+
+
+@pytest.mark.parametrize("name", FLAT_AT_INFINITY.split())
+def test_second_derivative_at_infinity(name: str, cpu: Any) -> None:
+    ends = [INF] if name in ("sqrt", "log", "log2", "log10", "log1p", "arccosh") else [INF, -INF]
+    x = cpu.array(ends)
+    first = grad(cpu.sum(f.__dict__[name](x)), x)
+    np.testing.assert_array_equal(grad(cpu.sum(first), x).asnumpyarray(), np.zeros(len(ends)))
+
+
+@pytest.mark.parametrize("name", ["hypot", "arctan2", "logaddexp"])
+def test_second_derivative_by_two_operands_at_infinity(name: str, cpu: Any) -> None:
+    x, y = cpu.array([INF, -INF, 2.0, INF]), cpu.array([2.0, 0.5, -INF, INF])
+    for first in grad(cpu.sum(f.__dict__[name](x, y)), [x, y]):
+        for second in grad(cpu.sum(first), [x, y]):
+            np.testing.assert_array_equal(second.asnumpyarray()[:3], np.zeros(3))
+            assert np.isfinite(second.asnumpyarray()).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_norms_of_every_size(dtype: Any, cpu: Any) -> None:
+    info = np.finfo(dtype)
+    sizes = np.array([info.smallest_subnormal, info.tiny, 1e-30, 1e-20, 1.0, 1e20, 1e30, info.max / 8], dtype)
+    x = cpu.array(np.array([3, 0, 4], dtype) * sizes[:, None], dtype)
+    norm = cpu.norm(x, axis=1, keepdims=False)
+    np.testing.assert_allclose(norm.asnumpyarray() / sizes, 5, rtol=4 * info.eps)
+    wanted = [[0.6, 0, 0.8]] * len(sizes)
+    np.testing.assert_allclose(grad(cpu.sum(norm), x).asnumpyarray(), wanted, rtol=4 * info.eps)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1.0])
@@ -137,6 +203,7 @@ def test_gradients_far_out_stay_finite(dtype: Any, cpu: Any) -> None:
 EXACT = {
     "erf": mpmath.erf,
     "sig": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "sech2": lambda x: 1 / mpmath.cosh(x) ** 2,
     "sig2": lambda x: 1 / (1 + mpmath.power(2, -x)),
     "tanh2": lambda x: (mpmath.power(4, x) - 1) / (mpmath.power(4, x) + 1),
     "expm1": mpmath.expm1,
@@ -158,5 +225,5 @@ def test_values_to_the_last_places(name: str, cpu: Any) -> None:
 
 def test_every_op_without_numpys_is_told_by_mpmath() -> None:
     by_formula = {name for name, meaning in MEANINGS.items() if meaning.__name__ == "meaning" and name in OPS}
-    elementwise = by_formula & {"erf", "sig", "sig2", "tanh2", "safelog"}
+    elementwise = by_formula & {"erf", "sig", "sig2", "sech2", "tanh2", "safelog"}
     assert elementwise <= EXACT.keys()

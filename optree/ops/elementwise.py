@@ -202,7 +202,8 @@ class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
     The derivative with respect to y is 0 where x is 0 and y is not negative,
-    and nan where x is negative, as the power is there for almost every y.
+    where x is inf and y negative, and nan where x is negative, as the power is
+    there for almost every y.
     """
 
     name = "pow"
@@ -238,7 +239,7 @@ def _delta_of_exponent(x: Any, y: Any, delta: Any) -> Any:
         return None
     number = number_of(x)
     if number is None:
-        flat = f.logical_and(f.eq(x, 0), f.ge(y, 0))
+        flat = f.where(f.ge(y, 0), f.eq(x, 0), f.eq(x, math.inf))  # where 0 times an infinite logarithm would be nan
         return delta * f.pow(x, y) * f.log(f.where(flat, 1, x))
     if number == 0:
         return f.where(f.ge(y, 0), 0, -(delta * f.pow(number, y)))

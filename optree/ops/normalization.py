@@ -11,6 +11,7 @@ from optree.errors import OperandError
 from optree.op import Op
 from optree.ops.reduction import AxisOperator, in_dtype, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
+from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.traits import ReductionOperator, UnaryOperator
 from optree.types import TensorType, promote
@@ -124,7 +125,8 @@ class LogSoftmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
 class Norm(MeanDtypeOperator, ReductionOperator):
     """The norm of the vectors along axes: Euclidean, or another along one axis.
 
-    Its gradient at 0 is 0.
+    Its gradient at 0 is 0. Infinite elements count as equally long in it, and
+    finite ones beside them have 0. Very small and large elements do no harm.
 
     Attributes
     ----------
@@ -171,7 +173,8 @@ class Norm(MeanDtypeOperator, ReductionOperator):
         elif self.ord == 1:
             found = accurate_sum(np.abs(x), axes, self.keepdims, wide)
         else:
-            found = np.sqrt(accurate_sum(np.square(x), axes, self.keepdims, wide))
+            found = _euclidean(x, axes)
+            found = found if self.keepdims else found.squeeze(axes)
         return found.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -182,4 +185,17 @@ class Norm(MeanDtypeOperator, ReductionOperator):
         delta = self.restore(delta, x)
         if self.ord == 1:
             return [delta * in_dtype(f.sgn(x), delta.dtype)]
-        return [delta * f.where(f.eq(norm, 0), 0, x / f.where(f.eq(norm, 0), 1, norm))]
+        finite = finite_direction(x, norm)
+        return [delta * (finite / or_one(self.restore(self(finite), x)))]
+
+
+def _euclidean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The root of the sum of squares over axes, which stay."""
+    total = accurate_sum(np.square(x), axes, True, x.dtype)
+    limits = np.finfo(x.dtype)
+    if np.all((total > limits.tiny / limits.eps) & (total < np.inf)):
+        return np.sqrt(total)
+    # Some squares may have been too small or too large: those of x over its largest element are not.
+    top = np.max(np.abs(x), axis=axes, keepdims=True, initial=0)
+    top = np.where((top > 0) & (top < np.inf), top, 1)
+    return np.sqrt(accurate_sum(np.square(x / top), axes, True, x.dtype)) * top

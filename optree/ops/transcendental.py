@@ -1,4 +1,4 @@
-"""Elementwise functions of calculus: roots, exponentials, logarithms, trigonometry, and those of networks."""
+"""Elementwise functions of calculus: roots, exponentials, logarithms, trigonometry."""
 
 from __future__ import annotations
 
@@ -139,24 +139,6 @@ class Log1p(FloatFunction):
         return [delta / (x + 1.0)]
 
 
-class Safelog(OwnFunction):
-    """log(max(x, exp(-50))): never below -50, nan where x is nan; its derivative is 0 up to exp(-50)."""
-
-    name = "safelog"
-    least = math.exp(-50)
-    kernel = f"log({{0}} > (T){least!r} || {{0}} != {{0}} ? {{0}} : (T){least!r})"
-    sample = (0.5, 3.0)
-
-    def compute(self, x: np.ndarray) -> Any:
-        return np.log(np.maximum(x, self.least))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        rises = f.gt(x, self.least)
-        # The inner choice keeps 1 / 0 out of the second derivative.
-        return [f.where(rises, delta / f.where(rises, x, 1), 0)]
-
-
 # Trigonometry
 
 
@@ -229,7 +211,8 @@ class Arctan(FloatFunction):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [delta / (f.square(x) + 1.0)]
+        length = f.hypot(x, 1.0)  # the square of an inf would make the second derivative nan, and x * x could overflow
+        return [delta / length / length]
 
 
 class Sinh(FloatFunction):
@@ -262,7 +245,20 @@ class Tanh(FloatFunction):
     kernel = "tanh({0})"
 
     def slope(self, x: Any) -> Any:
-        return 1 - f.square(f.tanh(x))
+        return f.sech2(x)
+
+
+class Sech2(OwnFunction):
+    """1 / cosh(x) ** 2, the derivative of tanh, whose 1 - tanh(x) ** 2 loses the digits of a small slope."""
+
+    name = "sech2"
+    kernel = "(T)1 / cosh({0}) / cosh({0})"
+
+    def compute(self, x: np.ndarray) -> Any:
+        return np.square(1 / np.cosh(x))
+
+    def slope(self, x: Any) -> Any:
+        return f.tanh(x) * f.sech2(x) * -2
 
 
 class Arcsinh(FloatFunction):
@@ -287,7 +283,7 @@ class Arccosh(FloatFunction):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [delta / (f.sqrt(x - 1.0) * f.sqrt(x + 1.0))]
+        return [delta / f.sqrt(x - 1.0) / f.sqrt(x + 1.0)]  # the product of two infs would make a nan
 
 
 class Arctanh(FloatFunction):
@@ -303,9 +299,18 @@ class Arctanh(FloatFunction):
         return [delta / ((1.0 - x) * (1.0 + x))]
 
 
-def _or_one(length: Any) -> Any:
+def or_one(length: Any) -> Any:
     """A length to divide by: 1 where it is 0, which makes the derivatives at the origin 0."""
     return f.where(f.eq(length, 0), 1, length)
+
+
+def finite_direction(x: Any, length: Any) -> Any:
+    """A coordinate of a finite vector that points where a vector of this length points.
+
+    Where the length is infinite, that is an infinite coordinate's sign and 0
+    for a finite one.
+    """
+    return f.where(f.isinf(length), f.where(f.isinf(x), f.sgn(x), 0), x)
 
 
 class Arctan2(BinaryOperator, ElementwiseOperator, FloatOperator):
@@ -318,12 +323,17 @@ class Arctan2(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
-        length = _or_one(f.hypot(x, y))
-        return [delta * (y / length) / length, -(delta * (x / length) / length)]
+        length = or_one(f.hypot(x, y))
+        across, along = _unit(x, y)
+        return [delta * along / length, -(delta * across / length)]
 
 
 class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """The length of (x, y), without overflow on the way; the derivatives at the origin are 0."""
+    """The length of (x, y), without overflow on the way.
+
+    The derivatives at the origin are 0. Those by an infinite operand are its
+    sign, and by the finite one beside it 0; two infinite ones count as equally long.
+    """
 
     name = "hypot"
     numpy = np.hypot
@@ -332,135 +342,13 @@ class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
-        length = _or_one(f.hypot(x, y))
-        return [delta * (x / length), delta * (y / length)]
+        across, along = _unit(x, y)
+        return [delta * across, delta * along]
 
 
-# Functions of networks
-
-
-class Sig(OwnFunction):
-    """The logistic function 1 / (1 + exp(-x)), accurate at both ends."""
-
-    name = "sig"
-    kernel = "({0} < 0 ? exp(-fabs({0})) : (T)1) / ((T)1 + exp(-fabs({0})))"
-
-    def compute(self, x: np.ndarray) -> Any:
-        small = np.exp(-np.abs(x))
-        return np.where(x < 0, small, 1) / (1 + small)
-
-    def slope(self, x: Any) -> Any:
-        value = f.sig(x)
-        return value * (1 - value)
-
-
-class Sig2(OwnFunction):
-    """The logistic function to base 2, 1 / (1 + 2 ** -x), accurate at both ends."""
-
-    name = "sig2"
-    kernel = "({0} < 0 ? exp2(-fabs({0})) : (T)1) / ((T)1 + exp2(-fabs({0})))"
-
-    def compute(self, x: np.ndarray) -> Any:
-        small = np.exp2(-np.abs(x))
-        return np.where(x < 0, small, 1) / (1 + small)
-
-    def slope(self, x: Any) -> Any:
-        value = f.sig2(x)
-        return value * (1 - value) * LN2
-
-
-class Tanh2(OwnFunction):
-    """The hyperbolic tangent to base 2, (2 ** 2x - 1) / (2 ** 2x + 1), which is tanh(x log 2)."""
-
-    name = "tanh2"
-    kernel = f"tanh({{0}} * (T){LN2!r})"
-
-    def compute(self, x: np.ndarray) -> Any:
-        return np.tanh(x * LN2)
-
-    def slope(self, x: Any) -> Any:
-        return (1 - f.square(f.tanh2(x))) * LN2
-
-
-#: Numerator and denominator of erf(x) / x as functions of x * x, from the constant term up, for |x| <= 0.46875.
-ERF_NEAR = (
-    (3209.37758913846947, 377.485237685302021, 113.864154151050156, 3.16112374387056560, 0.185777706184603153),
-    (2844.23683343917062, 1282.61652607737228, 244.024637934444173, 23.6012909523441209, 1.0),
-)
-
-#: The same of exp(x * x) * erfc(x) as functions of x, for 0.46875 <= x <= 4.
-ERF_FAR = (
-    (
-        1230.33935479799725,
-        2051.07837782607147,
-        1712.04761263407058,
-        881.952221241769090,
-        298.635138197400131,
-        66.1191906371416295,
-        8.88314979438837594,
-        0.564188496988670089,
-        2.15311535474403846e-8,
-    ),
-    (
-        1230.33935480374942,
-        3439.36767414372164,
-        4362.61909014324716,
-        3290.79923573345963,
-        1621.38957456669019,
-        537.181101862009858,
-        117.693950891312499,
-        15.7449261107098347,
-        1.0,
-    ),
-)
-
-
-#: The error function is computed on so many elements at a time, which stay in the processor's cache.
-ERF_BLOCK = 4096
-
-
-def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
-    """A polynomial's value, its coefficients given from the constant term up."""
-    value = np.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        value *= x
-        value += coefficient
-    return value
-
-
-def _ratio(x: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
-    """A quotient of two polynomials."""
-    above, below = coefficients
-    return _polynomial(x, above) / _polynomial(x, below)
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    """The error function on a float64 array."""
-    size = np.minimum(np.abs(x), 6.0)  # erf is 1 from there on
-    near = x * _ratio(np.square(np.minimum(size, 0.5)), ERF_NEAR)
-    far = np.copysign(1 - np.exp(-np.square(size)) * _ratio(size, ERF_FAR), x)
-    return np.where(size <= 0.46875, near, far)
-
-
-class Erf(OwnFunction):
-    """The error function, 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x.
-
-    The value on NumPy arrays is by the rational approximations of W. J. Cody,
-    "Rational Chebyshev approximations for the error function", Math. Comp. 23
-    (1969), computed in float64. Beyond 4 the second one serves on: all of it is
-    less there than 2e-8, and it has still eight digits.
-    """
-
-    name = "erf"
-    kernel = "erf({0})"
-
-    def compute(self, x: np.ndarray) -> Any:
-        out = np.empty_like(x, order="C")
-        source, target = x.reshape(-1), out.reshape(-1)
-        for start in range(0, x.size, ERF_BLOCK):
-            block = slice(start, start + ERF_BLOCK)
-            target[block] = _erf(source[block].astype(np.float64, copy=False))
-        return out
-
-    def slope(self, x: Any) -> Any:
-        return f.exp(-f.square(x)) * (2 / math.sqrt(math.pi))
+def _unit(x: Any, y: Any) -> tuple[Any, Any]:
+    """The vector (x, y) over its length; where that is 0, itself."""
+    length = f.hypot(x, y)
+    x, y = finite_direction(x, length), finite_direction(y, length)
+    length = or_one(f.hypot(x, y))
+    return x / length, y / length

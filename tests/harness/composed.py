@@ -61,6 +61,14 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3),), lambda x: f.shift(x, 3, value=False), lambda x: x * 8.0),
         Case(((2, 3), ()), lambda x, y: f.shift(x, y, value=False), lambda x, y: x * np.exp2(y)),
     ],
+    "softplus": [
+        Case(((2, 3),), lambda x: f.softplus(x), lambda x: np.logaddexp(x, 0)),
+        Case(((2, 3),), lambda x: f.softplus(x * 100), lambda x: np.logaddexp(x * 100, 0)),
+    ],
+    "log_sigmoid": [
+        Case(((2, 3),), lambda x: f.log_sigmoid(x), lambda x: -np.logaddexp(-x, 0)),
+        Case(((2, 3),), lambda x: f.log_sigmoid(x * 100), lambda x: -np.logaddexp(x * -100, 0)),
+    ],
     "var": [
         Case(((3, 4),), lambda x: f.var(x), _in_double(lambda x: np.var(x, keepdims=True))),
         Case(((3, 4),), lambda x: f.var(x, axis=0), _in_double(lambda x: np.var(x, axis=0, keepdims=True))),

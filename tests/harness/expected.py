@@ -35,7 +35,7 @@ NUMPY_NAMES = {
 NUMPY_ELEMENTWISE = (
     "neg abs sgn sqrt square reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
-    "copy floor_divide mod pow arctan2 hypot maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor"
+    "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor"
 )
 
 Meaning = Callable[..., Any]
@@ -252,6 +252,7 @@ MEANINGS: dict[str, Meaning] = {
     "erf": _in_double(special.erf),
     "sig": _in_double(special.expit),
     "sig2": _in_double(lambda x: 1 / (1 + np.exp2(-x))),
+    "sech2": _in_double(lambda x: (1 / np.cosh(x)) ** 2),
     "tanh2": _in_double(lambda x: np.tanh(x * np.log(2))),
     "safelog": _in_double(lambda x: np.log(np.maximum(x, np.exp(-50.0)))),
     "relu": _like_operand(lambda x: np.maximum(x, np.zeros((), np.asarray(x).dtype))),
