@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -80,6 +81,7 @@ class Backend(RandomMethods):
         self.stochastic_round = bool(stochastic_round)
         self.device_id = device_id
         self.compat_mode = compat_mode
+        self.home = ref(self)
         self.plans: dict[tuple[Any, ...], Any] = {}
         self.compiles = 0
         self.executions = 0
@@ -136,7 +138,10 @@ class Backend(RandomMethods):
             return self.evaluate([tree])[0]
         if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
             value_key, leaves = signature(value)
-            place = next((i for i, leaf in enumerate(leaves) if leaf is target), None)
+            place = None
+            for i, leaf in enumerate(leaves):
+                if leaf is target:
+                    place = i
             key = op_dict.token, place, value_key
             leaves = [target, *leaves] if place is None else [target, *leaves[:place], *leaves[place + 1 :]]
         else:
@@ -156,13 +161,15 @@ class Backend(RandomMethods):
         """
         if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
             return [self.execute(tree) for tree in trees]
-        key, leaves = signature_of(trees) if len(trees) != 1 else signature(trees[0])
+        alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
+        key, leaves = signature(trees[0]) if alone else signature_of(trees)
         return [self.adopt(self.owned(value)) for value in self._run(key, leaves, trees)]
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
-        plan = self.plans.get(key)
-        if plan is None or any(root.backend is not self for root in roots):
-            plan = self._plan(key, roots)
+        plan: Any = self.plans.get(key)
+        for root in roots:
+            if plan is None or root.spec.home not in (self.home, None):
+                plan = self._plan(key, roots)
         self.executions += 1
         return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 

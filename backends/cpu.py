@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
+from functools import partial
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ class CPUBackend(Backend):
                 raise
             return [registers[i] for i in outputs]
 
-        return lambda values, roots: _quietly(run, values, roots)
+        return partial(_quietly, run)
 
 
 class _Quiet(threading.local):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DefinitionError
+from optree.errors import DefinitionError, Origin, caller_origin
 from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.variable import Variable
@@ -50,16 +50,14 @@ def _check_definition(cls: Any, base: Any) -> None:
 
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-    if cls.__props__ == () and cls.function.__func__ is base.function.__func__:
-        op, count = cls.make(), len(cls.operands or ())
+    count = len(cls.operands or ())
+    plain = cls.__props__ == () and cls.function.__func__ is base.function.__func__
+    quick: Callable[..., Any] = cls.make() if plain else cls.function
+    if plain and count in (1, 2) and cls.__call__ is base.__call__:
+        quick = _application(cls.make(), count, caller_origin)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return cls.function(*args, **kwargs) if kwargs or len(args) != count else op(*args)
-
-    else:
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return cls.function(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return cls.function(*args, **kwargs) if kwargs or len(args) != count else quick(*args)
 
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__
@@ -67,20 +65,40 @@ def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     return call
 
 
+def _application(op: Any, count: int, origin: Callable[[], Origin | None]) -> Callable[..., Any]:
+    """The quickest way from one or two operands to a node, where their specs are known to the op."""
+    applications, new = op.applications, tuple.__new__
+
+    def unary(x: Any) -> Any:
+        op_dict = applications.get((getattr(x, "spec", x.__class__),))
+        if op_dict is None:
+            return op(x)
+        node = new(OpTreeNode, (op_dict, x, None))
+        node.spec = op_dict.spec
+        node.origin = origin()
+        return node
+
+    def binary(x: Any, y: Any) -> Any:
+        op_dict = applications.get((getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)))
+        if op_dict is None:
+            return op(x, y)
+        node = new(OpTreeNode, (op_dict, x, y))
+        node.spec = op_dict.spec
+        node.origin = origin()
+        return node
+
+    return unary if count == 1 else binary
+
+
 def _operator(cls: Any, name: str) -> Callable[..., Any]:
-    """Python's operator for an op: the quickest way to a node, where its operands' specs are known."""
+    """Python's operator for an op."""
     op = cls.make()
-    applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
-
     if len(cls.operands or ()) == 1:
-
-        def unary(self: Variable) -> Any:
-            return op(self)
-
-        method: Callable[..., Any] = unary
+        method = _application(op, 1, caller_origin)
     else:
+        applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
 
-        def binary(self: Variable, other: Any) -> Any:
+        def method(self: Variable, other: Any) -> Any:  # written out, for most nodes are made here
             op_dict = applications.get((self.spec, getattr(other, "spec", other.__class__)))
             if op_dict is None:
                 return op(self, other)
@@ -90,17 +108,16 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
             node.origin = (frame.f_code, frame.f_lasti)
             return node
 
-        method = binary
     method.__name__ = name
     return method
 
 
 def _reflected(cls: Any, name: str) -> Callable[..., Any]:
     """Python's operator for an op with the variable on the right."""
-    op = cls.make()
+    apply = _application(cls.make(), 2, caller_origin)
 
     def reflected(self: Variable, other: Any) -> Any:
-        return op(other, self)
+        return apply(other, self)
 
     reflected.__name__ = name
     return reflected

@@ -337,15 +337,17 @@ class Spec:
     backend : Backend or None
         None for constants and inputs, which are at home everywhere. The tensors
         keep it alive, not the spec, which ops remember.
+    home : weakref.ref or None
+        To the backend; there is one object for each.
     token : object
         One object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
     """
 
-    __slots__ = ("__weakref__", "_backend", "token", "type")
+    __slots__ = ("__weakref__", "home", "token", "type")
 
     type: Any
     token: object
-    _backend: Any
+    home: Any
 
     _tokens: dict[Any, object] = {}
     _made: WeakValueDictionary[tuple[Type, Any], Spec] = WeakValueDictionary()
@@ -360,7 +362,7 @@ class Spec:
 
     @property
     def backend(self) -> Any:
-        return None if self._backend is None else self._backend()
+        return None if self.home is None else self.home()
 
     @classmethod
     def weak(cls, type: Type) -> Spec:
@@ -370,7 +372,7 @@ class Spec:
     @classmethod
     def _new(cls, type: Type, backend: Any) -> Spec:
         spec = super().__new__(cls)
-        spec.type, spec._backend = type, backend
+        spec.type, spec.home = type, backend
         spec.token = cls._tokens.setdefault(type.plan_key, object())
         return spec
 
