@@ -159,6 +159,8 @@ class Backend(RandomMethods):
         BackendError
             If a tree is of another backend.
         """
+        if not trees:
+            return []
         if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
             return [self.execute(tree) for tree in trees]
         alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
