@@ -16,9 +16,10 @@ from backends.backend import Backend, Observer, Plan
 from optree.errors import describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
-from optree.reference import performer
+from optree.reference import checked, performer
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
+from optree.types import TensorType
 
 
 class CPUBackend(Backend):
@@ -163,9 +164,9 @@ def _call_of(program: Program, place: int, keep: bool) -> Callable[..., Any]:
     """The function of arrays that computes an instruction."""
     instruction = program.instructions[place]
     op = instruction.op
-    if op.defines("perform") or op.defines("make_thunk"):
+    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return performer(instruction, program.given_away(place) if keep else None)
-    return op.numpy if _is_ufunc(op) else op.value
+    return op.numpy if _is_ufunc(op) else checked(instruction)
 
 
 def _is_ufunc(op: Any) -> bool:
@@ -173,13 +174,15 @@ def _is_ufunc(op: Any) -> bool:
 
 
 def _is_reusable(program: Program, producer: int, instruction: Instruction) -> bool:
-    """Whether an elementwise ufunc may write over an operand that it is the last to need."""
+    """Whether an elementwise ufunc may write over an operand that it is the last to need.
+
+    A ufunc made that operand, too: only of a ufunc's value is it certain that nobody else holds its memory.
+    """
     op = instruction.op
     if producer < 0 or not isinstance(op, ElementwiseOperator) or not _is_ufunc(op):
         return False
     made = program.instructions[producer]
-    own = not (made.op.view_map or made.op.destroy_map or made.op.defines("perform") or made.op.defines("make_thunk"))
-    return own and made.type is instruction.type and bool(made.type.shape)
+    return _is_ufunc(made.op) and made.type is instruction.type and bool(made.type.shape)
 
 
 def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:

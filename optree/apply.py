@@ -53,7 +53,7 @@ class Apply:
         for i, x in enumerate(outputs):
             if type(x) is Input:
                 x.owner, x.index = self, i
-                x.spec = Spec.weak(x.type)  # one that no op has met, so that each looks at the owner
+                x.spec = Spec.own(x.type)  # one that no op has met, so that each looks at the owner
 
     @classmethod
     def of_node(cls, node: OpTreeNode) -> Apply:

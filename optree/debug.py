@@ -28,8 +28,9 @@ def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     ContractError
         If an op leaves a cell empty, resizes it, or fills it with what its type
         refuses; changes an input without a destroy_map; gives an output in an
-        input's memory without a view_map; gives other outputs for equal inputs,
-        or in cells that hold an earlier call's; or has another shape than it said.
+        input's memory without a view_map, or in what an earlier call gave; gives
+        other outputs for equal inputs, or in cells that hold an earlier call's; or
+        has another shape than it said.
     NotFiniteError
         If an op makes a nan or an infinity of finite inputs.
     """
@@ -51,6 +52,7 @@ def _step(instruction: Instruction, inputs: list[Any]) -> Any:
     _check_equal(instruction, first, value, "for equal inputs")
     _check_inputs(instruction, before, inputs)
     _check_memory(instruction, inputs, _as_tuple(instruction, value))
+    _check_new(instruction, _as_tuple(instruction, second), _as_tuple(instruction, value))
     _check_shapes(instruction, before, _as_tuple(instruction, value))
     _check_finite(instruction, before, _as_tuple(instruction, value))
     return value
@@ -94,6 +96,16 @@ def _check_memory(instruction: Instruction, inputs: list[Any], outputs: Sequence
                     f"{_guilty(instruction)}: output {place} lies in the memory of input {i}; say so, as in "
                     f"view_map = {{{place}: [{i}]}}, or return a copy"
                 )
+
+
+def _check_new(instruction: Instruction, earlier: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Refuse an output in memory that another call gave away."""
+    for place, output in enumerate(outputs):
+        if any(_share(output, other) for other in earlier):
+            raise ContractError(
+                f"{_guilty(instruction)}: output {place} is the same memory in each call; return new memory, "
+                "or keep it in its cell, from where it is taken when it is given away"
+            )
 
 
 def _share(x: Any, y: Any) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from optree import debug
 from optree.autodiff import grad
-from optree.errors import DisconnectedError, DTypeError
+from optree.errors import DisconnectedError, DTypeError, NotFiniteError
 from optree.examples import Example, Runner, examples_of, inputs_for
 from optree.node import OpTreeNode, find_op, post_order
 from optree.op import Op
@@ -24,6 +25,9 @@ from optree.variable import Input, Variable, as_variable, constant
 
 #: The step of central differences, relative to what moves and at the least this much.
 STEP = 2e-4
+
+#: One dtype of each kind and size that matters, the widest first.
+MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
 
 
 # The promises
@@ -56,11 +60,27 @@ def check_identity(example: Example, backend: Any = None) -> None:
         _expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
 
 
+def check_contract(example: Example, backend: Any = None) -> None:
+    """What debug mode asks of an op, above all of memory.
+
+    The value does not alias its operands unless view_map says so, does not write
+    into them unless destroy_map does, and is new memory in each call.
+    """
+    for dtype, order in product(MIXED, "CF"):
+        values = [np.asarray(x, order=order) if isinstance(x, np.ndarray) else x for x in example.draw(dtype)]  # type: ignore[call-overload]
+        inputs = inputs_for(values)
+        try:
+            Runner([example.tree(inputs)], inputs, debug.evaluate)(values)
+        except (DTypeError, NotFiniteError):
+            continue
+
+
 def check_type(example: Example, backend: Any = None) -> None:
     """The value has the shape and dtype that the node promised, for every dtype that it takes."""
     floats = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
     scalars = all(example.operands[i] == () for i in floats)
     mixed = product(DTYPES, repeat=len(floats)) if scalars and len(floats) < 3 else None
+    taken = 0
     for dtypes in mixed or [(dtype,) * len(floats) for dtype in DTYPES]:
         values = example.draw()
         for place, dtype in zip(floats, dtypes, strict=True):
@@ -71,11 +91,13 @@ def check_type(example: Example, backend: Any = None) -> None:
         except DTypeError:
             continue
         Runner([tree], inputs)(values)  # the reference compares each value with its promise
+        taken += 1
+    _expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
 
 
 def check_backend(example: Example, backend: Any) -> None:
     """A backend gives what the reference gives, in every dtype, from and into every layout."""
-    for dtype in (np.float64, np.float32, np.float16, np.int32, np.bool_):
+    for dtype in MIXED:
         values = example.draw(dtype)
         inputs = inputs_for(values)
         try:
@@ -354,6 +376,7 @@ PROMISES: dict[str, Callable[[Example, Any], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
         check_identity,
+        check_contract,
         check_type,
         check_backend,
         check_gradient,

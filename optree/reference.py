@@ -13,8 +13,14 @@ import numpy as np
 
 from optree.errors import DefinitionError
 from optree.program import Instruction, Program
-from optree.types import TensorType
+from optree.types import DTYPES, TensorType
 from optree.variable import Constant
+
+#: An op's value is one of these, or its type has more to say.
+_ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
+
+#: So many shapes that were found right are remembered for each step.
+SHAPES = 64
 
 
 def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
@@ -39,6 +45,35 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
+def checked(instruction: Instruction) -> Callable[..., Any]:
+    """An op's `value` as a function that checks what comes of it, as `performer` does.
+
+    A shape that was found right once is not asked of the op again.
+
+    Raises
+    ------
+    DefinitionError
+        When it is called, if the value is not of the type that the node promised.
+    """
+    op, types = instruction.op, [instruction.type.any_size]
+    value, dtype, loose = op.value, instruction.type.dtype, _undeclared(op, len(instruction.inputs))
+    right: set[tuple[int, ...]] = set()
+
+    def run(*values: Any) -> Any:
+        result = value(*values)
+        if result.__class__ not in _ARRAYS or result.dtype is not dtype or result.shape not in right:
+            result = _accepted(op, "value", 0, _promised(op, types, values)[0], result)
+            if len(right) >= SHAPES:
+                right.clear()
+            right.add(result.shape)
+        for i in loose:
+            if result is values[i] or result.base is not None:
+                return _own(result, [values[i] for i in loose])
+        return result
+
+    return run
+
+
 def performer(instruction: Instruction, given_away: Sequence[bool] | None = None) -> Callable[..., Any]:
     """A function that computes one instruction as its op says, and checks what comes of it.
 
@@ -59,34 +94,40 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     types = [output.type.any_size for output in apply.outputs]
     if op.defines("make_thunk"):
         return _thunk(instruction, types)
+    loose = _undeclared(op, len(instruction.inputs))
     if given_away is None:
 
         def run(*values: Any) -> Any:
             cells: list[list[Any]] = [[None] for _ in types]
             op.perform(apply, list(values), cells)
-            return _taken(op, _promised(op, types, values), cells)
+            return _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
 
         return run
     cells: list[list[Any]] = [[None] for _ in types]
 
     def run_again(*values: Any) -> Any:
         op.perform(apply, list(values), cells)
-        taken = _taken(op, _promised(op, types, values), cells)
+        taken = _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
         hidden = [cell[0] for cell, given in zip(cells, given_away, strict=True) if not given]
         for cell, given in zip(cells, given_away, strict=True):
             if given:
                 cell[0] = None
         if len(types) == 1:
             return taken
-        return tuple(_apart(x, hidden) if given else x for x, given in zip(taken, given_away, strict=True))
+        return tuple(_own(x, hidden) if given else x for x, given in zip(taken, given_away, strict=True))
 
     return run_again
 
 
-def _apart(value: Any, hidden: Sequence[Any]) -> Any:
-    """A value that is given away, copied if it lies in memory that the op keeps."""
+def _undeclared(op: Any, count: int) -> list[int]:
+    """The inputs whose memory the outputs do not lie in, so far as the op says: none where it writes over one."""
+    return [] if op.destroy_map else [i for i in range(count) if i not in op.shared_inputs()]
+
+
+def _own(value: Any, others: Sequence[Any]) -> Any:
+    """A value, copied if it lies in the memory of others."""
     if isinstance(value, np.ndarray) and any(
-        isinstance(other, np.ndarray) and np.may_share_memory(value, other) for other in hidden
+        isinstance(other, np.ndarray) and np.may_share_memory(value, other) for other in others
     ):
         return value.copy()
     return value
@@ -98,7 +139,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
     storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
     compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
     thunk = op.make_thunk(apply, storage_map, compute_map, apply.outputs)
-    lock = Lock()
+    loose, lock = _undeclared(op, len(instruction.inputs)), Lock()
 
     def run(*values: Any) -> Any:
         with lock:
@@ -106,7 +147,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
             for x, value in zip(apply.inputs, values, strict=True):
                 storage_map[x][0] = value
             thunk()
-            return _taken(op, types, [storage_map[x] for x in apply.outputs])
+            return _taken(op, types, [storage_map[x] for x in apply.outputs], [values[i] for i in loose])
 
     return run
 
@@ -130,18 +171,22 @@ def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 
 
-def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
-    """The values in the cells, one alone or a tuple."""
+def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared: Sequence[Any] = ()) -> Any:
+    """The values in the cells, one alone or a tuple, apart from inputs that they were not said to look into."""
     values = []
     for number, (wanted, cell) in enumerate(zip(types, cells, strict=True)):
         if not isinstance(cell, list) or len(cell) != 1:
             raise DefinitionError(f"{op}: perform resized the cell of output {number}; it sets its one element")
         if cell[0] is None:
             raise DefinitionError(f"{op}: perform left the cell of output {number} empty")
-        try:
-            values.append(wanted.filter(cell[0], strict=True))
-        except (TypeError, ValueError) as error:
-            raise DefinitionError(
-                f"{op}: perform gave output {number} a value that its type refuses: {error}"
-            ) from None
+        values.append(_own(_accepted(op, "perform", number, wanted, cell[0]), undeclared))
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def _accepted(op: Any, method: str, number: int, wanted: Any, value: Any) -> Any:
+    """An output's value as its type holds it."""
+    try:
+        return wanted.filter(value, strict=True)
+    except (TypeError, ValueError) as error:
+        method = method if op.defines(method) else "value"
+        raise DefinitionError(f"{op}: {method} gave output {number} a value that its type refuses: {error}") from None

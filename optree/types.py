@@ -365,9 +365,9 @@ class Spec:
         return None if self.home is None else self.home()
 
     @classmethod
-    def weak(cls, type: Type) -> Spec:
-        """A spec of its own, not that of the operands of this type."""
-        return cls._new(type, None)
+    def own(cls, type: Type, backend: Any = None) -> Spec:
+        """A spec of its own, which no table knows: not that of the operands of this type."""
+        return cls._new(type, None if backend is None else ref(backend))
 
     @classmethod
     def _new(cls, type: Type, backend: Any) -> Spec:

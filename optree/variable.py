@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 #: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
 WEAK_SPECS = {
-    bool: Spec.weak(TensorType("bool", ())),
-    int: Spec.weak(TensorType("int64", ())),
-    float: Spec.weak(TensorType("float64", ())),
+    bool: Spec.own(TensorType("bool", ())),
+    int: Spec.own(TensorType("int64", ())),
+    float: Spec.own(TensorType("float64", ())),
 }
 
 
@@ -345,6 +345,11 @@ def as_operand(value: Any, what: str) -> Any:
     if isinstance(value, Constant) and value.is_weak:
         return value.value
     if isinstance(value, Variable):
+        if getattr(getattr(value, "op", None), "name", None) == "assign":
+            raise OperandError(
+                f"{what}: an assignment stands at the root of a tree, and {describe(value)} is to be an operand; "
+                "execute() it, and use its target"
+            )
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value

@@ -14,7 +14,7 @@ import backends
 import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
-from optree.errors import OptreeError
+from optree.errors import GradientError, OperandError, OptreeError, ShapeError
 
 
 def of(be, value, name=None, dtype="float64"):
@@ -261,6 +261,29 @@ def test_a_known_plan_serves_operands_that_overlap_too(be):
     np.testing.assert_allclose(x.get(), a, rtol=1e-14)
 
 
+INDEXED = [
+    lambda x: (x[0], x[::-1]),
+    lambda x: (x[1], x.T),
+    lambda x: ([2, 0, 1, 3], x[2]),
+    lambda x: ([3, 3, 0, 1], x),
+    lambda x: ((x[0], x[1]), x[2]),
+    lambda x: ((x[2], slice(1, None)), x[:, :-1]),
+    lambda x: ((slice(None), x[:, 1]), x.T),
+]
+
+
+@pytest.mark.parametrize("alias", INDEXED)
+def test_what_an_assignment_by_index_reads_may_overlap_its_target(be, alias):
+    for seed in range(20):
+        a = np.random.default_rng(seed).integers(-4, 4, (4, 4))
+        x = be.array(a)
+        place, value = alias(x)
+        x[place] = value
+        place, value = alias(a.copy())
+        a[place] = value
+        np.testing.assert_array_equal(x.get(), a)
+
+
 FORWARD = st.integers(0, 4).map(lambda start: slice(start, start + 4))
 BACKWARD = st.integers(3, 7).map(lambda start: slice(start, start - 4 if start > 3 else None, -1))
 FOUR = FORWARD | BACKWARD
@@ -291,6 +314,58 @@ def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, 
     x[target] = form(*parts(x))
     a[target] = form(*[part.copy() for part in parts(a)])
     np.testing.assert_allclose(x.get(), a, rtol=1e-13, atol=1e-13)
+
+
+# An assignment stands at the root
+
+
+def test_the_value_of_an_assignment_is_its_target(be):
+    x = of(be, [1.0, 2.0])
+    assert be.assign(x, x + 1).asnumpyarray().tolist() == [2.0, 3.0]
+    assert be.assign(x, x + 1).astensor() is x and x.get().tolist() == [3.0, 4.0]
+    assert be.evaluate([be.assign(x, x + 1), x * 2])[1].get().tolist() == [8.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda be, x, a: a + 1,
+        lambda be, x, a: 1 + a,
+        lambda be, x, a: x * a,
+        lambda be, x, a: -a,
+        lambda be, x, a: be.sum(a),
+        lambda be, x, a: be.where(a, x, x),
+        lambda be, x, a: be.stack([x, a]),
+        lambda be, x, a: be.assign(x, a),
+        lambda be, x, a: x.__setitem__(slice(None), a),
+        lambda be, x, a: OpTreeNode.build("mul", a, 2),
+        lambda be, x, a: OpTreeNode({"op": "mul", "shape": (2,)}, a, 2),
+        lambda be, x, a: OpTreeNode.from_stack([*a.traverse(), 1, {"op": "add"}]),
+    ],
+)
+def test_an_assignment_is_no_operand(be, use):
+    x = of(be, [1.0, 2.0], "x")
+    (x + 1, 1 + x, x * x, -x, be.sum(x), be.where(x, x, x), be.stack([x, x]))  # known, of a tensor's type
+    with pytest.raises(OperandError, match="an assignment stands at the root of a tree.*use its target"):
+        use(be, x, OpTreeNode.build("assign", x, x * 2))
+    assert x.get().tolist() == [1.0, 2.0]
+
+
+def test_an_assignment_has_no_derivative(be):
+    x = of(be, [[1.0]], "x")
+    with pytest.raises(OperandError, match="an assignment stands at the root"):
+        optree.grad(be.assign(x, x * 2), x)
+    with pytest.raises(GradientError, match="an assignment has no derivative"):
+        optree.Autodiff(be.assign(x, x * 2), be, next_error=x).get_grad_op_tree(x)
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
+    x = of(be, grid(4, 5), "x")
+    mask = (x > 8).asnumpyarray() if host else x > 8
+    with pytest.raises(ShapeError, match=r"x \(4, 5\).*mask or index selects 12 elements.*the value has 3 elements"):
+        x[mask] = np.arange(3)
+    np.testing.assert_array_equal(x.get(), grid(4, 5))
 
 
 # Threads

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import OperandError, ShapeError, describe
+from optree.errors import GradientError, OperandError, ShapeError, describe
+from optree.node import OpDict
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
-from optree.types import Shape, broadcast
+from optree.types import Shape, Spec, Type, broadcast
 from optree.variable import Variable
 
 
 class Assign(NonDifferentiableOperator):
-    """The second operand's value, written into the first, a tensor."""
+    """The second operand's value, written into the first, a tensor.
+
+    Its node is no operand: it stands at the root of a tree, and its target in others.
+    """
 
     name = "assign"
     operands = ("target", "value")
@@ -30,6 +34,14 @@ class Assign(NonDifferentiableOperator):
             target, value = inputs
             inputs = target, f.stochastic_cast(target.backend.rng_state, value, dtype=target.dtype)
         return super().__call__(*inputs)
+
+    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
+        op_dict = super().op_dict_of(entries, type, backend, children)
+        op_dict.spec = Spec.own(type, backend)  # so that no op knows it from a tensor's, and takes it unseen
+        return op_dict
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        raise GradientError("an assignment has no derivative; differentiate the value that it writes")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         target, value = shapes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree import index as indices
-from optree.errors import ShapeError
+from optree.errors import ShapeError, describe
 from optree.op import Op
 from optree.ops.indexing import (
     Gather,
@@ -167,7 +167,11 @@ class Scatter(Op):
         return signature_of("x", "template", "value", "*arrays")
 
     def __call__(self, *inputs: Any) -> Any:
-        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+        try:
+            return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+        except ShapeError as error:  # whoever wrote x[mask] = value does not know the operands that came of it
+            reason = error.__context__ or error
+            raise ShapeError(f"scatter: {describe(inputs[0])} takes no such value: {reason}") from None
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x, _, *rest = types
@@ -180,7 +184,7 @@ class Scatter(Op):
         if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
             value = value[extra:]
         if not broadcasts_to(value, place):
-            raise ShapeError(f"{value} does not broadcast to the place of shape {place}")
+            raise ShapeError(f"the mask or index selects {_elements(place)}, the value has {_elements(value)}")
         return x
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -195,7 +199,6 @@ class Scatter(Op):
         """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
         # All in C order: NumPy writes in the order in which memory lies, and the last is to stay.
         value, *positions = (np.asarray(a, order="C") for a in (value, *map(as_positions, arrays)))
-        value, *positions = (a.copy() if np.may_share_memory(a, out) else a for a in (value, *positions))
         index = indices.to_numpy(self.index, positions)
         try:
             out[index] = value
@@ -209,6 +212,10 @@ class Scatter(Op):
         picked = f.gather(delta, self.index, *arrays)
         lost = Scatter.make(index=self.index)(delta, 0, *arrays)
         return [lost, _without_lead(f.where(stays, picked, 0), value)] + [None] * len(arrays)
+
+
+def _elements(shape: Shape) -> str:
+    return f"the shape {shape}" if None in shape else f"{math.prod(shape)} elements {shape}"  # type: ignore[arg-type]
 
 
 def _without_lead(delta: Any, value: Any) -> Any:
