@@ -36,8 +36,9 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """Trees flattened in post-order, each shared or equal subtree once.
+    """Trees flattened in post-order, equal operations on equal values once.
 
+    A Python number is a value of its own in each place: a plan serves others too.
     Values are numbered: first the leaves, then the instructions in order.
 
     Attributes
