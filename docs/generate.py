@@ -36,7 +36,7 @@ themselves; `help(be.tanh)` says more of each.
 The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
 NumPy arrays. Each gives a tree; with `out=tensor` it runs at once, writes there, and returns that tensor. Shapes,
 broadcasting and dtypes are NumPy's, but a reduction keeps its axes unless `keepdims=False`. Several names in one row
-are names of one function. Those that take a `like` or a `template` are what derivatives and indexing are made of.
+are names of one function. Those that take a `like` are what derivatives and indexing are made of.
 """
 
 NUMPY = """

@@ -149,7 +149,9 @@ def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]
             check_range(entry, shape[axis], axis, what)
         return [entry]
     if entry.dtype.kind != "b":
-        raise DTypeError(f"{what}: an index array holds integers or bools, not {entry.dtype}")
+        raise DTypeError(
+            f"{what}: an index array holds integers or bools, not {entry.dtype}; x.astype('int64') makes integers of it"
+        )
     if isinstance(entry, Variable):
         raise OperandError(
             f"{what}: how much a mask on a backend selects is known only when it has run; "

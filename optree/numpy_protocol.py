@@ -32,6 +32,10 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     out = kwargs.pop("out", (None,))[0]
     if method == "reduce" and ufunc in REDUCTIONS:
         return call_function(REDUCTIONS[ufunc], inputs, {"axis": 0, "out": out, **kwargs})
+    if method == "at" and ufunc is np.add and hasattr(inputs[0], "copy_from"):
+        target, index, value = inputs
+        target._in_place(lambda x, value: f.scatter_add(x, index, value), value)
+        return None
     ours = NUMPY_FUNCTIONS.get(ufunc)
     if method != "__call__" or ours is None:
         return NotImplemented

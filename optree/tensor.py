@@ -192,7 +192,7 @@ class Tensor(Variable):
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices; a tree of the gathered values for index arrays."""
         template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
-        return f.gather(self, template, *arrays) if arrays else self._slice(template)
+        return OPS["gather"].make(index=template)(self, *arrays) if arrays else self._slice(template)
 
     def _slice(self, template: indices.Template) -> Tensor:
         return self._view(OPS["slice"].make(index=template)(self))
@@ -221,7 +221,7 @@ class Tensor(Variable):
         else:
             template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
             if arrays:
-                f.assign(self, f.scatter(self, template, value, *arrays)).execute()
+                f.assign(self, OPS["scatter"].make(index=template)(self, value, *arrays)).execute()
             else:
                 target = self._slice(template)
                 if not (part and value.view == target.view):  # as t[2:5] += 1 ends

@@ -276,3 +276,11 @@ def test_operands_that_do_not_belong(be: Any) -> None:
         be.dot(be.ones((2, 3)), gen_backend("cpu").ones((3, 2)))
     with pytest.raises((DTypeError, OperandError)):
         be.dot(be.ones((2, 3)), np.ones((3, 2), complex))
+
+
+def test_in_neons_mode_tensordot_leaves_two_dimensions_at_least() -> None:
+    neon = gen_backend("cpu", compat_mode="neon")
+    x = neon.ones((2, 3), name="x")
+    assert neon.tensordot(x, neon.ones((3, 2)), 1).shape == (2, 2)
+    with pytest.raises(ShapeError, match=r"tensordot: x \(2, 3\).* leave 0 dimensions.*be.sum"):
+        neon.tensordot(x, x, 2)

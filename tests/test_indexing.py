@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.arrays import array_of, check
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -19,17 +19,6 @@ from optree.registry import OPS, f
 
 CPU = gen_backend("cpu", datatype=np.float64)
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
-
-
-def array_of(shape: Any) -> np.ndarray:
-    return np.arange(1.0, 1.0 + math.prod(shape)).reshape(shape)
-
-
-def check(tree: Any, wanted: Any) -> None:
-    """The tree's promise, and its value, are the array's shape, dtype and elements."""
-    wanted = np.asarray(wanted)
-    assert tree.shape == wanted.shape and tree.dtype == wanted.dtype
-    np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
 
 
 @st.composite
@@ -243,16 +232,18 @@ def test_tensors_of_no_dimensions_or_no_elements(shape: Any) -> None:
 @given(indexed())
 def test_scatter_add_adds_what_numpy_adds(drawn: Any) -> None:
     a, index = drawn
-    template, arrays = indices.parse(index, a.shape, "test")
     value = array_of(a[index].shape)
     wanted = a.copy()
     np.add.at(wanted, index, value)
-    check(f.scatter_add(CPU.array(a), template, CPU.array(value), *arrays), wanted)
+    check(f.scatter_add(CPU.array(a), index, CPU.array(value)), wanted)
+    x = CPU.array(a)
+    np.add.at(x, index, value)
+    np.testing.assert_array_equal(x.get(), wanted)
 
 
 def test_scatter_add_of_integers_is_exact() -> None:
     x = CPU.array(np.array([2**60, 0]))
-    check(f.scatter_add(x, ("array",), 1, [0, 1, 1]), np.array([2**60 + 1, 2]))
+    check(f.scatter_add(x, [0, 1, 1], 1), np.array([2**60 + 1, 2]))
 
 
 def test_sums_are_accurate_and_the_same_each_time() -> None:
@@ -260,7 +251,7 @@ def test_sums_are_accurate_and_the_same_each_time() -> None:
     value = rng.rand(200_000).astype(np.float32)
     x, y = (CPU.array(array, "float32") for array in (np.zeros(2), value))
     places = np.zeros(value.size, int)
-    tree = f.scatter_add(x, ("array",), y, places)
+    tree = f.scatter_add(x, places, y)
     first = tree.asnumpyarray()
     assert abs(first[0] - value.sum(dtype=np.float64)) <= 0.5 * np.spacing(first[0])
     np.testing.assert_array_equal(tree.asnumpyarray(), first)
@@ -295,10 +286,9 @@ def test_repeated_places_add_up_in_the_gradient(drawn: Any) -> None:
 @given(indexed())
 def test_what_is_written_over_has_no_gradient(drawn: Any) -> None:
     a, index = drawn
-    template, arrays = indices.parse(index, a.shape, "test")
     value = array_of(a[index].shape)
     x, y = CPU.array(a), CPU.array(value)
-    written = f.scatter(x, template, y, *arrays)
+    written = f.scatter(x, index, y)
     to_x, to_y = grad(CPU.sum(written * array_of(a.shape)), [x, y])
     kept = array_of(a.shape)
     kept[index] = 0
@@ -318,8 +308,8 @@ def test_differences_agree_through_every_kind_of_index() -> None:
         lambda x, y: f.take(x * x, np.array([1, 1]), axis=1),
         lambda x, y: f.take(f.sin(x), np.array([[0, 11], [0, -1]])),
         lambda x, y: f.take_along_axis(x * x, np.array([[2, 2], [0, 1], [1, 1], [0, -1]]), axis=1),
-        lambda x, y: f.square(f.scatter(x, ("array",), y, np.array([3, 3]))),
-        lambda x, y: f.square(f.scatter_add(x, ("array",), y, np.array([3, 3]))),
+        lambda x, y: f.square(f.scatter(x, [3, 3], y)),
+        lambda x, y: f.square(f.scatter_add(x, [3, 3], y)),
         lambda x, y: f.square(x[1:, [0, 0]]) * x[0, 0],
     )
     for tree in trees:
@@ -382,13 +372,19 @@ BUILD = [
     (lambda: X[np.ones(3, bool)], AxisError, "mask of size 3 .* axis 0 of size 2"),
     (lambda: X[np.ones((2, 2), bool)], AxisError, "mask of size 2 .* axis 1 of size 3"),
     (lambda: X[np.ones((2, 3, 1), bool)], AxisError, "3 indices for 2 dimensions"),
+    (lambda: CPU.gather(X, 2), AxisError, "gather: index 2 .* axis 0 of size 2"),
+    (lambda: CPU.gather(X, 1.5), OperandError, "gather: an index is an integer"),
+    (lambda: CPU.gather(X, CPU.ones(2)), DTypeError, r"gather: .*not float64; x.astype\('int64'\)"),
+    (lambda: CPU.scatter(X, 0, CPU.ones(2)), ShapeError, r"scatter: x \(2, 3\).*\(2,\) does not broadcast"),
+    (lambda: CPU.scatter_add(X, (0, 0, 0), 1), AxisError, "scatter_add: 3 indices for 2 dimensions"),
+    (lambda: CPU.scatter_add(X, 0, "text"), OperandError, "scatter_add: .*str"),
     (lambda: X[[0, 1], [0, 1, 2]], ShapeError, r"gather: x \(2, 3\)"),
     (lambda: CPU.take(X, CPU.ones((2,)), 0), DTypeError, "take: indices are integers, not .* float64"),
     (lambda: CPU.take(X, 0.0, 0), DTypeError, "take: indices are integers"),
     (lambda: CPU.take(X, np.array([True]), 0), DTypeError, "take: indices are integers, not .* bool"),
     (lambda: CPU.take(X, LABELS, 2), AxisError, "take: axis 2"),
     (lambda: CPU.take_along_axis(X, LABELS, 1), ShapeError, r"take_along_axis: x \(2, 3\)"),
-    (lambda: CPU.gather(X, ("array", "array"), LABELS), OperandError, "takes 2 index arrays, not 1"),
+    (lambda: OPS["gather"].make(index=("array", "array"))(X, LABELS), OperandError, "takes 2 index arrays, not 1"),
     (lambda: CPU.onehot(LABELS), OperandError, "onehot: n is the number of classes"),
     (lambda: CPU.onehot(CPU.ones((2,)), 3), DTypeError, "onehot: indices are integers"),
     (lambda: CPU.onehot(LABELS, 3, axis=3), AxisError, "onehot: axis 3"),
@@ -416,8 +412,8 @@ RUN = [
     (lambda: CPU.take(X, LABELS * 2), "take: index 6 .* axis 0 of size 6"),
     (lambda: CPU.take(X, np.array([2**64 - 1], np.uint64), 0), "18446744073709551615 is out of range"),
     (lambda: CPU.take_along_axis(X, CPU.array(np.array([[-4], [0]])), 1), "take_along_axis: index -4 .* axis 1 of si"),
-    (lambda: f.scatter(X, ("array",), 1.0, LABELS), "scatter: index 3 .* axis 0 of size 2"),
-    (lambda: f.scatter_add(X, ("array",), 1.0, LABELS), "gather: index 3 .* axis 0 of size 2"),
+    (lambda: f.scatter(X, LABELS, 1.0), "scatter: index 3 .* axis 0 of size 2"),
+    (lambda: f.scatter_add(X, LABELS, 1.0), "gather: index 3 .* axis 0 of size 2"),
     (lambda: CPU.onehot(LABELS, 3), "onehot: index 3 .* size 3"),
 ]
 
@@ -454,6 +450,9 @@ def test_in_neons_mode_indices_in_a_row_or_column_are_a_list() -> None:
     np.testing.assert_array_equal(be.take(x, places.T, axis=1).asnumpyarray(), a[:, [0, 2]])
     assert be.take(x, places).shape == (2, 1) and be.take(x, 1, axis=0).shape == (1, 4)
     assert (x[[0, 2]].shape, x[0, [1, 2]].shape, x[[0, 2], [1, 1]].shape) == ((2, 4), (1, 2), (2, 1))
+    for chosen in (places, places.T, np.array([0, 2]), [0, 2]):
+        got = be.take_along_axis(x, chosen, axis=None).asnumpyarray()
+        np.testing.assert_array_equal(got, np.take_along_axis(a, np.array([0, 2]), axis=None)[:, None])
     for axis, wanted in ((0, np.eye(4)[[0, 2]].T), (1, np.eye(4)[[0, 2]])):
         np.testing.assert_array_equal(be.onehot(places, 4, axis=axis).asnumpyarray(), wanted)
     x[[0, 2], [1, 1]] = [8, 9]

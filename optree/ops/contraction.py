@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.errors import AxisError, ShapeError, describe
 from optree.op import Op
+from optree.ops.shape import is_neon
 from optree.registry import f, function
 from optree.traits import BinaryOperator
 from optree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
@@ -197,6 +198,12 @@ class TensorDot(BinaryOperator):
         pair = tuple(tuple(normalise_axis(a, n, "tensordot") for a in axes) for axes, n in ((left, x), (right, y)))
         if len(pair[0]) != len(pair[1]) or any(len(set(axes)) < len(axes) for axes in pair):
             raise AxisError(f"tensordot: axes {given!r} do not pair each axis with one other")
+        left = x + y - 2 * len(pair[0])
+        if is_neon(backend) and left < 2:
+            raise ShapeError(
+                f"axes {given!r} leave {left} dimensions, and in neon's mode there are two at least; "
+                "be.dot(x, y) and be.sum(x * y) keep them"
+            )
         return self.make(axes=pair)
 
     def output_shape(self, *shapes: Shape) -> Shape:

@@ -16,10 +16,11 @@ import numpy as np
 from optree import index as indices
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op import Op
-from optree.ops.shape import is_neon
+from optree.ops.shape import Slice, is_neon
 from optree.registry import f
 from optree.traits import NonDifferentiableOperator, UnaryOperator
 from optree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
+from optree.variable import as_operand, as_variable
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -109,11 +110,32 @@ def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], erro
     return error
 
 
-class Gather(Indexing):
-    """x at an index with arrays: the value of ``x[2:, indices]`` in NumPy.
+def parsed(x: Any, index: Any, what: str) -> tuple[Any, indices.Template, list[Any]]:
+    """An operand, and the template and arrays of a NumPy-style index of it."""
+    x = as_operand(x, what)
+    return x, *indices.parse(index, as_variable(x).shape, what)
 
-    `index` is a template (`optree.index`), which says where among integers and
-    slices the arrays go. The function takes the template after x, and then the arrays.
+
+def pick(x: Any, template: indices.Template, arrays: Sequence[Any]) -> Any:
+    """What a template and its arrays pick from x: a slice where there are no arrays."""
+    return Gather.make(index=template)(x, *arrays) if arrays else Slice.make(index=template)(x)
+
+
+class Gather(Indexing):
+    """x at a NumPy index: the value of ``x[index]`` in NumPy.
+
+    The function takes an integer, a slice, None, an ellipsis, an array or tensor
+    of integers, a NumPy mask, or a tuple of them. The op's own `index` is a
+    template (`optree.index`): where among integers and slices the arrays go,
+    which are its operands after x.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([[1, 2], [3, 4], [5, 6]])
+    >>> be.gather(x, ([0, 2, 2], 1)).asnumpyarray()
+    array([2., 6., 6.], dtype=float32)
     """
 
     name = "gather"
@@ -130,12 +152,13 @@ class Gather(Indexing):
     )
 
     @classmethod
-    def function(cls, x: Any, template: Any, *arrays: Any) -> Any:  # type: ignore[override]
-        return cls.make(index=template)(x, *arrays)
+    def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
+        x, template, arrays = parsed(x, index, "gather")
+        return pick(x, template, arrays)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "template", "*arrays")
+        return signature_of("x", "index")
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x, *rest = types
@@ -232,7 +255,12 @@ class TakeAlongAxis(Indexing):
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 2:
-            return self.make(axis=0)(f.reshape(inputs[0], (-1,)), inputs[1])
+            flat, rest = f.reshape(inputs[0], (-1,)), indices.as_array(inputs[1], "take_along_axis")
+            if flat.ndim == 2 and is_list(
+                as_variable(rest).shape
+            ):  # a column, as all is in neon's mode that has one dimension
+                rest = f.reshape(rest, (-1, 1))
+            return self.make(axis=0)(flat, rest)
         return super().__call__(*inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:

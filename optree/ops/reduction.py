@@ -140,19 +140,22 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     """How many elements a reduction over axes takes, as a 0-d number of the operand's floating dtype.
 
     It is a float32 for float16, which cannot count beyond 65504, and a float64
-    for integers.
+    for integers. On a backend in neon's mode it is 2-D, as all is there.
     """
 
     name = "count"
-    __props__ = ("axis",)
+    __props__ = ("axis", "ndim")
     axis: Any = None
+    ndim: int = 0
     examples = ((((3, 4),), {}), (((3, 4, 5),), {"axis": (0, -1)}), (((3, 4),), {"axis": -1}), (((0, 3),), {"axis": 0}))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(axis=None if self.axis is None else normalise_axes(self.axis, types[0].ndim, "count"))
+        axis = None if self.axis is None else normalise_axes(self.axis, types[0].ndim, "count")
+        neon = backend is not None and backend.compat_mode == "neon"
+        return self.make(axis=axis, ndim=max(self.ndim, 2 if neon else 0))
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        return ()
+        return (1,) * self.ndim
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
@@ -160,7 +163,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     def value(self, *arrays: Any) -> Any:
         x = np.asarray(arrays[0])
         axes = normalise_axes(self.axis, x.ndim, "count")
-        return np.array(prod([x.shape[i] for i in axes]), wide_dtype(mean_dtype(x.dtype)))
+        return np.full((1,) * self.ndim, prod([x.shape[i] for i in axes]), wide_dtype(mean_dtype(x.dtype)))
 
 
 # Products

@@ -19,10 +19,12 @@ from optree.ops.indexing import (
     as_positions,
     check_indices,
     out_of_range,
+    parsed,
+    pick,
     signature_of,
     template_for,
 )
-from optree.ops.shape import broadcasts_to
+from optree.ops.shape import Unslice, broadcasts_to
 from optree.registry import f, function
 from optree.traits import LogicalOperator
 from optree.types import Shape, TensorType, promote
@@ -131,19 +133,41 @@ def add_at(shape: tuple[int, ...], positions: np.ndarray, values: np.ndarray) ->
 
 
 @function()
-def scatter_add(x: Any, template: Any, value: Any, *arrays: Any) -> Any:
-    """The operand with values added at an index with arrays; elements named several times get all of them."""
-    x = as_variable(as_operand(x, "scatter_add"))
+def scatter_add(x: Any, index: Any, value: Any) -> Any:
+    """The operand with a value added at a NumPy index, as by np.add.at: repeated indices add up.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> labels = be.array([0, 2, 2], "int64")
+    >>> be.scatter_add(be.zeros(3), labels, be.ones(3)).asnumpyarray()
+    array([1., 0., 2.], dtype=float32)
+    """
+    x, template, arrays = parsed(x, index, "scatter_add")
+    value = as_operand(value, "scatter_add")
     if not isinstance(value, Variable):
-        value = constant(np.asarray(value, x.dtype))
+        value = constant(np.asarray(value, np.result_type(as_variable(x).dtype, value)))
+    if not arrays:
+        return f.add(x, Unslice.make(index=template)(value, x))
     return f.add(x, IndexAdd.make(place=Gather.make(index=template))(value, x, *arrays))
 
 
 class Scatter(Op):
-    """x with `value` written at an index with arrays: what x is after ``x[indices] = value`` in NumPy.
+    """x with a value written at a NumPy index: what x is after ``x[index] = value`` in NumPy.
 
     Where an element is named several times the last value stays. The value is
-    cast to x's dtype. The function takes ``x, template, value, *arrays``.
+    cast to x's dtype. The op's own `index` is a template, as that of `gather`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.scatter(be.zeros(4), slice(2, None), 7).asnumpyarray()
+    array([0., 0., 7., 7.], dtype=float32)
+    >>> be.scatter(be.zeros((2, 3)), ([0, 1], [2, 0]), be.array([5, 6])).asnumpyarray()
+    array([[0., 0., 5.],
+           [6., 0., 0.]], dtype=float32)
     """
 
     name = "scatter"
@@ -156,15 +180,18 @@ class Scatter(Op):
         (((5, 3), (), [2, 0, 2]), {}),
         (((4, 3), (3,), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),
         (((2, 3, 4), (2, 1), [1, 1]), {"index": (0, (1, None, None), "array")}),
+        (((5, 3), (2, 1)), {"index": ((None, None, 3), (1, None, None))}),
+        (((5, 3), (3,)), {"index": (-1,)}),
     )
 
     @classmethod
-    def function(cls, x: Any, template: Any, value: Any, *arrays: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Any, index: Any, value: Any) -> Any:  # type: ignore[override]
+        x, template, arrays = parsed(x, index, "scatter")
         return cls.make(index=template)(x, value, *arrays)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "template", "value", "*arrays")
+        return signature_of("x", "index", "value")
 
     def __call__(self, *inputs: Any) -> Any:
         try:
@@ -208,10 +235,11 @@ class Scatter(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, value, *arrays), (delta,) = inputs, output_gradients
-        stays = IsLast.make(index=self.index)(x, *arrays)
-        picked = f.gather(delta, self.index, *arrays)
+        picked = pick(delta, self.index, arrays)
+        if arrays:
+            picked = f.where(IsLast.make(index=self.index)(x, *arrays), picked, 0)
         lost = Scatter.make(index=self.index)(delta, 0, *arrays)
-        return [lost, _without_lead(f.where(stays, picked, 0), value)] + [None] * len(arrays)
+        return [lost, _without_lead(picked, value)] + [None] * len(arrays)
 
 
 def _elements(shape: Shape) -> str:
@@ -225,7 +253,7 @@ def _without_lead(delta: Any, value: Any) -> Any:
 
 
 class IsLast(LogicalOperator):
-    """For each value that `scatter` writes, whether it stays: no later one is written to its element."""
+    """For each value that `scatter` writes at index arrays, whether it stays: no later one goes to its element."""
 
     name = "is_last"
     operands = None
@@ -237,12 +265,13 @@ class IsLast(LogicalOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, template: Any, *arrays: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
+        x, template, arrays = parsed(x, index, "is_last")
         return cls.make(index=template)(x, *arrays)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "template", "*arrays")
+        return signature_of("x", "index")
 
     def __call__(self, *inputs: Any) -> Any:
         return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))

@@ -12,7 +12,7 @@ import numpy as np
 from optree import index as indices
 from optree.errors import AxisError, ShapeError
 from optree.op import Op
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
 from optree.traits import MorphOperator
 from optree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.variable import as_operand, as_variable
@@ -277,7 +277,7 @@ class Slice(MorphOperator):
     def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
         x = as_operand(x, "slice")
         template, arrays = indices.parse(_as_slices(index), as_variable(x).shape, "slice")
-        return f.gather(x, template, *arrays) if arrays else cls.make(index=template)(x)
+        return OPS["gather"].make(index=template)(x, *arrays) if arrays else cls.make(index=template)(x)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         template = indices.as_template(self.index, types[0].shape, "slice")

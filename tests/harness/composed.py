@@ -121,8 +121,9 @@ COMPOSED: dict[str, list[Case]] = {
     ],
     "ravel": [Case(((2, 3),), lambda x: f.ravel(x), np.ravel), Case(((),), lambda x: f.ravel(x), np.ravel)],
     "scatter_add": [
-        Case(((5, 3), (2, 3), [3, 3]), lambda x, y, i: f.scatter_add(x, ("array",), y, i), _added),
-        Case(((5, 3), (), [3, 3, 0]), lambda x, y, i: f.scatter_add(x, ("array",), y, i), _added),
+        Case(((5, 3), (2, 3), [3, 3]), lambda x, y, i: f.scatter_add(x, i, y), _added),
+        Case(((5, 3), (2, 1)), lambda x, y: f.scatter_add(x, np.s_[1:3], y), lambda x, y: _added(x, y, np.s_[1:3])),
+        Case(((5, 3), (), [3, 3, 0]), lambda x, y, i: f.scatter_add(x, i, y), _added),
     ],
 }
 

@@ -173,10 +173,10 @@ def _exclusive_prod(x: Any, axis: Any = None) -> Any:
     return _exclusive_prod_along(x, axis=axis, dtype=np.prod(x).dtype)
 
 
-def _count(x: Any, axis: Any = None) -> Any:
+def _count(x: Any, axis: Any = None, ndim: int = 0) -> Any:
     sizes = np.sum(np.ones(np.shape(x)), axis=axis).ravel()
     size = sizes[0] if sizes.size else np.prod([np.shape(x)[a] for a in np.atleast_1d(axis)])
-    return np.array(size, {"float16": "float32"}.get(str(_mean_dtype(x)), _mean_dtype(x)))
+    return np.full((1,) * ndim, size, {"float16": "float32"}.get(str(_mean_dtype(x)), _mean_dtype(x)))
 
 
 def _to_index(template: tuple[Any, ...], arrays: Any) -> tuple[Any, ...]:

@@ -1,0 +1,19 @@
+"""Arrays for tests, and what is expected of trees."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def array_of(shape: Any) -> np.ndarray:
+    return np.arange(1.0, 1.0 + math.prod(shape)).reshape(shape)
+
+
+def check(tree: Any, wanted: Any) -> None:
+    """The tree's promise, and its value, are the array's shape, dtype and elements."""
+    wanted = np.asarray(wanted)
+    assert tree.shape == wanted.shape and tree.dtype == wanted.dtype
+    np.testing.assert_array_equal(tree.asnumpyarray(), wanted)

@@ -1,0 +1,63 @@
+"""gather, scatter and scatter_add as users call them: by NumPy's indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.arrays import array_of, check
+
+from backends import gen_backend
+from optree import check_grad
+from optree.errors import OperandError
+from optree.registry import f
+
+CPU = gen_backend("cpu", datatype=np.float64)
+
+INDICES = [
+    0,
+    slice(1, None, 2),
+    (..., -1),
+    (slice(None), None, 1),
+    [2, 0, 2],
+    ([0, 2, 2], [1, 1, 0]),
+    (slice(1, 3), [0, 0]),
+    np.array([True, False, True, True]),
+    np.array([[1, 1], [0, -1]]),
+    (1, np.array(2)),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_gather_scatter_and_scatter_add_are_numpys(index: Any) -> None:
+    a = array_of((4, 3))
+    value = array_of(a[index].shape) / 8
+    x, y = CPU.array(a, name="x"), CPU.array(value, name="y")
+    check(CPU.gather(x, index), a[index])
+    written, added = a.copy(), a.copy()
+    written[index] = value
+    check(CPU.scatter(x, index, y), written)
+    np.add.at(added, index, value)
+    check(CPU.scatter_add(x, index, y), added)
+    np.testing.assert_array_equal(x.get(), a)
+    for function in (CPU.scatter, CPU.scatter_add):
+        check_grad(lambda x, y, function=function: f.sum(f.square(function(x, index, y))), [x, y])
+    check_grad(lambda x: f.sum(f.square(f.gather(x, index))), [x])
+
+
+def test_scatter_add_takes_index_tensors_and_numbers() -> None:
+    places = CPU.array(np.array([0, 2, 2]))
+    check(CPU.scatter_add(CPU.zeros(3), places, CPU.ones(3)), np.array([1.0, 0, 2]))
+    check(CPU.scatter_add(CPU.array(np.array([1, 1, 1])), places, 0.5), np.array([1.5, 1, 2]))
+
+
+def test_add_at_of_a_tensor_is_in_place() -> None:
+    x = CPU.zeros((3, 2), name="x")
+    assert np.add.at(x, [0, 2, 2], 1.0) is None
+    np.testing.assert_array_equal(x.get(), [[1, 1], [0, 0], [2, 2]])
+    whole = CPU.array(np.zeros(3, int), name="whole")
+    with pytest.raises(OperandError, match="float64, which does not go into whole of int64"):
+        np.add.at(whole, [0], 1.5)
+    with pytest.raises(TypeError, match="subtract"):
+        np.subtract.at(x, [0], 1.0)
