@@ -198,10 +198,10 @@ class TensorDot(BinaryOperator):
         pair = tuple(tuple(normalise_axis(a, n, "tensordot") for a in axes) for axes, n in ((left, x), (right, y)))
         if len(pair[0]) != len(pair[1]) or any(len(set(axes)) < len(axes) for axes in pair):
             raise AxisError(f"tensordot: axes {given!r} do not pair each axis with one other")
-        left = x + y - 2 * len(pair[0])
-        if is_neon(backend) and left < 2:
+        kept = x + y - 2 * len(pair[0])
+        if is_neon(backend) and kept < 2:
             raise ShapeError(
-                f"axes {given!r} leave {left} dimensions, and in neon's mode there are two at least; "
+                f"axes {given!r} leave {kept} dimensions, and in neon's mode there are two at least; "
                 "be.dot(x, y) and be.sum(x * y) keep them"
             )
         return self.make(axes=pair)
