@@ -46,7 +46,7 @@ LAYERS = (
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "backends.gpu": {"cupy"}}
+EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}}
 
 FILE_LINES = 500
 FUNCTION_LINES = 60
