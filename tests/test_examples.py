@@ -1,4 +1,4 @@
-"""The examples do what their options say, and learn."""
+"""The examples do what their options say, and learn; the benchmarks run."""
 
 import importlib.util
 import re
@@ -116,3 +116,11 @@ def test_a_missing_backend_is_an_error_that_says_what_is_missing(digits, tmp_pat
         digits.main(["--backend", "gpu", "--output", str(tmp_path)])
     assert exit.value.code == 2
     assert missing in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["overhead", "training_step"])
+def test_benchmarks_find_the_results_equal_and_print_ratios(name):
+    script = SCRIPT.parent.parent / "benchmarks" / f"{name}.py"
+    run = subprocess.run([sys.executable, script, "--rounds", "2", "--calls", "1"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "ratio" in run.stdout
