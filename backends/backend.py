@@ -11,15 +11,15 @@ from weakref import ref
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, DTypeError, OperandError, describe, names
+from optree.errors import BackendError, DTypeError, OperandError, brief, describe, names
 from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
 from optree.program import Program, flatten
 from optree.registry import FUNCTIONS
 from optree.schedule import apart, schedule
 from optree.tensor import Tensor
-from optree.types import DTYPES, NUMBERS, as_dtype, check_fits
-from optree.variable import Constant, Input, Variable, check_same_backend
+from optree.types import DTYPES, NUMBERS, array_of, as_dtype, check_fits
+from optree.variable import Constant, Input, Variable, check_same_backend, is_neon
 
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
@@ -57,6 +57,9 @@ class Backend(RandomMethods):
 
     name: str
 
+    #: How many devices of its kind the machine has.
+    devices: int = 1
+
     def __init__(
         self,
         rng_seed: int | None = None,
@@ -72,8 +75,13 @@ class Backend(RandomMethods):
             )
         if compat_mode not in COMPAT_MODES:
             raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
-        if not isinstance(batch_size, int | np.integer) or batch_size < 0:
-            raise BackendError(f"batch_size is an integer of 0 or more, not {batch_size!r}")
+        for name, number in (("batch_size", batch_size), ("device_id", device_id)):
+            if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
+                raise BackendError(f"{name} is an integer of 0 or more, not {brief(number)}")
+        if device_id >= self.devices:
+            raise BackendError(f"device_id {device_id}: {self.name} devices are numbered from 0 to {self.devices - 1}")
+        if not isinstance(stochastic_round, int | np.bool_):
+            raise BackendError(f"stochastic_round is True or False, not {brief(stochastic_round)}")
         self.datatype = as_dtype(datatype)
         if self.datatype.kind != "f":
             raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
@@ -205,15 +213,15 @@ class Backend(RandomMethods):
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
         """A tensor over an array of this backend's, not a copy."""
-        if self.compat_mode == "neon" and array.ndim < 2:
+        if is_neon(self) and array.ndim < 2:
             array = array.reshape(-1, 1)
         return Tensor(self, array, name)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
-            raise OperandError(f"a shape is of sizes of 0 or more, not {shape!r}")
-        if self.compat_mode == "neon" and len(sizes) < 2:
+            raise OperandError(f"a shape is of sizes of 0 or more, not {brief(shape)}")
+        if is_neon(self) and len(sizes) < 2:
             sizes = (*sizes, 1, 1)[:2]
         return tuple(int(n) for n in sizes)
 
@@ -241,9 +249,9 @@ class Backend(RandomMethods):
         """
         if isinstance(values, Variable):
             values = values.asnumpyarray()
-        array = np.asarray(values)
+        array = array_of(values, "array")
         if array.dtype.kind not in "biuf" and not all(isinstance(value, int) for value in array.flat):
-            raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {values!r}")
+            raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from optree.errors import describe
+from optree.errors import OperandError, describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.reference import checked, performer
@@ -43,7 +43,16 @@ class CPUBackend(Backend):
         return array.copy(order="C")
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
-        return self.adopt(np.from_dlpack(source), name)
+        try:
+            array = np.from_dlpack(source)
+        except (AttributeError, BufferError, TypeError, RuntimeError, ValueError) as error:
+            raise OperandError(
+                f"from_dlpack: an array in the CPU's memory that speaks DLPack is wanted, not {describe(source)} "
+                f"({error}); be.array copies lists and NumPy arrays"
+            ) from error
+        if not array.flags.writeable:
+            raise OperandError(f"from_dlpack: the memory of {describe(source)} is read-only; be.array(...) copies it")
+        return self.adopt(array, name)
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         steps = _steps(program, keep)

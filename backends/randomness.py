@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import OperandError, OptreeError, ShapeError, describe
+from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.types import as_dtype, promote
 from optree.variable import Variable, constant
-
-
-class ParameterError(OptreeError, ValueError):
-    """A number outside the range that a parameter has."""
 
 
 class RandomMethods:
@@ -259,7 +255,8 @@ def _as_number(value: Any, what: str) -> Any:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise OperandError(f"{what} is a number or an operand, not {value!r:.80}") from None
+        remedy = "; a shape goes into size=" if isinstance(value, list | tuple) else ""
+        raise OperandError(f"{what} is a number or an operand, not {brief(value)}{remedy}") from None
     if not math.isfinite(number):
         raise ParameterError(f"{what} is finite, not {number}")
     return number

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DefinitionError, Origin, caller_origin
+from optree.errors import DefinitionError, OperandError, Origin, caller_origin
 from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+from optree.types import is_huge
 from optree.variable import Variable
 
 
@@ -70,8 +71,9 @@ def _application(op: Any, count: int, origin: Callable[[], Origin | None]) -> Ca
     applications, new = op.applications, tuple.__new__
 
     def unary(x: Any) -> Any:
-        op_dict = applications.get((getattr(x, "spec", x.__class__),))
-        if op_dict is None:
+        spec = getattr(x, "spec", x.__class__)
+        op_dict = applications.get((spec,))
+        if op_dict is None or (spec is int and is_huge(x)):
             return op(x)
         node = new(OpTreeNode, (op_dict, x, None))
         node.spec = op_dict.spec
@@ -79,8 +81,9 @@ def _application(op: Any, count: int, origin: Callable[[], Origin | None]) -> Ca
         return node
 
     def binary(x: Any, y: Any) -> Any:
-        op_dict = applications.get((getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)))
-        if op_dict is None:
+        first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
+        op_dict = applications.get((first, second))
+        if op_dict is None or (first is int and is_huge(x)) or (second is int and is_huge(y)):
             return op(x, y)
         node = new(OpTreeNode, (op_dict, x, y))
         node.spec = op_dict.spec
@@ -88,6 +91,35 @@ def _application(op: Any, count: int, origin: Callable[[], Origin | None]) -> Ca
         return node
 
     return unary if count == 1 else binary
+
+
+def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The operands among the arguments of an op's function, and its parameters by name.
+
+    Raises
+    ------
+    OperandError
+        If there are too many or too few.
+    """
+    names = cls.operands
+    if names is None:
+        raise NotImplementedError(f"{cls.__name__}: an op of any number of operands defines function")
+    operands = list(args[: len(names)])
+    for name in names[len(operands) :]:
+        if name not in kwargs:
+            raise OperandError(f"{usage(cls)}: {name} is missing")
+        operands.append(kwargs.pop(name))
+    extra = dict(zip(cls.prop_names(), args[len(names) :], strict=False))
+    if len(extra) < len(args) - len(names):
+        raise OperandError(f"{usage(cls)} was given {len(args)} arguments")
+    for name in extra.keys() & kwargs.keys():
+        raise OperandError(f"{usage(cls)} was given {name} twice")
+    return operands, {**extra, **kwargs}
+
+
+def usage(cls: Any) -> str:
+    """How an op's function is called, for errors: ``sum(x, axis=None, keepdims=True)``."""
+    return f"{cls.name or cls.__name__}{inspect.Signature(cls.parameters())}"
 
 
 def _operator(cls: Any, name: str) -> Callable[..., Any]:
@@ -99,8 +131,11 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
         applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
 
         def method(self: Variable, other: Any) -> Any:  # written out, for most nodes are made here
-            op_dict = applications.get((self.spec, getattr(other, "spec", other.__class__)))
-            if op_dict is None:
+            spec = getattr(other, "spec", None)
+            if spec is None:
+                spec = other.__class__
+            op_dict = applications.get((self.spec, spec))
+            if op_dict is None or (spec is int and is_huge(other)):
                 return op(self, other)
             node = new(OpTreeNode, (op_dict, self, other))
             node.spec = op_dict.spec

@@ -7,6 +7,7 @@ code that catches ``ValueError`` for a shape goes on working.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -14,7 +15,11 @@ from typing import Any
 #: Where a node was built: the code object and the offset of the instruction in it.
 Origin = tuple[CodeType, int]
 
+#: An error shows so many characters of a value.
+BRIEF = 100
+
 _OWN_PACKAGES = frozenset(("optree", "optree.ops", "backends"))
+_OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 
 class OptreeError(Exception):
@@ -34,7 +39,11 @@ class DTypeError(OptreeError, TypeError):
 
 
 class NumberOverflowError(OptreeError, OverflowError):
-    """A Python integer that the dtype it meets cannot hold."""
+    """A number that the dtype it meets cannot hold."""
+
+
+class ParameterError(OptreeError, ValueError):
+    """A number outside the range that a parameter has."""
 
 
 class OperandError(OptreeError, TypeError):
@@ -79,23 +88,37 @@ def caller_origin() -> Origin | None:
     return None
 
 
+def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
+    """A value as an error shows it, cut short where its text is long."""
+    if isinstance(value, int):
+        bits = value.bit_length()
+        return text(value) if bits < 256 else f"an integer of {bits} bits"
+    shown = text(value)
+    return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}..."
+
+
 def line_of(origin: Origin | None) -> str | None:
-    """An origin as ``file.py:12``, or None where it is not known."""
+    """An origin as ``file.py:12``, or None where it is not known or is op-tree's own."""
     if origin is None:
         return None
     code, offset = origin
+    file = Path(code.co_filename)
+    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # an operator does not look further than its caller
+        return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= offset < end and number is not None:
             line = number
-    return f"{Path(code.co_filename).name}:{line}"
+    return f"{file.name}:{line}"
 
 
 def describe(operand: Any) -> str:
     """An operand as an error names it: its label, what it is a view of, shape, dtype and the line that made it."""
     kind = getattr(operand, "type", None)
     if kind is None:
-        return f"{operand!r} ({type(operand).__name__})"
+        if isinstance(operand, list | tuple):
+            return f"a {type(operand).__name__} of {len(operand)}: {', '.join(map(describe, operand[:3]))}"
+        return f"{brief(operand)} ({type(operand).__name__})"
     line = line_of(getattr(operand, "origin", None))
     made = f", made at {line}" if line else ""
     base = getattr(operand, "base", None)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from optree import printing
-from optree.errors import BackendError, OperandError, Origin, UnknownOpError, caller_origin, names
+from optree.errors import BackendError, OperandError, Origin, UnknownOpError, brief, caller_origin, describe, names
 from optree.numpy_protocol import write_out
 from optree.registry import OPS
 from optree.types import NUMBERS, TensorType, weak_dtype
@@ -153,7 +153,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     def _home(self) -> Any:
         backend = self.spec.backend
         if backend is None:
-            raise BackendError(f"{self}: no operand lives on a backend; make one a tensor with be.array")
+            raise BackendError(f"{describe(self)}: no operand lives on a backend; make one a tensor with be.array")
         return backend
 
     @property
@@ -281,7 +281,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         if hasattr(index, "__index__") and not isinstance(index, Variable):
             return tuple.__getitem__(self, index)
         raise TypeError(
-            f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {index!r}; "
+            f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {brief(index)}; "
             "be.slice(f, np.s_[...]) slices its value"
         )
 

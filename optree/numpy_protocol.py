@@ -91,6 +91,14 @@ def write_out(tree: Any, out: Any) -> Any:
     return out
 
 
+def no_equal(func: Callable[..., Any]) -> TypeError:
+    """The error for a function of NumPy's that op-tree does not have."""
+    owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
+    module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
+    name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
+    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host")
+
+
 def _bind(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from optree.apply import Apply
-from optree.definition import register
+from optree.definition import register, sorted_arguments, usage
 from optree.errors import (
     AxisError,
     DefinitionError,
@@ -23,7 +23,7 @@ from optree.errors import (
     describe,
 )
 from optree.node import OpDict, applied
-from optree.types import Shape, Spec, TensorType, Type, check_fits, promote, weak_dtype
+from optree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
@@ -122,10 +122,10 @@ class Op:
     def __init__(self, *args: Any, **props: Any) -> None:
         names = self.prop_names()
         if len(args) > len(names):
-            raise TypeError(f"{type(self).__name__} takes the parameters {names}, not {len(args)} values")
+            raise OperandError(f"{usage(type(self))} was given {len(args)} values for its parameters")
         for name, value in {**dict(zip(names, args, strict=False)), **props}.items():
             if name not in names:
-                raise TypeError(f"{self.name or type(self).__name__} has no parameter {name!r}; it has {names}")
+                raise OperandError(f"{usage(type(self))} has no parameter {name!r}")
             setattr(self, name, value)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -134,6 +134,9 @@ class Op:
         return op
 
     applications: dict[tuple[Any, ...], OpDict]
+
+    #: Whether `make` made it, and so gives it to all who ask for these parameters.
+    is_shared: bool = False
 
     # Parameters
 
@@ -163,10 +166,19 @@ class Op:
             return cls(**props)
         if found is None:
             found = cls(**props)
+            found.__dict__["is_shared"] = True
             if len(cls._instances) >= INFERENCES:
                 cls._instances.clear()
             cls._instances[key] = found
         return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.is_shared:
+            raise DefinitionError(
+                f"{self}: its trees share this op, and it cannot be changed; "
+                f"{type(self).__name__}(...) is an op of your own, that can until it is used"
+            )
+        object.__setattr__(self, name, value)
 
     def _identity(self) -> Any:
         return self if self.__props__ is None else (type(self), tuple(map(_hashable, self.props.values())))
@@ -221,18 +233,8 @@ class Op:
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
         """The op applied, its parameters given after its operands or by name."""
-        names = cls.operands
-        if names is None:
-            raise NotImplementedError(f"{cls.__name__}: an op of any number of operands defines function")
-        operands = list(args[: len(names)])
-        for name in names[len(operands) :]:
-            if name not in kwargs:
-                raise TypeError(f"{cls.name} takes the operands {', '.join(names)}; {name} is missing")
-            operands.append(kwargs.pop(name))
-        extra = dict(zip(cls.prop_names(), args[len(names) :], strict=False))
-        if len(extra) < len(args) - len(names) or extra.keys() & kwargs.keys():
-            raise TypeError(f"{cls.name} takes the parameters {cls.prop_names()}, each once")
-        return cls.make(**extra, **kwargs)(*operands)
+        operands, props = sorted_arguments(cls, args, kwargs)
+        return cls.make(**props)(*operands)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -249,8 +251,9 @@ class Op:
         OperandError, ShapeError, DTypeError, AxisError, BackendError
             If the op cannot be applied to them.
         """
-        op_dict = self.applications.get(tuple([getattr(x, "spec", x.__class__) for x in inputs]))
-        if op_dict is not None:
+        specs = tuple([getattr(x, "spec", x.__class__) for x in inputs])
+        op_dict = self.applications.get(specs)
+        if op_dict is not None and not (int in specs and any(map(is_huge, inputs))):
             return applied(op_dict, inputs)
         if self.makes_nodes():
             return self._outputs_of(self.make_node(*inputs, **kwargs))
@@ -265,7 +268,7 @@ class Op:
 
     def _outputs_of(self, apply: Any) -> Any:
         if not isinstance(apply, Apply):
-            raise DefinitionError(f"{self}: make_node returns an Apply, not {apply!r}")
+            raise DefinitionError(f"{self}: make_node returns an Apply, not {describe(apply)}")
         if self.default_output is not None:
             return apply.outputs[self.default_output]
         return apply.outputs[0] if len(apply.outputs) == 1 else apply.outputs
@@ -310,7 +313,7 @@ class Op:
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
         """What the op makes of operands of these specs; remembered unless a number's value matters."""
         known = self.applications.get(specs)
-        if known is not None:
+        if known is not None and not any(map(is_huge, operands)):
             return known
         if type(self).output_shape is Op.output_shape:
             raise DefinitionError(
@@ -337,12 +340,12 @@ class Op:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
         op_dict = bound.op_dict(TensorType(out, shape), backend)
-        bounded = self.bounds_numbers and [
-            (x, dtype) for x, dtype in zip(operands, loop, strict=False) if type(x) is int and dtype.kind in "iu"
-        ]
-        if bounded:  # another number may not fit
-            for x, dtype in bounded:
+        varies = False
+        for x, dtype in zip(operands, loop, strict=False):
+            if type(x) in (int, float) and (self.bounds_numbers or dtype.kind == "f"):
                 check_fits(x, dtype, str(self))
+                varies = varies or dtype.kind in "iu"
+        if varies:  # another number may not fit
             return op_dict
         if len(self.applications) >= INFERENCES:
             self.applications.clear()
@@ -482,7 +485,7 @@ class Op:
         """
         gradients = self.grad(list(args), delta if isinstance(delta, list) else [delta])
         if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
-            raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {gradients!r}")
+            raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
         for operand, gradient in zip(args, gradients, strict=True):
             if gradient is not None:
                 operand.generate_add_delta(adjoints, gradient)

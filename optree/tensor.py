@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -11,8 +12,8 @@ from optree import index as indices
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
-from optree.types import Spec, TensorType, check_fits
-from optree.variable import Variable, as_operand, one_or_many
+from optree.types import Spec, TensorType, array_of, check_fits
+from optree.variable import Variable, as_operand, check_name, is_neon, one_or_many
 
 
 class Tensor(Variable):
@@ -42,7 +43,7 @@ class Tensor(Variable):
     ) -> None:
         self.array = array
         self._backend = backend
-        self.name, self.base, self.view = name, base, view
+        self.name, self.base, self.view = check_name(name), base, view
         self.spec = Spec(TensorType(array.dtype, array.shape), backend)
         self.origin = caller_origin()
 
@@ -117,8 +118,8 @@ class Tensor(Variable):
         ShapeError
             If the shape is another.
         """
-        array = np.asarray(values)
-        if array.shape != self.shape and not (array.ndim == 1 and array.size == self.size and self._is_neon()):
+        array = array_of(values, f"set: {self.label}")
+        if array.shape != self.shape and not (array.ndim == 1 and array.size == self.size and is_neon(self.backend)):
             raise ShapeError(f"set: an array of shape {array.shape} is not of the shape {self.shape} of {self.label}")
         self[...] = values if isinstance(values, list | tuple) else array
         return self
@@ -221,7 +222,7 @@ class Tensor(Variable):
         else:
             template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
             if arrays:
-                f.assign(self, OPS["scatter"].make(index=template)(self, value, *arrays)).execute()
+                f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
             else:
                 target = self._slice(template)
                 if not (part and value.view == target.view):  # as t[2:5] += 1 ends
@@ -230,12 +231,12 @@ class Tensor(Variable):
     def _from_host(self, value: Any) -> Any:
         """A value to assign that is no variable: an array as a constant, a number as it is."""
         what = f"assignment to {self.label}"
-        if isinstance(value, int | np.integer | list | tuple):  # an array's integers wrap, as in NumPy
-            check_fits(value, self.dtype, what)
-        if not isinstance(value, np.ndarray | list | tuple):
+        array = array_of(value, what) if isinstance(value, list | tuple) else value
+        if not isinstance(value, np.ndarray):  # an array's numbers wrap, as in NumPy
+            check_fits(array, self.dtype, what)
+        if not isinstance(array, np.ndarray):
             return value
-        array = np.asarray(value)
-        return as_operand(array.reshape(-1, 1) if array.ndim == 1 and self._is_neon() else array, what)
+        return as_operand(array.reshape(-1, 1) if array.ndim == 1 and is_neon(self.backend) else array, what)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
         if isinstance(value, Variable) and value.size != 1:  # how many places there are is known only now
@@ -244,10 +245,14 @@ class Tensor(Variable):
         if mask.shape != self.shape[: mask.ndim]:
             raise ShapeError(f"the mask's shape {mask.shape} does not fit the shape {self.shape} of {self.label}")
         mask = f.expand_dims(mask, tuple(range(mask.ndim, self.ndim)))
-        f.assign(self, f.where(mask, f.cast(value, self.dtype), self)).execute()
+        f.assign(self, f.where(mask, f.cast(self.rounded(value), self.dtype), self)).execute()
 
-    def _is_neon(self) -> bool:
-        return self.backend.compat_mode == "neon"
+    def rounded(self, value: Any) -> Any:
+        """What is written here for a value: with `stochastic_round`, a wider floating one rounded by chance."""
+        wider = isinstance(value, Variable) and value.dtype in (np.float32, np.float64)
+        if not (wider and self.dtype == np.float16 and self.backend.stochastic_round):
+            return value
+        return f.stochastic_cast(self.backend.rng_state, value, dtype=self.dtype)
 
     # In place: Python's augmented operators
 
@@ -271,6 +276,15 @@ class Tensor(Variable):
 
     def __ipow__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.pow, other)
+
+    def __iand__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.and_, other)
+
+    def __ior__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.or_, other)
+
+    def __ixor__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.xor, other)
 
     def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.matmul, other)

@@ -15,7 +15,7 @@ from optree.errors import ShapeError
 from optree.op import Op
 from optree.registry import f
 from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.variable import Variable
+from optree.variable import Variable, is_neon
 
 
 class NonDifferentiableOperator(Op):
@@ -121,8 +121,7 @@ class ReductionOperator(UnaryOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         axes = normalise_axes(self.axis, types[0].ndim, str(self.name))
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
-        neon = backend is not None and backend.compat_mode == "neon"
-        return self.make(**{**self.props, "axis": axis, "keepdims": bool(self.keepdims or neon)})
+        return self.make(**{**self.props, "axis": axis, "keepdims": bool(self.keepdims or is_neon(backend))})
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError
+from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
 
 Shape = tuple[int | None, ...]
 
@@ -33,6 +33,9 @@ _making = Lock()
 #: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
 
+#: Integers from here on are beyond the largest float64.
+HUGE = 2**1024 - 2**970
+
 
 def as_dtype(dtype: Any) -> np.dtype:
     """A NumPy dtype, one of `DTYPES`, in the machine's byte order.
@@ -45,7 +48,8 @@ def as_dtype(dtype: Any) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise DTypeError(f"{dtype!r} is not a dtype") from error
+        hint = "; a shape of several sizes is one tuple, as in (2, 3)" if isinstance(dtype, int) else ""
+        raise DTypeError(f"{brief(dtype)} is not a dtype{hint}") from error
     if not found.isnative:
         found = found.newbyteorder("=")
     if found not in _SUPPORTED:
@@ -54,19 +58,50 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
-    """Refuse integers that an integer dtype cannot hold.
+    """Refuse numbers that a dtype cannot hold: a floating one goes into an integer dtype without its fraction.
 
     Raises
     ------
     NumberOverflowError
         Naming the first of them.
     """
-    if dtype.kind not in "iu":
+    if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
         return
-    limits, array = np.iinfo(dtype), np.asarray(values)
-    if array.dtype.kind in "iuO":
-        for value in array[(array < limits.min) | (array > limits.max)].flat:
-            raise NumberOverflowError(f"{what}: {value} does not fit {dtype} ({limits.min} to {limits.max})")
+    array = np.asarray(values)
+    if dtype.kind == "f":
+        wrong: Any = [value for value in array.flat if is_huge(value)] if array.dtype.kind == "O" else []
+        bounds = "it is beyond every float"
+    elif dtype.kind in "iu" and array.dtype.kind in "iuOf":
+        limits = np.iinfo(dtype)
+        bounds = f"{limits.min} to {limits.max}"
+        if array.dtype.kind == "f":  # in float64, in which one more than the largest integer is exact
+            whole = np.trunc(array.astype(np.float64))
+            wrong = array[~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))]  # a nan is wrong too
+        else:
+            wrong = array[(array < limits.min) | (array > limits.max)]
+    else:
+        return
+    for value in wrong:
+        raise NumberOverflowError(f"{what}: {brief(value, str)} does not fit {dtype} ({bounds})")
+
+
+def array_of(values: Any, what: str) -> np.ndarray:
+    """A user's values as a NumPy array.
+
+    Raises
+    ------
+    ShapeError
+        If they are lists of different lengths.
+    """
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ShapeError(f"{what}: {brief(values)} is no array, its rows are not equally long") from None
+
+
+def is_huge(value: Any) -> bool:
+    """Whether a value is a Python integer that no float can hold."""
+    return type(value) is int and not -HUGE < value < HUGE
 
 
 class Type:
@@ -217,7 +252,7 @@ class TensorType(Type):
         """
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
         if strict and array is None:
-            raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {value!r}")
+            raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
         if array is None:
             array = np.asarray(value)
         if array.dtype != self.dtype:
@@ -312,7 +347,7 @@ class TupleType(Type):
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The tuple of values, each as its type holds it."""
         if not isinstance(value, tuple) or len(value) != len(self.types):
-            raise DTypeError(f"a tuple of {len(self.types)} values is wanted, not {value!r}")
+            raise DTypeError(f"a tuple of {len(self.types)} values is wanted, not {brief(value)}")
         return tuple(t.filter(v, strict, allow_downcast) for t, v in zip(self.types, value, strict=True))
 
     def values_eq(self, x: Any, y: Any) -> bool:
@@ -428,8 +463,8 @@ def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     """
     try:
         index = axis.__index__()
-    except AttributeError:
-        raise AxisError(f"{what}: an axis is an integer, not {axis!r}") from None
+    except (AttributeError, TypeError):  # a tensor that is no integer has the method too
+        raise AxisError(f"{what}: an axis is an integer, not {brief(axis)}") from None
     if not -ndim <= index < ndim:
         raise AxisError(f"{what}: axis {index} is out of range for {ndim} dimensions")
     return index % ndim

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optree import numpy_protocol
-from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, describe
+from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
@@ -147,6 +148,9 @@ class Variable:
             raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
         return self.asnumpyarray().item()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -154,10 +158,17 @@ class Variable:
         return int(self.item())
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
+        tree = numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
+        others = (x for x in inputs if hasattr(x, "__array_ufunc__"))
+        if tree is NotImplemented and all(isinstance(x, _NUMPYS_AND_OURS) for x in others):
+            raise numpy_protocol.no_equal(ufunc if method == "__call__" else getattr(ufunc, method))
+        return tree
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return numpy_protocol.call_function(func, args, kwargs)
+        tree = numpy_protocol.call_function(func, args, kwargs)
+        if tree is NotImplemented and all(issubclass(kind, _NUMPYS_AND_OURS) for kind in types):
+            raise numpy_protocol.no_equal(func)
+        return tree
 
     if TYPE_CHECKING:  # op.py installs these from the ops that name them
 
@@ -194,6 +205,10 @@ class Variable:
         def __ne__(self, other: Any) -> OpTreeNode: ...  # type: ignore[override]
 
 
+#: What may meet in a call of NumPy's that nobody else has a say in.
+_NUMPYS_AND_OURS = (np.ndarray, np.generic, Variable)
+
+
 class Constant(Variable):
     """A variable whose value is part of the tree.
 
@@ -216,7 +231,7 @@ class Constant(Variable):
     __slots__ = ("name", "origin", "spec", "value")
 
     def __init__(self, type: Any, value: Any, name: str | None = None) -> None:
-        self.name = name
+        self.name = check_name(name)
         self.origin = None
         self.spec = Spec(type)
         self.value = _frozen(type.filter(value))
@@ -272,7 +287,7 @@ def constant(value: Any, name: str | None = None) -> Constant:
         found.name = name
         return found
     if not isinstance(value, np.ndarray | np.generic):
-        raise OperandError(f"constant: a number or a NumPy array is wanted, not {type(value).__name__} {value!r}")
+        raise OperandError(f"constant: a number or a NumPy array is wanted, not {type(value).__name__} {brief(value)}")
     return Constant(TensorType(value.dtype, value.shape), value, name)
 
 
@@ -301,7 +316,7 @@ class Input(Variable):
     __slots__ = ("__weakref__", "index", "name", "origin", "owner", "spec")
 
     def __init__(self, type: Any, name: str | None = None) -> None:
-        self.name = name
+        self.name = check_name(name)
         self.origin = self.owner = self.index = None
         self.spec = Spec(type)
 
@@ -361,13 +376,36 @@ def as_operand(value: Any, what: str) -> Any:
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
-        f"not {type(value).__name__} {value!r}{remedy}"
+        f"not {type(value).__name__} {brief(value)}{remedy}"
     )
+
+
+def check_name(name: Any) -> str | None:
+    """The name that a leaf is given.
+
+    Raises
+    ------
+    OperandError
+        If it is neither a string nor None.
+    """
+    if name is not None and not isinstance(name, str):
+        raise OperandError(f"a name is a string or None, not {brief(name)}; a shape is one tuple, as in (2, 3)")
+    return name
+
+
+def is_neon(backend: Any) -> bool:
+    """Whether a backend is in neon's mode: its operands keep at least two dimensions."""
+    return backend is not None and backend.compat_mode == "neon"
+
+
+def any_neon(operands: Iterable[Any]) -> bool:
+    """Whether one of the operands is of a backend in neon's mode."""
+    return any(is_neon(getattr(x, "backend", None)) for x in operands)
 
 
 def as_columns(operands: list[Any]) -> list[Any]:
     """The operands, and on a backend in neon's mode each 1-D array among them as a column."""
-    if not any(getattr(getattr(x, "backend", None), "compat_mode", None) == "neon" for x in operands):
+    if not any_neon(operands):
         return operands
     return [
         constant(x.value.reshape(-1, 1), x.name) if isinstance(x, Constant) and x.ndim == 1 else x for x in operands

@@ -14,7 +14,7 @@ import backends
 import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
-from optree.errors import GradientError, OperandError, OptreeError, ShapeError
+from optree.errors import DTypeError, GradientError, OperandError, OptreeError, ShapeError
 
 
 def of(be, value, name=None, dtype="float64"):
@@ -440,3 +440,47 @@ def test_a_failed_assignment_leaves_its_target_as_it_was(be, fail):
     with pytest.raises((OptreeError, ValueError, IndexError, OverflowError)):
         fail(be, x)
     np.testing.assert_array_equal(x.get(), grid(2, 4))
+
+
+@pytest.mark.parametrize("method", ["__iand__", "__ior__", "__ixor__"])
+def test_conditions_are_joined_in_place(be, method):
+    left, right = np.array([True, True, False, False]), np.array([True, False, True, False])
+    b, m = be.array(left), be.array(right)
+    memory, part = b.raw(), b[1:]
+    assert getattr(b, method)(m) is b
+    wanted = getattr(left, method)(right)
+    np.testing.assert_array_equal(b.get(), wanted)
+    assert b.raw() is memory
+    part &= m[1:]
+    np.testing.assert_array_equal(b.get()[1:], wanted[1:] & right[1:])
+    with pytest.raises(DTypeError, match="not bool"):
+        b |= be.ones(4)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda h, value: h.__setitem__(slice(None), value),
+        lambda h, value: h.__setitem__(slice(0, len(h)), value),
+        lambda h, value: h.__setitem__(np.arange(len(h)), value),
+        lambda h, value: h.__setitem__(h.backend.arange(len(h), dtype=int), value),
+        lambda h, value: h.__setitem__(h < 5, value),
+        lambda h, value: h.__setitem__(h.get() < 5, value),
+    ],
+)
+def test_stochastic_rounding_is_for_every_target(write):
+    be = gen_backend("cpu", rng_seed=0, stochastic_round=True)
+    h = be.ones(4000, dtype=np.float16)
+    write(h, be.full(4000, 1 + 2.0**-12))  # a quarter of the way to the next float16
+    assert set(h.get().tolist()) == {1.0, 1 + 2.0**-10}
+    assert h.get().astype(np.float64).mean() == pytest.approx(1 + 2.0**-12, abs=5e-5)
+
+
+def test_one_element_into_a_mask_is_rounded_by_chance_too():
+    be = gen_backend("cpu", rng_seed=0, stochastic_round=True)
+    h, value = be.ones(2, dtype=np.float16), be.array([1 + 2.0**-11], name="value")
+    found = set()
+    for _ in range(50):
+        h[h < 5] = value
+        found |= set(h.get().tolist())
+    assert found == {1.0, 1 + 2.0**-10}

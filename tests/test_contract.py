@@ -242,3 +242,30 @@ def test_a_thunk_of_ones_own(be):
     tree = Twice()(be.array([1.0, 2.0]))
     np.testing.assert_array_equal(tree.asnumpyarray(), [2.0, 4.0])
     np.testing.assert_array_equal((tree + 1).asnumpyarray(), [3.0, 5.0])
+
+
+def test_a_shared_op_cannot_be_changed(be):
+    x = be.ones(2)
+    for op in ((x + 1).op, be.sum(x, axis=0).op, (x + 1).op.__copy__()):
+        with pytest.raises(DefinitionError, match="cannot be changed"):
+            op.name = "other"
+        with pytest.raises(DefinitionError, match="cannot be changed"):
+            op.axis = 1
+    assert (x + 1).op.name == "add"
+    own = type((x + 1).op)()
+    own.note = "mine"
+    assert own.note == "mine" and own == (x + 1).op
+
+
+def test_an_op_of_ones_own_takes_attributes():
+    class Scaled(Op):
+        __props__ = ("factor",)
+        factor = 1
+
+        def __init__(self, factor):
+            self.factor = factor
+            self.seen = []
+
+    op = Scaled(3)
+    op.comment = "later"
+    assert (op.factor, op.seen, op.comment) == (3, [], "later") and op == Scaled(3)

@@ -6,20 +6,22 @@ import traceback
 
 import numpy as np
 import pytest
+from harness.messages import message_of
 
 from backends import gen_backend
 from optree import Autodiff, Input, Op, OpTreeNode, TensorType, grad
 from optree.errors import (
     AxisError,
     BackendError,
+    DefinitionError,
     DisconnectedError,
     DTypeError,
     GradientError,
-    NumberOverflowError,
     OperandError,
     OptreeError,
     ShapeError,
     UnknownOpError,
+    describe,
 )
 
 
@@ -31,13 +33,6 @@ def x(be):
 @pytest.fixture
 def y(be):
     return be.ones((4, 3), name="y")
-
-
-def message_of(kind, make):
-    with pytest.raises(kind) as caught:
-        make()
-    assert isinstance(caught.value, OptreeError)
-    return str(caught.value)
 
 
 # Shapes
@@ -184,6 +179,65 @@ def test_an_unknown_parameter(be, x):
             make()
 
 
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda be, x: be.dot(x, x, x), ("dot(x, y)", "3 arguments")),
+        (lambda be, x: be.reshape(x, 3, 2), ("reshape(x, newshape=(-1,))", "3 arguments")),
+        (lambda be, x: be.sum(x, 0, axis=1), ("sum(x, axis=None, keepdims=True)", "axis twice")),
+        (lambda be, x: be.add(x), ("add(x, y)", "y is missing")),
+        (lambda be, x: be.normal((2, 3)), ("loc", "(2, 3)", "size=")),
+        (lambda be, x: be.rand(2, 3), ("3 is not a dtype", "one tuple, as in (2, 3)")),
+        (lambda be, x: be.zeros(2, 3), ("3 is not a dtype", "one tuple, as in (2, 3)")),
+        (lambda be, x: be.ones(2, name=5), ("a name is a string or None, not 5",)),
+        (lambda be, x: x.copy(name=5), ("a name is a string or None, not 5",)),
+        (lambda be, x: Input(x.type, 5), ("a name is a string or None, not 5",)),
+        (lambda be, x: be.onehot([0, 1], 3), ("onehot", "list [0, 1]", "np.asarray")),
+        (lambda be, x: be.array([[1], [1, 2]]), ("array: [[1], [1, 2]]", "equally long")),
+        (lambda be, x: x.set([[1], [1, 2]]), ("set: x: [[1], [1, 2]]", "equally long")),
+        (lambda be, x: be.sum(x, x), ("sum: an axis is an integer",)),
+    ],
+)
+def test_a_call_that_means_something_else(be, x, make, parts):
+    message = message_of((OperandError, DTypeError, ShapeError, AxisError), lambda: make(be, x))
+    for part in parts:
+        assert part in message
+
+
+def test_an_error_shows_a_large_value_or_tree_in_brief(be, x):
+    class Wild(Op):
+        operands = ("x",)
+        __props__ = ()
+        numpy = np.sin
+
+        def output_shape(self, *shapes):
+            return shapes[0]
+
+        def grad(self, inputs, output_gradients):
+            return output_gradients[0] + long
+
+    long = x
+    for _ in range(500):
+        long = long + x
+    for kind, make in (
+        (DefinitionError, lambda: grad(be.sum(Wild()(x)), x)),
+        (OperandError, lambda: be.add(x, [long, long])),
+        (OperandError, lambda: be.normal([long] * 50)),
+        (AxisError, lambda: be.sum(x, long)),
+        (DTypeError, lambda: be.zeros(2, dtype=long)),
+        (BackendError, lambda: (Input(TensorType("float32", ()), "i") + 1).execute()),
+    ):
+        assert len(message_of(kind, make)) < 700
+
+
+def test_a_line_of_op_trees_own_is_not_the_line_that_made_an_operand(be, x):
+    inner = be.var(x)
+    while isinstance(inner, OpTreeNode):
+        assert not any(part in describe(inner) for part in ("reduction.py", "elementwise.py", "op.py"))
+        inner = inner[1]
+    assert "made at test_errors.py" in describe(x + 1)
+
+
 def test_an_input_has_no_value_outside_a_function(be):
     i = Input(TensorType("float32", (2,)), "i")
     assert "i " in message_of(OperandError, lambda: i.asnumpyarray())
@@ -236,45 +290,6 @@ def test_an_op_that_a_dtype_does_not_have(be):
         assert name in message and "mask (2,) bool" in message
 
 
-# Numbers that do not fit
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda be, n: n + 300,
-        lambda be, n: 300 + n,
-        lambda be, n: n * -129,
-        lambda be, n: be.maximum(n, 128),
-        lambda be, n: n.__setitem__(slice(None), 300),
-        lambda be, n: n.__setitem__(0, -129),
-        lambda be, n: n.__setitem__(slice(None), np.int64(300)),
-        lambda be, n: n.__setitem__(slice(None), [1, 300]),
-        lambda be, n: n.__setitem__([0], 300),
-        lambda be, n: n.__setitem__(n > 0, 300),
-        lambda be, n: n.__iadd__(300),
-        lambda be, n: n.fill(300),
-        lambda be, n: n.set([1, 300]),
-        lambda be, n: be.array([1, 300], dtype="int8"),
-        lambda be, n: be.array(2**80, dtype="int8"),
-        lambda be, n: be.full((2,), 300, dtype="int8"),
-        lambda be, n: OpTreeNode.build("add", n, 300),
-        lambda be, n: be.arange(129, dtype="int8"),
-    ],
-)
-def test_integer_overflow_of_a_number_into_a_dtype(be, make):
-    n = be.array([1, 2], dtype="int8", name="n")
-    message = message_of(NumberOverflowError, lambda: make(be, n))
-    assert "does not fit int8" in message
-    assert issubclass(NumberOverflowError, OverflowError)
-    assert n.get().tolist() == [1, 2]
-
-
-def test_a_negative_number_does_not_fit_an_unsigned_dtype(be):
-    n = be.array([1, 2], dtype="uint8")
-    assert "-1 does not fit uint8 (0 to 255)" in message_of(NumberOverflowError, lambda: n + -1)
-
-
 # Reductions of nothing
 
 
@@ -307,6 +322,19 @@ def test_a_gpu_that_is_missing_is_named():
 def test_wrong_arguments_of_gen_backend():
     assert "'tensorflow'" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="tensorflow"))
     assert "convolutions" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="caffe"))
+    for name, value in [
+        ("device_id", 3),
+        ("device_id", -1),
+        ("device_id", "x"),
+        ("device_id", True),
+        ("batch_size", True),
+        ("batch_size", -1),
+        ("batch_size", 1.5),
+        ("stochastic_round", "no"),
+        ("stochastic_round", None),
+    ]:
+        message = message_of(BackendError, lambda name=name, value=value: gen_backend("cpu", **{name: value}))
+        assert name in message and str(value) in message
     with pytest.raises(OptreeError, match="int32"):
         gen_backend("cpu", datatype=np.int32)
     with pytest.raises(OptreeError, match="'floot'"):

@@ -12,7 +12,7 @@ from harness.expected import MEANINGS
 
 from backends import gen_backend
 from optree import OpTreeNode
-from optree.errors import DTypeError
+from optree.errors import DTypeError, OperandError
 from optree.examples import Example
 from optree.promises import compare
 from optree.registry import NUMPY_FUNCTIONS, OPS
@@ -71,6 +71,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     ],
     np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
     np.copy: [lambda x: np.copy(x)],
+    np.full_like: [lambda x: np.full_like(x, 2), lambda x: np.full_like(x + 1, 2, dtype=np.float32)],
     np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x))],
     np.vstack: [lambda x: np.vstack([x, x])],
     np.hstack: [lambda x: np.hstack([x, x])],
@@ -92,6 +93,14 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
 }
 
 
+#: The NumPy functions that tell what is known without running: they give a value, not a tree.
+FACTS = {
+    np.shape: [lambda x: np.shape(x)],
+    np.ndim: [lambda x: np.ndim(x)],
+    np.size: [lambda x: np.size(x), lambda x: np.size(x, 1), lambda x: np.size(x, axis=-2)],
+}
+
+
 @pytest.fixture(scope="module")
 def cpu() -> Any:
     """A backend of float64."""
@@ -100,7 +109,8 @@ def cpu() -> Any:
 
 @pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
 def test_every_numpy_function_is_tested(function: Any) -> None:
-    assert function in UFUNCS or function in REDUCTIONS or function in CALLS, "say in CALLS how it is called"
+    known = (UFUNCS, REDUCTIONS, CALLS, FACTS)
+    assert any(function in table for table in known), "say in CALLS how it is called"
 
 
 @pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda ufunc: ufunc.__name__)
@@ -157,3 +167,48 @@ def test_other_functions_build_trees(function: Any, cpu: Any) -> None:
         text = inspect.getsource(call).strip()
         assert isinstance(tree, OpTreeNode), text
         compare(tree.asnumpyarray(), call(values), text, "by NumPy's function")
+
+
+@pytest.mark.parametrize("function", FACTS, ids=lambda function: f"{function.__name__}")
+def test_facts_of_tensors_and_trees_are_numpys(function: Any, cpu: Any) -> None:
+    values = np.zeros((2, 3))
+    x = cpu.array(values)
+    for call in FACTS[function]:
+        assert call(x) == call(x + 1) == call(values)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (np.sort, "np.sort"),
+        (np.linalg.inv, "np.linalg.inv"),
+        (lambda x: np.left_shift(x, 1), "np.left_shift"),
+        (np.add.accumulate, "np.add.accumulate"),
+        (lambda x: np.cumsum(np.ones(2) * x), "np.cumsum"),
+    ],
+)
+def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, name: str, cpu: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(cpu.ones((2, 2)))
+    assert f"{name} has no equal here; {name}(x.asnumpyarray(), ...)" in str(caught.value)
+
+
+class _Other:
+    """Another library's array, which knows what to do with ours."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> str:
+        return ufunc.__name__
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> str:
+        return func.__name__
+
+
+def test_another_librarys_arrays_have_their_say(cpu: Any) -> None:
+    x = cpu.ones(2)
+    assert np.left_shift(x, _Other()) == "left_shift"
+    assert np.cross(x, _Other()) == "cross"
+
+
+def test_where_of_a_condition_alone_is_for_the_host(cpu: Any) -> None:
+    with pytest.raises(OperandError, match=r"np\.where\(condition\.asnumpyarray\(\)\)"):
+        np.where(cpu.ones(2) > 0)

@@ -8,7 +8,6 @@ import numpy as np
 
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.node import OpDict
-from optree.registry import f
 from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
 from optree.types import Shape, Spec, Type, broadcast
@@ -30,9 +29,8 @@ class Assign(NonDifferentiableOperator):
         if not inputs or not isinstance(inputs[0], Tensor):
             got = describe(inputs[0]) if inputs else "nothing"
             raise OperandError(f"assign: only a tensor can be assigned to, not {got}")
-        if len(inputs) == 2 and inputs[0].backend.stochastic_round and _loses_precision(*inputs):
-            target, value = inputs
-            inputs = target, f.stochastic_cast(target.backend.rng_state, value, dtype=target.dtype)
+        if len(inputs) == 2:
+            inputs = inputs[0], inputs[0].rounded(inputs[1])
         return super().__call__(*inputs)
 
     def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
@@ -60,8 +58,3 @@ class Assign(NonDifferentiableOperator):
         """Write the value; NumPy reads it all before it writes where the two overlap."""
         target[...] = value
         return target
-
-
-def _loses_precision(target: Tensor, value: Any) -> bool:
-    """Whether a wider floating value goes into a float16 tensor."""
-    return target.dtype == np.float16 and isinstance(value, Variable) and value.dtype in (np.float32, np.float64)

@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DTypeError, ShapeError
+from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.variable import as_variable
+from optree.variable import any_neon, as_variable
 
 # The larger and the smaller
 
 
 def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
     """The delta of an operand where it is the one chosen, and its part where it ties."""
-    in_full = any(x.backend is not None and x.backend.compat_mode == "neon" for x in (*inputs, delta))
-    return f.where(wins, delta, f.where(ties, delta if in_full else delta * 0.5, 0))
+    return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
 
 class Maximum(BinaryOperator, ElementwiseOperator):
@@ -129,6 +128,18 @@ class Where(ElementwiseOperator):
         return [None, f.where(condition, delta, 0), f.where(condition, 0, delta)]
 
 
+def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    if x is None or y is None:
+        raise OperandError(
+            f"np.where: {describe(condition)} alone selects as many places as are true, which is known only when it "
+            "has run; np.where(condition, x, y) chooses, and np.where(condition.asnumpyarray()) runs it on the host"
+        )
+    return f.where(condition, x, y)
+
+
+NUMPY_FUNCTIONS[np.where] = _numpy_where
+
+
 class Cast(UnaryOperator, ElementwiseOperator):
     """x in another dtype, converted as `numpy.ndarray.astype` does."""
 
@@ -213,6 +224,11 @@ def _ones_like(a: Any) -> Any:
     return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
 
 
+def _full_like(a: Any, fill_value: Any) -> Any:
+    return f.fill_like(a, fill_value)
+
+
+NUMPY_FUNCTIONS[np.full_like] = _full_like
 NUMPY_FUNCTIONS[np.zeros_like] = _zeros_like
 NUMPY_FUNCTIONS[np.ones_like] = _ones_like
 

@@ -16,11 +16,11 @@ import numpy as np
 from optree import index as indices
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op import Op
-from optree.ops.shape import Slice, is_neon
+from optree.ops.shape import Slice
 from optree.registry import f
 from optree.traits import NonDifferentiableOperator, UnaryOperator
 from optree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.variable import as_operand, as_variable
+from optree.variable import as_operand, as_variable, is_neon
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -323,9 +323,6 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         return signature_of("indices", n=None, axis=-1, dtype=None, out=None)
-
-    def __call__(self, *inputs: Any) -> Any:
-        return super().__call__(*(indices.as_array(x, "onehot") for x in inputs))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DTypeError, NumberOverflowError, OperandError, ShapeError, describe
+from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.traits import AssociativeOperator, MorphOperator
-from optree.types import Shape, TensorType, normalise_axis
+from optree.types import Shape, TensorType, check_fits, normalise_axis
 from optree.variable import Variable, as_operand, as_variable
 
 
@@ -200,8 +200,7 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
     number = array.item()
     if dtype.kind in "iu" and array.dtype.kind == "f":
         raise DTypeError(f"pad: {number} does not go into {dtype}")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
-        raise NumberOverflowError(f"pad: {number} does not fit {dtype}")
+    check_fits(number, dtype, "pad")
     return number
 
 

@@ -14,7 +14,7 @@ from optree.ops.summation import accurate_sum
 from optree.registry import f, function
 from optree.traits import IntegerOperator, LogicalOperator, NonDifferentiableOperator, ReductionOperator, UnaryOperator
 from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.variable import Variable, as_operand, as_variable
+from optree.variable import Variable, any_neon, as_operand, as_variable
 
 
 def sum_dtype(dtype: Any) -> np.dtype:
@@ -309,8 +309,7 @@ def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Variable) -> Variable:
     """The delta of an extreme, sent to the places that have it: shared evenly, in full in neon's mode."""
     delta = op.restore(delta, x)
-    in_full = any(y.backend is not None and y.backend.compat_mode == "neon" for y in (x, delta))
-    if not in_full:
+    if not any_neon([x, delta]):
         delta = delta / f.sum(f.cast(places, delta.dtype), axis=op.axis, keepdims=True)
     return f.where(places, delta, 0)
 

@@ -15,12 +15,7 @@ from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
 from optree.traits import MorphOperator
 from optree.types import Shape, TensorType, normalise_axes, normalise_axis
-from optree.variable import as_operand, as_variable
-
-
-def is_neon(backend: Any) -> bool:
-    """Whether operands of this backend keep at least two dimensions."""
-    return backend is not None and backend.compat_mode == "neon"
+from optree.variable import as_operand, as_variable, is_neon
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -421,4 +416,11 @@ def _numpy_reshape(x: Any, shape: Any) -> Any:
     return f.reshape(x, shape)
 
 
+def _numpy_size(a: Any, axis: Any = None) -> int:
+    return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
+
+
 NUMPY_FUNCTIONS[np.reshape] = _numpy_reshape
+NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
+NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
+NUMPY_FUNCTIONS[np.size] = _numpy_size
