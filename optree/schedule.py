@@ -107,29 +107,37 @@ class _Draft:
         after, new = self._after(step)
         if any(memories[x] & mine and x not in new for x in self.outputs if not _is_assignment(x)):
             return True
+        is_state = all(isinstance(owner, Tensor) for owner in mine)
         for other in self.steps:
             reads_old = any(memories[x] & mine and x not in new for x in other.inputs)
-            if other is step or not reads_old:
+            destroys = self._destroys(other, mine, memories)
+            if other is step or not reads_old or (is_state and destroys):  # what destroys a tensor sees it by then
                 continue
-            if self._destroys(other, mine, memories):
-                if not all(isinstance(owner, Tensor) for owner in mine) and other not in after:
-                    return self.steps.index(step) < self.steps.index(other)
-            elif other in after:
+            if other in after:
                 return True
+            if destroys and self.steps.index(step) < self.steps.index(other):
+                return True  # of two, the last goes without
         return False
 
     def _after(self, step: _Step) -> tuple[set[_Step], set[Any]]:
-        """The steps that need a step's value, and the values that are views of it."""
-        after, new = {step}, {step}
-        for other in self.steps:
+        """The steps that need a step's value, and the values that lie in what it has destroyed, and have seen that."""
+        after, new, memories = {step}, {step}, self.memories()
+        mine = self._destroyed_memory(step, memories)
+        is_state = all(isinstance(owner, Tensor) for owner in mine)
+        for other in self.steps[self.steps.index(step) + 1 :]:
+            if is_state and self._destroys(other, mine, memories):  # runs next, and sees it
+                new.add(other)
             if any(x in after for x in other.inputs):
                 after.add(other)
                 if any(other.inputs[i] in new for i in other.op.shared_inputs()):
                     new.add(other)
         return after, new
 
+    def _destroyed_memory(self, step: _Step, memories: dict[Any, frozenset[Any]]) -> frozenset[Any]:
+        return frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
+
     def _destroys(self, step: _Step, memory: frozenset[Any], memories: dict[Any, frozenset[Any]]) -> bool:
-        return any(memories[step.inputs[i]] & memory for i in _destroyed(step.op))
+        return bool(self._destroyed_memory(step, memories) & memory)
 
     def copy_before(self, step: _Step, position: int) -> None:
         """Let a step destroy a copy of its input."""
@@ -150,7 +158,7 @@ class _Draft:
         destroyers = [step for step in self.steps if step.op.destroy_map]
         for step in destroyers:
             _, new = self._after(step)
-            mine = frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
+            mine = self._destroyed_memory(step, memories)
             for other in self._readers(step, mine, new, memories):
                 if self._destroys(other, mine, memories):
                     if self.steps.index(other) < self.steps.index(step):

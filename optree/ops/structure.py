@@ -47,8 +47,8 @@ class Output(UnaryOperator):
         return self.op_dict(type.types[self.index], operand.backend)
 
     def application_of(self, node: Any) -> Apply:
-        """The operand's application, of which the node is an output."""
-        return node[1].owner
+        """The operand's application, of which the node is an output; its own, where a leaf stands in for that."""
+        return node[1].owner or Apply.of_node(node)
 
     def output_index(self, node: Any) -> int:
         """The place among its outputs."""
