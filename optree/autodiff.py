@@ -1,59 +1,118 @@
-"""Derivatives: adjoints of a tree's operands, as trees.
-
-Adjoints travel as in Nervana graph ("Computing Derivatives"): each op sends
-its operands their deltas, and what an operand has received when all that use
-it have sent is its adjoint.
-"""
+"""Derivatives: adjoints of a tree's operands, as trees. `optree.backpropagation` finds them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from optree.errors import BackendError, DisconnectedError, GradientError, OperandError, ShapeError, describe
-from optree.node import OpTreeNode, operands_of, post_order
+from optree.backpropagation import adjoints_of, inputs_of
+from optree.errors import (
+    BackendError,
+    DisconnectedError,
+    DTypeError,
+    GradientError,
+    OperandError,
+    ShapeError,
+    describe,
+)
+from optree.missing import is_disconnected, is_null
+from optree.node import post_order
 from optree.registry import f
 from optree.tensor import Tensor
-from optree.types import TensorType, TupleType
-from optree.variable import Variable, as_variable
+from optree.types import TensorType
+from optree.variable import Variable, as_operand, as_variable, zero_gradient
+
+#: What `disconnected_inputs` and `return_disconnected` may be.
+DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
+RETURN_DISCONNECTED = ("zero", "none", "disconnected")
 
 
-def grad(cost: Variable, wrt: Any) -> Any:
+def grad(
+    cost: Any,
+    wrt: Any,
+    known_grads: dict[Variable, Any] | None = None,
+    disconnected_inputs: str = "raise",
+    consider_constant: Any = (),
+    return_disconnected: str = "zero",
+) -> Any:
     """The derivative of a scalar with respect to one operand or several, as trees.
 
     Parameters
     ----------
-    cost : Variable
-        A tree of one element and a floating dtype.
+    cost : Variable or None
+        A tree of one element. None where `known_grads` says all.
     wrt : Variable, or list or tuple of them
         Tensors, inputs or nodes that the cost is made of, by identity; views and
         what they are views of share their derivative.
+    known_grads : dict, optional
+        From variables to the cost's derivative by them, taken as they are.
+    disconnected_inputs : {'raise', 'warn', 'ignore'}
+        What to do about an operand whose elements the cost does not depend on.
+    consider_constant : Variable, or list or tuple of them
+        What no derivative goes through.
+    return_disconnected : {'zero', 'none', 'disconnected'}
+        What stands for the derivative by such an operand: zeros, None, or a
+        variable of `DisconnectedType`.
 
     Returns
     -------
     OpTreeNode, or list of them
-        One for each operand, of its shape and dtype; zeros where the cost does
-        not change with it.
+        One for each operand, of its shape and dtype; by integers, taken as the
+        real numbers that they are, of the cost's. Zeros where the cost does not
+        change, as it does not through what has a value of integers.
 
     Raises
     ------
     GradientError
-        If the cost is no floating scalar, if an operand is not floating, or if
-        an op's derivative is of a wrong shape or dtype.
+        If the cost is no scalar, if a derivative does not exist, or if an op's
+        derivative is of a wrong shape or dtype.
     DisconnectedError
-        If the cost does not hold an operand.
+        If the cost does not depend on an operand's elements.
 
     Examples
     --------
     >>> from backends import gen_backend
     >>> be = gen_backend("cpu")
-    >>> x = be.array([1.0, 2.0, 3.0], name="x")
+    >>> x, y = be.array([1.0, 2.0, 3.0], name="x"), be.ones(3, name="y")
     >>> grad(be.sum(x * x), x).asnumpyarray()
     array([2., 4., 6.], dtype=float32)
+    >>> square = x * x
+    >>> grad(None, x, known_grads={square: y}).asnumpyarray()
+    array([2., 4., 6.], dtype=float32)
+    >>> grad(be.sum(square * x), x, consider_constant=square).asnumpyarray()
+    array([1., 4., 9.], dtype=float32)
     """
-    return _gradients(cost, wrt, None)
+    given = {as_variable(x): as_adjoint(x, value, "known_grads") for x, value in (known_grads or {}).items()}
+    if cost is None and not given:
+        raise GradientError("grad: without a cost, give known_grads")
+    seeds = {} if cost is None else seeded(cost, None)
+    return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
+
+
+def deriv(dependent: Variable, independent: Variable, error: Any = None) -> Any:
+    """Nervana graph's derivative: that of one operand by another, times an error.
+
+    Parameters
+    ----------
+    dependent : Variable
+        What is differentiated: without an error, a scalar.
+    independent : Variable
+        What it is differentiated by; the derivative is zero if it is not in it.
+    error : Variable or number, optional
+        What the derivative is multiplied by: of the shape of `dependent`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x, error = be.array([1.0, 2.0]), be.array([1.0, 10.0])
+    >>> deriv(x * x, x, error).asnumpyarray()
+    array([ 2., 40.], dtype=float32)
+    """
+    return gradients(seeded(dependent, error), independent, "ignore")
 
 
 class Autodiff:
@@ -70,6 +129,12 @@ class Autodiff:
         Without it `op_tree` must be a scalar, except on a backend in neon's
         mode, where it is then ones, as in neon.
 
+    Raises
+    ------
+    GradientError, ShapeError, BackendError
+        If it is no scalar, if `next_error` has not its shape, or if it is of
+        another backend.
+
     Examples
     --------
     >>> from backends import gen_backend
@@ -83,11 +148,12 @@ class Autodiff:
     def __init__(self, op_tree: Variable, be: Any, next_error: Any = None) -> None:
         if getattr(op_tree, "backend", None) not in (None, be):
             raise BackendError(f"Autodiff: {describe(op_tree)} is of {op_tree.backend}, not {be}")
-        self.op_tree, self.be, self.next_error = op_tree, be, next_error
+        self.op_tree, self.be = op_tree, be
+        self.seeds = seeded(op_tree, next_error)
 
     def get_grad_op_tree(self, tensors: Any) -> Any:
         """The derivatives as trees: a list for a list or tuple, one for one tensor."""
-        return _gradients(self.op_tree, tensors, self.next_error)
+        return gradients(self.seeds, tensors)
 
     def get_grad_tensor(self, tensors: Any) -> Any:
         """The derivatives as new tensors: a list for a list or tuple, one for one tensor."""
@@ -110,36 +176,100 @@ class Autodiff:
 
         Raises
         ------
-        ShapeError
-            If a buffer has not its tensor's shape; nothing has been written then.
+        ShapeError, DTypeError
+            If a buffer has not its tensor's shape, or is not floating; nothing has
+            been written then.
         """
-        tensors, buffers = _as_list(tensors), _as_list(gradients)
+        tensors, buffers = as_list(tensors), as_list(gradients)
         if len(tensors) != len(buffers):
             raise ShapeError(f"back_prop_grad: {len(tensors)} tensors and {len(buffers)} gradients")
         for tensor, buffer in zip(tensors, buffers, strict=True):
             if buffer.shape != tensor.shape:
                 raise ShapeError(f"back_prop_grad: {describe(buffer)} is not of the shape of {describe(tensor)}")
+            if buffer.dtype.kind != "f":
+                raise DTypeError(f"back_prop_grad: a derivative does not go into {describe(buffer)}: it is floating")
         trees = self.get_grad_op_tree(tensors)
         for buffer, value in zip(buffers, self.be.evaluate(trees), strict=True):
             buffer[...] = value
 
 
-def _gradients(cost: Any, wrt: Any, next_error: Any) -> Any:
-    """The derivatives of a cost by one operand or several, `next_error` the cost's own adjoint."""
-    if not isinstance(cost, Variable) or cost.dtype.kind != "f":
-        raise GradientError(f"the cost is a tree of a floating dtype, not {describe(cost)}")
-    operands = _as_list(wrt)
-    for operand in operands:
-        if not isinstance(operand, Variable):
-            raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(operand)}")
-        if operand.dtype.kind != "f":
-            raise GradientError(f"a derivative is by an operand of a floating dtype, not {describe(operand)}")
-    found = _backpropagate(cost, operands, _seed(cost, next_error))
+def gradients(
+    seeds: dict[Variable, Any],
+    wrt: Any,
+    disconnected_inputs: str = "raise",
+    return_disconnected: str = "zero",
+    known: dict[Variable, Any] | None = None,
+    constants: Any = (),
+) -> Any:
+    """The derivatives by one operand or several, given the adjoints of some variables; see `grad` and `adjoints_of`."""
+    for name, given, known_words in (
+        ("disconnected_inputs", disconnected_inputs, DISCONNECTED_INPUTS),
+        ("return_disconnected", return_disconnected, RETURN_DISCONNECTED),
+    ):
+        if given not in known_words:
+            raise GradientError(f"{name} is one of {', '.join(known_words)}, not {given!r}")
+    operands = [_operand(x) for x in as_list(wrt)]
+    adjoints = [*seeds.values(), *(known or {}).values()]
+    dtype = np.result_type(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)), np.float16)
+    found = adjoints_of(seeds, operands, dtype, known, as_list(constants))
+    roots = [*seeds, *(known or {})]
+    for i, (operand, gradient) in enumerate(zip(operands, found, strict=True)):
+        if is_null(gradient):
+            raise GradientError(
+                f"there is no derivative of {_listed(roots)} by {describe(operand)}: {gradient.type.why_null}"
+            )
+        if is_disconnected(gradient):
+            _tell_disconnected(roots, operand, disconnected_inputs)
+            if return_disconnected != "disconnected":
+                found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
     return found[0] if isinstance(wrt, Variable) else found
 
 
-def _seed(cost: Variable, next_error: Any) -> Variable:
-    """The adjoint of the cost itself."""
+def _listed(variables: Sequence[Variable]) -> str:
+    return ", ".join(x.label for x in variables)
+
+
+def _tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) -> None:
+    """Raise or warn because the cost does not depend on an operand's elements."""
+    if how == "ignore":
+        return
+    if any(x is operand for x in post_order(roots, inputs_of)):
+        reason = (
+            f"the cost {_listed(roots)} does not depend on the elements of {describe(operand)}, "
+            "though it may on its shape"
+        )
+    else:
+        reason = (
+            f"the cost {_listed(roots)} does not hold {describe(operand)}; operands are told apart by identity, "
+            "so one must be the very object that the cost was built from"
+        )
+    reason += "; disconnected_inputs='ignore' gives zeros"
+    if how == "raise":
+        raise DisconnectedError(reason)
+    warnings.warn(reason, stacklevel=4)
+
+
+def _operand(given: Any) -> Any:
+    """What is derived by, or derived: an output of an Apply as the node that it stands for."""
+    if not isinstance(given, Variable):
+        raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(given)}")
+    return as_operand(given, "grad")
+
+
+def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
+    """A cost with its own adjoint, which is 1 unless it is given.
+
+    Raises
+    ------
+    GradientError, ShapeError
+        If the cost is no tree, or without an adjoint no scalar, or of another shape than the adjoint.
+    """
+    if not isinstance(cost, Variable) or not isinstance(cost.type, TensorType):
+        raise GradientError(
+            f"the cost is a tensor or a tree of a floating dtype, not {describe(cost)}; "
+            "what is neither takes known_grads={cost: its own gradient}"
+        )
+    cost = _operand(cost)
     if next_error is None:
         neon = cost.backend is not None and cost.backend.compat_mode == "neon"
         if not neon and any(size != 1 for size in cost.shape):
@@ -147,113 +277,34 @@ def _seed(cost: Variable, next_error: Any) -> Variable:
                 f"the cost is a scalar, not {describe(cost)}: reduce it, as be.sum(cost) does, "
                 "or give its own adjoint: Autodiff(cost, be, next_error=...)"
             )
-        return f.fill_like(cost, 1.0)
-    error = as_variable(next_error)
-    if not isinstance(next_error, Variable | np.ndarray) and error.shape == ():
-        return f.fill_like(cost, next_error)
-    if error.shape != cost.shape:
-        raise ShapeError(f"next_error {describe(error)} is not of the shape {cost.shape} of the cost {describe(cost)}")
-    return error if error.dtype == cost.dtype else error.astype(cost.dtype)
+        next_error = 1.0
+    return {cost: as_adjoint(cost, next_error, "next_error")}
 
 
-def _backpropagate(cost: Variable, wrt: Sequence[Variable], seed: Variable) -> list[Any]:
-    """The adjoint of each operand."""
-    order = post_order([cost], _inputs_of)
-    reached = {id(variable) for variable in order}
-    targets = [_target(operand, order) for operand in wrt]
-    for operand, target in zip(wrt, targets, strict=True):
-        if id(target) not in reached:
-            raise DisconnectedError(
-                f"the cost {cost.label} does not hold {describe(operand)}; operands are told apart by identity, "
-                "so one must be the very object that the cost was built from"
-            )
-    adjoints = _adjoints(order, targets, seed)
-    return [
-        _view_of(adjoints[target], operand, target) if target in adjoints else f.fill_like(operand, 0.0)
-        for operand, target in zip(wrt, targets, strict=True)
-    ]
+def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
+    """An adjoint that a user gave for a variable, in its dtype; a number stands for an array of it.
+
+    Raises
+    ------
+    ShapeError
+        If it has another shape; `what` names it.
+    """
+    error = as_variable(given) if not isinstance(given, Variable) else _operand(given)
+    if not isinstance(variable.type, TensorType):
+        return error
+    dtype = variable.dtype if variable.dtype.kind == "f" else np.result_type(error.dtype, np.float16)
+    if not isinstance(given, Variable | np.ndarray) and error.shape == ():
+        like = variable if variable.dtype == dtype else variable.astype(dtype)
+        return f.fill_like(like, given)
+    if error.shape != variable.shape:
+        raise ShapeError(
+            f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
+        )
+    return error if error.dtype == dtype else error.astype(dtype)
 
 
-def _adjoints(order: Sequence[Variable], targets: Sequence[Variable], seed: Variable) -> dict[Variable, Any]:
-    """The adjoints of the targets: those of all that depends on them, walked from the cost down."""
-    wanted = {id(target) for target in targets}
-    dependent: set[int] = set()
-    for variable in order:
-        # Nothing changes smoothly with what passes through integers or bools.
-        if _is_smooth(variable.type) and (
-            id(variable) in wanted or any(id(x) in dependent for x in _inputs_of(variable))
-        ):
-            dependent.add(id(variable))
-    adjoints: dict[Variable, Any] = {order[-1]: seed}
-    for variable in reversed(order):
-        if id(variable) in dependent and variable in adjoints:
-            delta = adjoints[variable] if id(variable) in wanted else adjoints.pop(variable)
-            if any(id(x) in dependent for x in _inputs_of(variable)):
-                _send(variable, adjoints, delta)
-    return adjoints
-
-
-def _is_smooth(type: Any) -> bool:
-    """Whether values of a type change smoothly: floating ones, and tuples, whose parts are told apart later."""
-    return type.dtype.kind == "f" if isinstance(type, TensorType) else isinstance(type, TupleType)
-
-
-def _send(variable: Any, adjoints: dict[Variable, Any], delta: Any) -> None:
-    """Send the operands of a node, or the base of a view, their deltas."""
-    if isinstance(variable, Tensor):
-        op, operands = variable.view, [as_variable(variable.base)]
-    else:
-        op, operands = variable.op, [as_variable(x) for x in operands_of(variable)]
-    try:
-        op.generate_adjoints(adjoints, delta, *operands)
-    except GradientError as error:
-        raise GradientError(f"{op}: its derivative is wrong at {describe(variable)}: {error}") from error
-    except Exception as error:
-        error.add_note(f"in the derivative of {describe(variable)}")
-        raise
-
-
-def _inputs_of(variable: Any) -> list[Any]:
-    """What a variable is made from: a node's operands, a view's base."""
-    if isinstance(variable, Tensor):
-        return [] if variable.base is None else [variable.base]
-    return _operands(variable)
-
-
-def _operands(variable: Any) -> list[Any]:
-    if not isinstance(variable, OpTreeNode):
-        return []
-    return [x for x in operands_of(variable) if isinstance(x, Variable)]
-
-
-def _target(operand: Variable, order: Iterable[Variable]) -> Variable:
-    """The operand whose adjoint tells this one's: itself, or where other views overlap it, its root."""
-    if not isinstance(operand, Tensor) or operand.base is None:
-        return operand
-    root = operand.root
-    read = {id(x): x for node in order for x in _operands(node) if isinstance(x, Tensor) and x.root is root}
-    return operand if read and all(_looks_into(x, operand) for x in read.values()) else root
-
-
-def _looks_into(tensor: Tensor | None, other: Tensor) -> bool:
-    """Whether a tensor is the other, or a view made from it."""
-    while tensor is not None and tensor is not other:
-        tensor = tensor.base
-    return tensor is other
-
-
-def _view_of(adjoint: Any, operand: Variable, target: Variable) -> Any:
-    """The part of a target's adjoint that a view of it sees."""
-    views = []
-    while operand is not target:
-        views.append(operand.view)  # type: ignore[attr-defined]
-        operand = operand.base  # type: ignore[attr-defined]
-    for view in reversed(views):
-        adjoint = view(adjoint)
-    return adjoint
-
-
-def _as_list(given: Any) -> list[Any]:
+def as_list(given: Any) -> list[Any]:
+    """One operand, or a list or tuple of them, as a list."""
     return [given] if isinstance(given, Variable) or not isinstance(given, list | tuple) else list(given)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from optree.apply import Apply
 from optree.definition import register, sorted_arguments, usage
+from optree.differentiable import Differentiable
 from optree.errors import (
     AxisError,
     DefinitionError,
@@ -40,7 +41,7 @@ class _Token:
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
-class Op:
+class Op(Differentiable):
     """An operation with its parameters, and never its operands.
 
     A subclass with a `name` is registered: it gets a method on every backend,
@@ -83,6 +84,8 @@ class Op:
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into;
         under None those that are overwritten and that no output lies in.
+    shape_only : tuple of int
+        The inputs of which the op reads nothing but the shape.
     bounds_numbers : bool
         Whether a Python integer must fit the integer dtype that it meets.
     itypes, otypes : list of Type, optional
@@ -466,29 +469,6 @@ class Op:
     def do_constant_folding(self, node: Apply) -> bool:
         """Whether the op may be run once, ahead, where its inputs are all constants."""
         return not self.destroy_map
-
-    # Derivatives
-
-    def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        """The gradient for each input, None where there is none.
-
-        The deltas may have the output's shape where an input was broadcast: they
-        are summed back.
-        """
-        raise DefinitionError(f"{type(self).__name__}: write grad, or be a NonDifferentiableOperator")
-
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Send each operand its delta; by default what `grad` returns.
-
-        The delta of an op of several outputs is a list, None where the cost does
-        not change with an output.
-        """
-        gradients = self.grad(list(args), delta if isinstance(delta, list) else [delta])
-        if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
-            raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
-        for operand, gradient in zip(args, gradients, strict=True):
-            if gradient is not None:
-                operand.generate_add_delta(adjoints, gradient)
 
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:

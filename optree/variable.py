@@ -9,6 +9,7 @@ import numpy as np
 
 from optree import numpy_protocol
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
+from optree.missing import NoValueType, is_disconnected, is_null
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
@@ -100,8 +101,9 @@ class Variable:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
 
         A delta of a shape that this operand was broadcast to is summed back
-        first, and one of another floating dtype is cast. An integer operand has
-        no adjoint: its delta is dropped.
+        first, and one of another floating dtype is cast, unless the operand is
+        of integers. With one of `NullType` the whole adjoint is; one of
+        `DisconnectedType` adds nothing.
 
         Raises
         ------
@@ -109,16 +111,22 @@ class Variable:
             If the delta's shape is not the operand's, nor one it broadcasts to,
             or if its dtype is not floating.
         """
-        if not isinstance(delta, Variable) or delta.dtype.kind != "f":
+        if not isinstance(delta, Variable):
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
-        if self.dtype.kind != "f":
-            return
-        if delta.shape != self.shape:
-            delta = sum_to(delta, self)
-        if delta.dtype != self.dtype:
-            delta = delta.astype(self.dtype)
-        earlier = adjoints.get(self)
-        adjoints[self] = delta if earlier is None else earlier + delta
+        kind = self.type
+        if isinstance(delta.type, NoValueType):
+            pass
+        elif not isinstance(kind, TensorType):
+            if not kind.holds(delta.type):
+                raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(self)}")
+        elif not isinstance(delta.type, TensorType) or delta.dtype.kind != "f":
+            raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
+        else:
+            if delta.shape != kind.shape:
+                delta = sum_to(delta, self)
+            if delta.dtype != kind.dtype and kind.dtype.kind == "f":
+                delta = delta.astype(kind.dtype)
+        adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -420,6 +428,18 @@ def as_variable(operand: Any) -> Variable:
 def spec_of(operand: Any) -> Any:
     """The operand's spec: a `Spec`, or the class of a Python number."""
     return operand.spec if isinstance(operand, Variable) else type(operand)
+
+
+def sum_of_deltas(earlier: Any, delta: Any) -> Any:
+    """Two contributions to one adjoint, of which the first may be None."""
+    if earlier is None or is_disconnected(earlier) or is_null(delta):
+        return delta
+    return earlier if is_disconnected(delta) or is_null(earlier) else earlier + delta
+
+
+def zero_gradient(x: Variable, dtype: Any) -> Any:
+    """A gradient of zero for a variable: of its own dtype, or of the one given if that is not floating."""
+    return f.fill_like(x if x.dtype.kind == "f" else x.astype(dtype), 0.0)
 
 
 def sum_to(delta: Variable, operand: Variable) -> Variable:

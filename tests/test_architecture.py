@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 #: one row may import each other where that makes no cycle.
 LAYERS = (
     ("optree.registry", "optree.errors"),
-    ("optree.types", "optree.philox", "optree.walks", "optree.printing"),
+    ("optree.types", "optree.missing", "optree.philox", "optree.walks", "optree.printing"),
     ("optree.numpy_protocol",),
     ("optree.variable",),
     ("optree.index",),
     ("optree.node",),
-    ("optree.apply", "optree.definition"),
+    ("optree.apply", "optree.definition", "optree.differentiable"),
     ("optree.op",),
     ("optree.tensor", "optree.traits"),
     ("optree.ops.",),
@@ -33,6 +33,7 @@ LAYERS = (
     ("optree.reference", "optree.schedule", "optree.replace", "optree.sizes", "optree.profile", "optree.mode"),
     ("optree.debug",),
     ("optree.function",),
+    ("optree.backpropagation",),
     ("optree.autodiff",),
     ("optree.pictures",),
     ("optree.examples",),

@@ -11,6 +11,7 @@ from harness.ops import DoubleOp, double
 from backends import gen_backend
 from optree import Apply, Constant, Op, TensorType, constant, grad
 from optree.errors import DefinitionError, OperandError
+from optree.missing import is_disconnected
 from optree.node import OpTreeNode
 from optree.program import flatten
 from optree.reference import evaluate
@@ -179,9 +180,9 @@ class SumAndDifference(Op):
 
     def grad(self, inputs: Any, output_gradients: Any) -> Any:
         total, difference = output_gradients
-        if difference is None:
+        if is_disconnected(difference):
             return [total, total]
-        return [difference, -difference] if total is None else [total + difference, total - difference]
+        return [difference, -difference] if is_disconnected(total) else [total + difference, total - difference]
 
 
 def test_several_outputs_in_trees_and_gradients(be):

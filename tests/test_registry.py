@@ -310,7 +310,8 @@ def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
 
 
 def _neon_gradients(tree: Any, backend: Any) -> list[Any]:
-    floating = [x for x in tree.inputs if hasattr(x, "dtype") and x.dtype.kind == "f" and x.backend is backend]
+    read = [x for i, x in enumerate(tree.inputs) if i not in tree.op.shape_only]
+    floating = [x for x in read if hasattr(x, "dtype") and x.dtype.kind == "f" and x.backend is backend]
     if tree.dtype.kind != "f" or isinstance(tree.op, NonDifferentiableOperator) or not tree.size:
         return []
     return Autodiff(tree, backend).get_grad_asnumpyarray(floating)

@@ -60,8 +60,9 @@ class _WrongByElement(_Binary):
 class _MissingDelta(_Binary):
     """x * y that sends nothing to y."""
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [output_gradients[0] * inputs[1], None]
+    def generate_adjoints(self, adjoints: Any, delta: Any, *args: Any) -> None:
+        x, y = args
+        x.generate_add_delta(adjoints, delta * y)
 
 
 class _RightOnceOnly(_Unary):
@@ -291,7 +292,9 @@ def _sent(example: Any) -> list[int]:
         return []
     variables = [as_variable(x) for x in tree.inputs]
     gradients = tree.op.grad(variables, [Input(tree.type)])
-    return [i for i, (x, g) in enumerate(zip(variables, gradients, strict=True)) if g is not None and _moves(x)]
+    moved = [i for i, x in enumerate(variables) if _moves(x)]
+    # A gradient of zero stays zero, whatever it is multiplied by.
+    return [i for i in moved if gradients[i] is not None and getattr(gradients[i], "label", "") != "fill_like"]
 
 
 def _moves(x: Any) -> bool:

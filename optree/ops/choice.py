@@ -12,7 +12,7 @@ from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.variable import any_neon, as_variable
+from optree.variable import any_neon, as_variable, zero_gradient
 
 # The larger and the smaller
 
@@ -125,7 +125,8 @@ class Where(ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (condition, _, _), (delta,) = inputs, output_gradients
-        return [None, f.where(condition, delta, 0), f.where(condition, 0, delta)]
+        flat = zero_gradient(condition, delta.dtype)  # a small change of the condition chooses the same
+        return [flat, f.where(condition, delta, 0), f.where(condition, 0, delta)]
 
 
 def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
@@ -171,8 +172,6 @@ class Cast(UnaryOperator, ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        if self.dtype.kind != "f":
-            return [None]
         return [f.cast(delta, x.dtype) if x.dtype.kind == "f" and x.dtype != delta.dtype else delta]
 
 
@@ -183,6 +182,7 @@ class FillLike(BinaryOperator):
     """
 
     name = "fill_like"
+    shape_only = (0,)
     operands = ("x", "value")
     kernel = "{1}"
     examples = (
@@ -237,6 +237,7 @@ class BroadcastLike(BinaryOperator):
     """x broadcast to the shape of `like`, of which nothing else counts."""
 
     name = "broadcast_like"
+    shape_only = (1,)
     operands = ("x", "like")
     kernel = "{0}"
     view_map = {0: [0]}

@@ -83,6 +83,7 @@ class HeadLike(MorphOperator):
     """As much of x, from the front of an axis, as `like` has there."""
 
     name = "head_like"
+    shape_only = (1,)
     operands = ("x", "like")
     __props__ = ("axis",)
     axis: int = 0
@@ -247,6 +248,7 @@ class Unrepeat(MorphOperator):
     """Sums of `repeats` elements that follow one another in x, in the shape of `like`: the derivative of `repeat`."""
 
     name = "unrepeat"
+    shape_only = (1,)
     operands = ("x", "like")
     __props__ = ("repeats", "axis")
     repeats: int = 1

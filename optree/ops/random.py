@@ -77,6 +77,7 @@ class Rand(RandomOperator):
     """Numbers of [0, 1), uniformly distributed, of an operand's shape."""
 
     name = "rand"
+    shape_only = (1,)
     operands = ("state", "like")
 
     def value(self, state: Any, like: Any) -> Any:
@@ -87,6 +88,7 @@ class StandardNormal(RandomOperator):
     """Numbers of the normal distribution of mean 0 and standard deviation 1, of an operand's shape."""
 
     name = "standard_normal"
+    shape_only = (1,)
     operands = ("state", "like")
 
     def value(self, state: Any, like: Any) -> Any:

@@ -144,6 +144,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     """
 
     name = "count"
+    shape_only = (0,)
     __props__ = ("axis", "ndim")
     axis: Any = None
     ndim: int = 0

@@ -46,6 +46,7 @@ class IndexAdd(Op):
     """
 
     name = "index_add"
+    shape_only = (1,)
     operands = None
     __props__ = ("place",)
     place: Any = Gather.make(index=(indices.ARRAY,))

@@ -123,6 +123,7 @@ class ReshapeLike(MorphOperator):
     """x in the shape of `like`, of which nothing else is used."""
 
     name = "reshape_like"
+    shape_only = (1,)
     operands = ("x", "like")
     view_map = {0: [0]}
     examples = (
@@ -310,6 +311,7 @@ class Unslice(MorphOperator):
     """Zeros of the shape of `like`, with x where `slice` takes its value from: the derivative of `slice`."""
 
     name = "unslice"
+    shape_only = (1,)
     operands = ("x", "like")
     __props__ = ("index",)
     index: Any = ()

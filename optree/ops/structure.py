@@ -11,9 +11,10 @@ import numpy as np
 
 from optree.apply import Apply
 from optree.errors import OperandError, describe
+from optree.missing import DisconnectedType
 from optree.traits import ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.types import TupleType
-from optree.variable import Variable
+from optree.variable import Variable, sum_of_deltas
 
 
 class Copy(MorphOperator, ElementwiseOperator):
@@ -59,7 +60,7 @@ class Output(UnaryOperator):
         return values[self.index]
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Add the delta to the list of those of all the outputs."""
+        """Add the delta to the list of those of all the outputs; DisconnectedType marks one that has none."""
         (operand,) = args
-        deltas = adjoints.setdefault(operand, [None] * len(operand.type.types))
-        deltas[self.index] = delta
+        deltas = adjoints.setdefault(operand, [DisconnectedType()() for _ in operand.type.types])
+        deltas[self.index] = sum_of_deltas(deltas[self.index], delta)

@@ -1,0 +1,245 @@
+"""How adjoints travel: from the cost down, each op sending its operands their deltas.
+
+They travel as in Nervana graph ("Computing Derivatives"): what an operand has
+received when all that use it have sent is its adjoint. What travels may also be
+that there is no derivative, and a value of integers sends zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from optree.errors import DefinitionError, GradientError, describe
+from optree.missing import DisconnectedType, NoValueType, is_disconnected, is_null
+from optree.node import OpTreeNode, operands_of, post_order
+from optree.tensor import Tensor
+from optree.types import TensorType, TupleType
+from optree.variable import Variable, as_operand, as_variable, zero_gradient
+
+
+def adjoints_of(
+    seeds: dict[Variable, Any],
+    operands: Sequence[Variable],
+    dtype: Any,
+    known: dict[Variable, Any] | None = None,
+    constants: Iterable[Variable] = (),
+) -> list[Any]:
+    """What each operand's adjoint is, given those of some variables.
+
+    Parameters
+    ----------
+    seeds : dict
+        From variables to what the cost itself adds to their adjoints.
+    operands : list of Variable
+    dtype : dtype
+        The floating dtype of gradients by what is of integers.
+    known : dict, optional
+        From variables to their adjoints, whatever else is sent to them.
+    constants : iterable of Variable
+        What no adjoint goes through.
+
+    Returns
+    -------
+    list
+        For each operand a tree, or a variable of `NullType` or `DisconnectedType`.
+    """
+    walk = _Walk(seeds, known or {}, constants, dtype)
+    targets = [target_of(operand, walk.order) for operand in operands]
+    adjoints = walk.run({id(target) for target in targets})
+    found: list[Any] = []
+    for operand, target in zip(operands, targets, strict=True):
+        adjoint = adjoints.get(target)
+        if id(target) not in walk.connected:
+            found.append(DisconnectedType()())
+        elif adjoint is None:
+            found.append(walk.zero(operand))
+        elif is_null(adjoint):
+            found.append(adjoint)
+        else:
+            gradient = _view_of(adjoint, operand, target)
+            found.append(gradient.astype(dtype) if is_discrete(operand) and gradient.dtype != dtype else gradient)
+    return found
+
+
+class _Walk:
+    """A walk from the cost down, on which each variable sends its operands their deltas.
+
+    Attributes
+    ----------
+    order : list of Variable
+        All that the cost is made from, operands first.
+    connected : set of int
+        The ids of those whose elements it depends on, as far as the walk has come.
+    adjoints : dict
+        Absent where it is zero; a list of them for the tuple of several outputs.
+    """
+
+    def __init__(self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: Any) -> None:
+        self.known, self.dtype = known, dtype
+        self.constants = {id(as_operand(x, "consider_constant")) for x in constants}
+        roots = [*seeds, *known]
+        self.order = post_order(roots, self._inputs)
+        self.connected = {id(x) for x in roots}
+        self.adjoints: dict[Variable, Any] = dict(seeds)
+
+    def _inputs(self, variable: Any) -> list[Any]:
+        return [x for x in inputs_of(variable) if id(x) not in self.constants]
+
+    def zero(self, variable: Variable) -> Any:
+        """A gradient of zero."""
+        if not isinstance(variable.type, TensorType):
+            raise GradientError(f"the gradient by {describe(variable)} is zero, which there is none of for its type")
+        return zero_gradient(variable, self.dtype)
+
+    def run(self, wanted: set[int]) -> dict[Variable, Any]:
+        """The adjoints, among them those of the variables with these ids."""
+        dependent: set[int] = set()
+        for variable in self.order:
+            if id(variable) in wanted or any(id(x) in dependent for x in self._inputs(variable)):
+                dependent.add(id(variable))
+        adjoints = self.adjoints
+        for variable in reversed(self.order):
+            if id(variable) not in dependent or id(variable) not in self.connected:
+                continue
+            if variable in self.known:
+                adjoints[variable] = self.known[variable]
+            delta = adjoints.get(variable) if id(variable) in wanted else adjoints.pop(variable, None)
+            if any(id(x) in dependent for x in self._inputs(variable)):
+                self._send(variable, delta)
+        return adjoints
+
+    def _send(self, variable: Any, delta: Any) -> None:
+        """Send the operands of a node, or the base of a view, their deltas."""
+        op, operands = application_of(variable)
+        try:
+            links = links_of(variable, op, operands, delta)
+            if isinstance(variable.type, TupleType):
+                self._send_all(variable, op, operands, links, delta)
+            elif isinstance(operands[0].type, TupleType):  # zero, too, tells that this output is used
+                flat = delta is None or is_discrete(variable)
+                self._collect(op, operands, links, self.zero(variable) if flat else delta)
+            elif delta is None or is_discrete(variable):
+                self._probe(variable, op, operands, links)
+            elif is_null(delta):
+                self._spread(operands, links, delta)
+            else:
+                self._collect(op, operands, links, delta)
+        except GradientError as error:
+            raise GradientError(f"{op}: its derivative is wrong at {describe(variable)}: {error}") from error
+        except Exception as error:
+            error.add_note(f"in the derivative of {describe(variable)}")
+            raise
+
+    def _send_all(self, variable: Any, op: Any, operands: list[Any], links: list[bool], deltas: list[Any]) -> None:
+        """Send what follows from the deltas of several outputs; what depends on one without has none either."""
+        nulls = [delta if is_null(delta) else DisconnectedType()() for delta in deltas]
+        outputs = variable.owner.outputs
+        known = [self.zero(out) if is_null(delta) else delta for delta, out in zip(deltas, outputs, strict=True)]
+        self._collect(op, operands, links, known)
+        for null in filter(is_null, nulls):
+            self._spread(operands, links_of(variable, op, operands, nulls), null)
+
+    def _collect(self, op: Any, operands: list[Any], links: list[bool], delta: Any) -> None:
+        """Let an op send its operands their deltas."""
+        adjoints = self.adjoints
+        linked = {id(x) for x, link in zip(operands, links, strict=True) if link}
+        before = {x: adjoints.get(x) for x in operands if id(x) not in linked}
+        op.generate_adjoints(adjoints, delta, *operands)
+        for x in operands:
+            now = adjoints.get(x)
+            if id(x) in linked and not is_disconnected(now):
+                self._connect(x)
+            elif id(x) not in linked and now is not before[x]:
+                if not isinstance(getattr(now, "type", None), NoValueType):
+                    raise GradientError(f"its connection_pattern says that {describe(x)} has none, and it gives one")
+                adjoints[x] = before[x]
+            if is_disconnected(now):
+                adjoints.pop(x)
+
+    def _probe(self, variable: Any, op: Any, operands: list[Any], links: list[bool]) -> None:
+        """Where a value is flat, its operands' deltas are zero: find those by which there is no derivative."""
+        sent: dict[Variable, Any] = {}
+        if isinstance(variable.type, TensorType):
+            op.generate_adjoints(sent, self.zero(variable), *operands)
+        for x, link in zip(operands, links, strict=True):
+            if link and not is_disconnected(sent.get(x)):
+                self._connect(x)
+                if is_null(sent.get(x)):
+                    x.generate_add_delta(self.adjoints, sent[x])
+
+    def _spread(self, operands: list[Any], links: list[bool], null: Any) -> None:
+        """Without a derivative by a value, there is none by its operands."""
+        for x, link in zip(operands, links, strict=True):
+            if link:
+                self._connect(x)
+                x.generate_add_delta(self.adjoints, null)
+
+    def _connect(self, variable: Variable) -> None:
+        if id(variable) not in self.constants:
+            self.connected.add(id(variable))
+
+
+def is_discrete(variable: Variable) -> bool:
+    """Whether the value is of integers or bools: nothing changes smoothly with what it is made from."""
+    return isinstance(variable.type, TensorType) and variable.dtype.kind != "f"
+
+
+def application_of(variable: Any) -> tuple[Any, list[Any]]:
+    """The op of a node or of a view, and its operands."""
+    if isinstance(variable, Tensor):
+        return variable.view, [variable.base]
+    return variable.op, [as_variable(x) for x in operands_of(variable)]
+
+
+def links_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> list[bool]:
+    """For each operand, whether the elements of an output that the cost uses depend on its elements."""
+    if not op.defines("connection_pattern"):
+        return [i not in op.shape_only for i in range(len(operands))]
+    used = [not is_disconnected(x) for x in (delta if isinstance(delta, list) else [delta])]
+    pattern = op.connection_pattern(variable.owner)
+    if len(pattern) != len(operands) or any(len(row) != len(used) for row in pattern):
+        raise DefinitionError(
+            f"{op}.connection_pattern returns {len(operands)} lists of {len(used)} bools, not {pattern!r}"
+        )
+    return [any(a and b for a, b in zip(row, used, strict=True)) for row in pattern]
+
+
+def inputs_of(variable: Any) -> list[Any]:
+    """What a variable is made from: a node's operands, a view's base."""
+    if isinstance(variable, Tensor):
+        return [] if variable.base is None else [variable.base]
+    return _operands(variable)
+
+
+def _operands(variable: Any) -> list[Any]:
+    if not isinstance(variable, OpTreeNode):
+        return []
+    return [x for x in operands_of(variable) if isinstance(x, Variable)]
+
+
+def target_of(operand: Variable, order: Iterable[Variable]) -> Variable:
+    """The operand whose adjoint tells this one's: itself, or where other views overlap it, its root."""
+    if not isinstance(operand, Tensor) or operand.base is None:
+        return operand
+    root = operand.root
+    read = {id(x): x for node in order for x in _operands(node) if isinstance(x, Tensor) and x.root is root}
+    return operand if read and all(_looks_into(x, operand) for x in read.values()) else root
+
+
+def _looks_into(tensor: Tensor | None, other: Tensor) -> bool:
+    """Whether a tensor is the other, or a view made from it."""
+    while tensor is not None and tensor is not other:
+        tensor = tensor.base
+    return tensor is other
+
+
+def _view_of(adjoint: Any, operand: Variable, target: Variable) -> Any:
+    """The part of a target's adjoint that a view of it sees."""
+    views = []
+    while operand is not target:
+        views.append(operand.view)  # type: ignore[attr-defined]
+        operand = operand.base  # type: ignore[attr-defined]
+    for view in reversed(views):
+        adjoint = view(adjoint)
+    return adjoint

@@ -1,0 +1,108 @@
+"""What stands where a gradient is missing: variables of types that have no values.
+
+An op's `grad` returns one for an operand that it has no gradient for. Theano's
+names, with its meanings: disconnected, where the outputs' elements do not
+depend on the operand's; null, where they do, but not smoothly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optree.errors import DefinitionError, describe
+from optree.types import Type
+
+
+class NoValueType(Type):
+    """A type without values: its variables say why there is none."""
+
+    @property
+    def plan_key(self) -> Any:
+        return type(self)
+
+    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+        """Raises, for nothing is of this type."""
+        raise DefinitionError(f"{self!r} has no values: it stands for a gradient that is missing")
+
+
+class DisconnectedType(NoValueType):
+    """The type of a gradient by what the elements of an output do not depend on.
+
+    Among an op's output gradients it marks an output that the cost does not use.
+
+    Examples
+    --------
+    >>> DisconnectedType()()
+    Input(DisconnectedType, None)
+    >>> DisconnectedType() == DisconnectedType()
+    True
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(DisconnectedType)
+
+
+class NullType(NoValueType):
+    """The type of a gradient that does not exist, or that nobody has written.
+
+    Parameters
+    ----------
+    why_null : str
+        Why; the error of whoever asks for the gradient says it.
+    """
+
+    __slots__ = ("why_null",)
+
+    def __init__(self, why_null: str = "no reason is given") -> None:
+        self.why_null = why_null
+
+    def __repr__(self) -> str:
+        return f"NullType({self.why_null!r})"
+
+
+def is_disconnected(gradient: Any) -> bool:
+    """Whether a gradient is of `DisconnectedType`."""
+    return isinstance(getattr(gradient, "type", None), DisconnectedType)
+
+
+def is_null(gradient: Any) -> bool:
+    """Whether a gradient is of `NullType`."""
+    return isinstance(getattr(gradient, "type", None), NullType)
+
+
+def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
+    """What `grad` returns for an input by which the op has no derivative.
+
+    Parameters
+    ----------
+    op : Op
+    index : int
+        Which of the op's inputs it is.
+    input : Variable
+        The input.
+    comment : str
+        Why there is none.
+
+    Examples
+    --------
+    >>> from optree.types import TensorType
+    >>> axis = TensorType("int64", ())("axis")
+    >>> grad_undefined("argmax", 1, axis, "an axis is whole").type
+    NullType('argmax has no derivative by input 1, axis () int64: an axis is whole')
+    """
+    return _null(f"{op} has no derivative by input {index}, {describe(input)}", comment)
+
+
+def grad_not_implemented(op: Any, index: int, input: Any, comment: str = "") -> Any:
+    """What `grad` returns for an input whose gradient exists, but has not been written.
+
+    The parameters are those of `grad_undefined`.
+    """
+    return _null(f"{op} does not implement its gradient by input {index}, {describe(input)}", comment)
+
+
+def _null(what: str, comment: str) -> Any:
+    return NullType(what + (f": {comment}" if comment else ""))()
