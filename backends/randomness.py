@@ -12,7 +12,7 @@ from optree.errors import OperandError, ParameterError, ShapeError, brief, descr
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.types import as_dtype, promote
-from optree.variable import Variable, constant
+from optree.variable import Variable, constant, in_dtype
 
 
 class RandomMethods:
@@ -173,7 +173,7 @@ class RandomMethods:
         like = self._like(shape, out)
         wanted = self._draw_dtype(dtype, like)
         kept = f.cast(f.rand(self.rng_state, like, dtype=np.dtype(np.float32)) < keep, wanted)
-        return self._finish(_in_dtype(kept * (1.0 / keep), wanted), out)
+        return self._finish(in_dtype(kept * (1.0 / keep), wanted), out)
 
     def binarize(self, x: Any, out: Tensor | None = None, stochastic: bool = True) -> Any:
         """Each element as 1 or -1.
@@ -187,7 +187,7 @@ class RandomMethods:
         if stochastic:
             drawn = np.dtype(np.float64 if operand.dtype == np.float64 else np.float32)
             numbers = f.rand(self.rng_state, operand, dtype=drawn)
-            is_one = numbers < _in_dtype(operand, drawn) * 0.5 + 0.5
+            is_one = numbers < in_dtype(operand, drawn) * 0.5 + 0.5
         else:
             is_one = operand >= 0
         return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
@@ -277,8 +277,4 @@ def _scaled(what: str, numbers: Variable, offset: Any, factor: Any) -> Any:
             f"{what}: parameters of {describe(offset)} and {describe(factor)} do not broadcast to the shape "
             f"{numbers.shape} that is drawn; leave size out to draw one number for each of them"
         )
-    return _in_dtype(tree, numbers.dtype)
-
-
-def _in_dtype(tree: Any, dtype: np.dtype) -> Any:
-    return tree if tree.dtype == dtype else tree.astype(dtype)
+    return in_dtype(tree, numbers.dtype)

@@ -98,7 +98,32 @@ class LogicalOperator(NonDifferentiableOperator):
         return (*map(promote, dtypes), np.dtype(bool))
 
 
-class ReductionOperator(UnaryOperator):
+class AxisOperator(Op):
+    """An op along no, one or several axes; it keeps its operand's shape, unless it says another.
+
+    Attributes
+    ----------
+    axis : int, tuple of int, or None
+        None means all of them, together.
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
+    axis: Any = None
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        axes = self.axes(types[0].ndim)
+        axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
+        return self.make(**{**self.props, "axis": axis})
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        """The op's axes on an operand of so many dimensions."""
+        return normalise_axes(self.axis, ndim, str(self.name))
+
+
+class ReductionOperator(AxisOperator, UnaryOperator):
     """An op of one operand that reduces no, one or several axes.
 
     The reduced axes stay with size 1, as neon's do, unless ``keepdims=False``.
@@ -106,22 +131,18 @@ class ReductionOperator(UnaryOperator):
 
     Attributes
     ----------
-    axis : int, tuple of int, or None
-        None means all of them.
     keepdims : bool
     has_identity : bool
         Whether the reduction of nothing has a value.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
-    axis: Any = None
     keepdims: bool = True
     has_identity: ClassVar[bool] = True
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        axes = normalise_axes(self.axis, types[0].ndim, str(self.name))
-        axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
-        return self.make(**{**self.props, "axis": axis, "keepdims": bool(self.keepdims or is_neon(backend))})
+        bound = super().bind(types, backend)
+        return self.make(**{**bound.props, "keepdims": bool(self.keepdims or is_neon(backend))})
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -131,10 +152,6 @@ class ReductionOperator(UnaryOperator):
         if self.keepdims:
             return tuple(1 if i in axes else size for i, size in enumerate(shape))
         return tuple(size for i, size in enumerate(shape) if i not in axes)
-
-    def axes(self, ndim: int) -> tuple[int, ...]:
-        """The reduced axes of an operand of so many dimensions."""
-        return normalise_axes(self.axis, ndim, str(self.name))
 
     def restore(self, reduced: Variable, x: Variable) -> Variable:
         """A value of this reduction's shape, with the reduced axes back in as size 1."""

@@ -442,6 +442,11 @@ def zero_gradient(x: Variable, dtype: Any) -> Any:
     return f.fill_like(x if x.dtype.kind == "f" else x.astype(dtype), 0.0)
 
 
+def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
+    """An operand cast to a dtype, itself if it has that."""
+    return x if x.dtype == dtype else f.cast(x, dtype)
+
+
 def sum_to(delta: Variable, operand: Variable) -> Variable:
     """The delta summed over the axes along which the operand was broadcast to its shape."""
     shape, wanted = delta.shape, operand.shape

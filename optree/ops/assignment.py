@@ -8,6 +8,7 @@ import numpy as np
 
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.node import OpDict
+from optree.ops.shape import without_lead
 from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
 from optree.types import Shape, Spec, Type, broadcast
@@ -43,10 +44,7 @@ class Assign(NonDifferentiableOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         target, value = shapes
-        extra = len(value) - len(target)
-        if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
-            value = value[extra:]
-        if broadcast(target, value) != target:
+        if broadcast(target, without_lead(value, target)) != target:
             raise ShapeError(f"{value} does not broadcast to {target}")
         return target
 

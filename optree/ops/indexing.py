@@ -44,35 +44,58 @@ def as_positions(array: Any) -> np.ndarray:
     return array.astype(np.intp, copy=False)
 
 
-def template_for(what: str, index: Any, x: TensorType, arrays: Sequence[TensorType], backend: Any) -> Any:
-    """A template in its normal form for an operand and index arrays of these types."""
-    check_indices(arrays, what)
-    template = indices.as_template(index, x.shape, what)
-    wanted = template.count(indices.ARRAY)
-    if wanted != len(arrays):
-        raise OperandError(f"{what}: the template {template} takes {wanted} index arrays, not {len(arrays)}")
-    if is_neon(backend):
-        template = indices.keep_axes(template)
-        ndim = len(indices.shape_of(template, x.shape, [a.shape for a in arrays]))
-        template += (None,) * (2 - ndim)
-    return template
-
-
-def signature_of(*names: str, **defaults: Any) -> list[inspect.Parameter]:
-    """Parameters of a signature, those with defaults last."""
+def parameters_of(*names: str, **defaults: Any) -> list[inspect.Parameter]:
+    """Parameters of a function by these names, those with defaults last."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     found = [inspect.Parameter(name.lstrip("*"), kinds[name.startswith("*")]) for name in names]
     return found + [inspect.Parameter(name, kinds[0], default=value) for name, value in defaults.items()]
 
 
-class Indexing(Op):
-    """What the ops share that pick elements of x by arrays: `index_of` says where, for NumPy."""
+class ArraysOperator(Op):
+    """An op whose last operands are index arrays, which may be lists.
+
+    Attributes
+    ----------
+    leading : int
+        How many operands stand before them.
+    """
 
     operands: ClassVar[tuple[str, ...] | None] = None
     __props__: ClassVar[tuple[str, ...] | None] = ()
+    leading: ClassVar[int] = 1
 
     def __call__(self, *inputs: Any) -> Any:
-        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
+        arrays = (indices.as_array(x, str(self.name)) for x in inputs[self.leading :])
+        return super().__call__(*inputs[: self.leading], *arrays)
+
+
+class TemplateOperator(ArraysOperator):
+    """An op on the elements of its first operand at a NumPy index.
+
+    Its function takes the index as NumPy does. The op's own `index` is a
+    template (`optree.index`): where among integers and slices the arrays go,
+    which are its last operands.
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("index",)
+    index: Any = (indices.ARRAY,)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x, arrays, what = types[0], types[self.leading :], str(self.name)
+        check_indices(arrays, what)
+        template = indices.as_template(self.index, x.shape, what)
+        wanted = template.count(indices.ARRAY)
+        if wanted != len(arrays):
+            raise OperandError(f"{what}: the template {template} takes {wanted} index arrays, not {len(arrays)}")
+        if is_neon(backend):
+            template = indices.keep_axes(template)
+            ndim = len(indices.shape_of(template, x.shape, [a.shape for a in arrays]))
+            template += (None,) * (2 - ndim)
+        return self.make(index=template)
+
+
+class Indexing(ArraysOperator):
+    """What the ops share that pick elements of x by arrays: `index_of` says where, for NumPy."""
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The NumPy index, an entry for each axis of an operand of this shape."""
@@ -121,7 +144,7 @@ def pick(x: Any, template: indices.Template, arrays: Sequence[Any]) -> Any:
     return Gather.make(index=template)(x, *arrays) if arrays else Slice.make(index=template)(x)
 
 
-class Gather(Indexing):
+class Gather(TemplateOperator, Indexing):
     """x at a NumPy index: the value of ``x[index]`` in NumPy.
 
     The function takes an integer, a slice, None, an ellipsis, an array or tensor
@@ -139,8 +162,6 @@ class Gather(Indexing):
     """
 
     name = "gather"
-    __props__ = ("index",)
-    index: Any = (indices.ARRAY,)
     examples = (
         (((5, 3), [2, 0, 2]), {}),
         (((5, 3), [[0, -1], [4, 4]]), {}),
@@ -158,11 +179,7 @@ class Gather(Indexing):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "index")
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        x, *rest = types
-        return self.make(index=template_for(str(self.name), self.index, x, rest, backend))
+        return parameters_of("x", "index")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes
@@ -322,7 +339,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("indices", n=None, axis=-1, dtype=None, out=None)
+        return parameters_of("indices", n=None, axis=-1, dtype=None, out=None)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types

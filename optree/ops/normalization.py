@@ -9,12 +9,13 @@ import numpy as np
 
 from optree.errors import OperandError
 from optree.op import Op
-from optree.ops.reduction import AxisOperator, in_dtype, mean_dtype, to_extremes, wide_dtype
+from optree.ops.reduction import mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
-from optree.traits import ReductionOperator, UnaryOperator
+from optree.traits import AxisOperator, ReductionOperator, UnaryOperator
 from optree.types import TensorType, promote
+from optree.variable import in_dtype
 
 
 class MeanDtypeOperator(Op):

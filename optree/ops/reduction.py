@@ -12,9 +12,16 @@ import numpy as np
 from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
-from optree.traits import IntegerOperator, LogicalOperator, NonDifferentiableOperator, ReductionOperator, UnaryOperator
+from optree.traits import (
+    AxisOperator,
+    IntegerOperator,
+    LogicalOperator,
+    NonDifferentiableOperator,
+    ReductionOperator,
+    UnaryOperator,
+)
 from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.variable import Variable, any_neon, as_operand, as_variable
+from optree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
 
 
 def sum_dtype(dtype: Any) -> np.dtype:
@@ -32,36 +39,6 @@ def mean_dtype(dtype: Any) -> np.dtype:
 def wide_dtype(dtype: np.dtype) -> np.dtype:
     """What numbers of a floating dtype are added up in: float16 in float32, as NumPy's mean does."""
     return np.dtype("float32") if dtype == np.float16 else dtype
-
-
-def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
-    """An operand cast to a dtype, itself if it has that."""
-    return x if x.dtype == dtype else f.cast(x, dtype)
-
-
-class AxisOperator(Op):
-    """An op along no, one or several axes that keeps its operand's shape.
-
-    Attributes
-    ----------
-    axis : int, tuple of int, or None
-        None means all of them, together.
-    """
-
-    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
-    axis: Any = None
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        axes = self.axes(types[0].ndim)
-        axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
-        return self.make(axis=axis)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
-    def axes(self, ndim: int) -> tuple[int, ...]:
-        """The op's axes on an operand of so many dimensions."""
-        return normalise_axes(self.axis, ndim, str(self.name))
 
 
 class UfuncReduction(ReductionOperator):
@@ -152,8 +129,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         axis = None if self.axis is None else normalise_axes(self.axis, types[0].ndim, "count")
-        neon = backend is not None and backend.compat_mode == "neon"
-        return self.make(axis=axis, ndim=max(self.ndim, 2 if neon else 0))
+        return self.make(axis=axis, ndim=max(self.ndim, 2 if is_neon(backend) else 0))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return (1,) * self.ndim

@@ -13,18 +13,19 @@ from optree import index as indices
 from optree.errors import ShapeError, describe
 from optree.op import Op
 from optree.ops.indexing import (
+    ArraysOperator,
     Gather,
     Take,
     TakeAlongAxis,
+    TemplateOperator,
     as_positions,
     check_indices,
     out_of_range,
+    parameters_of,
     parsed,
     pick,
-    signature_of,
-    template_for,
 )
-from optree.ops.shape import Unslice, broadcasts_to
+from optree.ops.shape import Unslice, broadcasts_to, without_lead
 from optree.registry import f, function
 from optree.traits import LogicalOperator
 from optree.types import Shape, TensorType, promote
@@ -34,7 +35,7 @@ from optree.variable import Variable, as_operand, as_variable, constant
 SPARSE = 4
 
 
-class IndexAdd(Op):
+class IndexAdd(ArraysOperator):
     """Zeros of the shape of `like`, with x added where an indexing op takes its value from: its derivative.
 
     Elements named several times add up, in order, in float64 where x is dense and floating.
@@ -47,8 +48,8 @@ class IndexAdd(Op):
 
     name = "index_add"
     shape_only = (1,)
-    operands = None
     __props__ = ("place",)
+    leading = 2
     place: Any = Gather.make(index=(indices.ARRAY,))
     examples = (
         (((3, 2), (5, 2), [2, 0, 2]), {}),
@@ -66,10 +67,7 @@ class IndexAdd(Op):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         place = inspect.Parameter("place", inspect.Parameter.KEYWORD_ONLY, default=cls.place)
-        return [*signature_of("x", "like", "*arrays"), place]
-
-    def __call__(self, *inputs: Any) -> Any:
-        return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+        return [*parameters_of("x", "like", "*arrays"), place]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         check_indices(types[2:], "index_add")
@@ -154,7 +152,7 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
     return f.add(x, IndexAdd.make(place=Gather.make(index=template))(value, x, *arrays))
 
 
-class Scatter(Op):
+class Scatter(TemplateOperator):
     """x with a value written at a NumPy index: what x is after ``x[index] = value`` in NumPy.
 
     Where an element is named several times the last value stays. The value is
@@ -172,9 +170,7 @@ class Scatter(Op):
     """
 
     name = "scatter"
-    operands = None
-    __props__ = ("index",)
-    index: Any = (indices.ARRAY,)
+    leading = 2
     examples = (
         (((5, 3), (2, 3), [3, 0]), {}),
         (((5, 3), (3, 3), [2, 0, 2]), {}),
@@ -192,26 +188,19 @@ class Scatter(Op):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "index", "value")
+        return parameters_of("x", "index", "value")
 
     def __call__(self, *inputs: Any) -> Any:
         try:
-            return super().__call__(*inputs[:2], *(indices.as_array(x, str(self.name)) for x in inputs[2:]))
+            return super().__call__(*inputs)
         except ShapeError as error:  # whoever wrote x[mask] = value does not know the operands that came of it
             reason = error.__context__ or error
             raise ShapeError(f"scatter: {describe(inputs[0])} takes no such value: {reason}") from None
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        x, _, *rest = types
-        return self.make(index=template_for("scatter", self.index, x, rest, backend))
-
     def output_shape(self, *shapes: Shape) -> Shape:
         x, value, *rest = shapes
         place = indices.shape_of(self.index, x, rest)
-        extra = len(value) - len(place)
-        if extra > 0 and set(value[:extra]) == {1}:  # as NumPy does
-            value = value[extra:]
-        if not broadcasts_to(value, place):
+        if not broadcasts_to(without_lead(value, place), place):
             raise ShapeError(f"the mask or index selects {_elements(place)}, the value has {_elements(value)}")
         return x
 
@@ -253,13 +242,10 @@ def _without_lead(delta: Any, value: Any) -> Any:
     return f.expand_dims(delta, tuple(range(extra))) if extra > 0 else delta
 
 
-class IsLast(LogicalOperator):
+class IsLast(TemplateOperator, LogicalOperator):
     """For each value that `scatter` writes at index arrays, whether it stays: no later one goes to its element."""
 
     name = "is_last"
-    operands = None
-    __props__ = ("index",)
-    index: Any = (indices.ARRAY,)
     examples = (
         (((5, 3), [2, 0, 2]), {}),
         (((4, 3), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),
@@ -272,14 +258,7 @@ class IsLast(LogicalOperator):
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        return signature_of("x", "index")
-
-    def __call__(self, *inputs: Any) -> Any:
-        return super().__call__(*inputs[:1], *(indices.as_array(x, str(self.name)) for x in inputs[1:]))
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        x, *rest = types
-        return self.make(index=template_for("is_last", self.index, x, rest, backend))
+        return parameters_of("x", "index")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes

@@ -38,6 +38,12 @@ def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
     return lead >= 0 and all(n in (1, m) or None in (n, m) for n, m in zip(shape, wanted[lead:], strict=True))
 
 
+def without_lead(value: Shape, place: Shape) -> Shape:
+    """A value's shape without the axes of size 1 in front that its place has not: NumPy drops them in assignments."""
+    extra = len(value) - len(place)
+    return value[extra:] if extra > 0 and set(value[:extra]) == {1} else value
+
+
 class Transpose(MorphOperator):
     """x with its axes in the order `axes`, or reversed."""
 
