@@ -9,8 +9,7 @@ state, do so one after another, each for the next to see.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from optree.node import applied
 from optree.program import Instruction, Program
@@ -62,6 +61,32 @@ class _Step:
         self.op, self.inputs, self.node = op, inputs, node
 
 
+class _Memory(NamedTuple):
+    """Where the values of a draft lie.
+
+    Attributes
+    ----------
+    of : dict
+        The memories that each value may lie in.
+    readers : dict
+        For each memory the steps that take a value in it, in order.
+    destroyed : dict
+        The memories that each step destroys.
+    place : dict
+        Where each step stands.
+    """
+
+    of: dict[Any, frozenset[Any]]
+    readers: dict[Any, dict[_Step, None]]
+    destroyed: dict[_Step, frozenset[Any]]
+    place: dict[_Step, int]
+
+    def readers_of(self, mine: frozenset[Any], new: set[Any]) -> list[_Step]:
+        """The steps that take a value in these memories which is not among the new ones."""
+        steps = dict.fromkeys(step for owner in mine for step in self.readers.get(owner, ()))
+        return [step for step in steps if any(self.of[x] & mine and x not in new for x in step.inputs)]
+
+
 def _destroyed(op: Any) -> list[int]:
     """The inputs that an op destroys."""
     return sorted({position for positions in op.destroy_map.values() for position in positions})
@@ -87,6 +112,21 @@ class _Draft:
             values.append(_Step(op, [values[i] for i in inputs], node))
         self.steps: list[_Step] = values[len(program.leaves) :]
         self.outputs = [values[i] for i in program.outputs]
+        self._known: _Memory | None = None
+
+    def memory(self) -> _Memory:
+        """Who lies in, reads and destroys what, until a copy changes it."""
+        if self._known is None:
+            memories = self.memories()
+            readers: dict[Any, dict[_Step, None]] = {}
+            destroyed: dict[_Step, frozenset[Any]] = {}
+            for step in self.steps:
+                for x in step.inputs:
+                    for owner in memories[x]:
+                        readers.setdefault(owner, {})[step] = None
+                destroyed[step] = frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
+            self._known = _Memory(memories, readers, destroyed, {step: i for i, step in enumerate(self.steps)})
+        return self._known
 
     def memories(self) -> dict[Any, frozenset[Any]]:
         """The memories that each value may lie in: its own, or those of what it looks into or was written over."""
@@ -100,44 +140,37 @@ class _Draft:
 
     def needs_copy(self, step: _Step, position: int) -> bool:
         """Whether there is no order in which a step may destroy one of its inputs."""
-        memories = self.memories()
-        mine = memories[step.inputs[position]]
+        memory = self.memory()
+        mine = memory.of[step.inputs[position]]
         if any(not isinstance(owner, _Step | Tensor) for owner in mine):
             return True  # a constant, a number, or what a caller handed in
         after, new = self._after(step)
-        if any(memories[x] & mine and x not in new for x in self.outputs if not _is_assignment(x)):
+        if any(memory.of[x] & mine and x not in new for x in self.outputs if not _is_assignment(x)):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in self.steps:
-            reads_old = any(memories[x] & mine and x not in new for x in other.inputs)
-            destroys = self._destroys(other, mine, memories)
-            if other is step or not reads_old or (is_state and destroys):  # what destroys a tensor sees it by then
+        for other in memory.readers_of(mine, new):
+            destroys = memory.destroyed[other] & mine
+            if other is step or (is_state and destroys):  # what destroys a tensor sees it as it is by then
                 continue
-            if other in after:
+            if other in after or (
+                destroys and memory.place[step] < memory.place[other]
+            ):  # of two, the last goes without
                 return True
-            if destroys and self.steps.index(step) < self.steps.index(other):
-                return True  # of two, the last goes without
         return False
 
     def _after(self, step: _Step) -> tuple[set[_Step], set[Any]]:
         """The steps that need a step's value, and the values that lie in what it has destroyed, and have seen that."""
-        after, new, memories = {step}, {step}, self.memories()
-        mine = self._destroyed_memory(step, memories)
+        after, new, memory = {step}, {step}, self.memory()
+        mine = memory.destroyed[step]
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in self.steps[self.steps.index(step) + 1 :]:
-            if is_state and self._destroys(other, mine, memories):  # runs next, and sees it
+        for other in self.steps[memory.place[step] + 1 :]:
+            if is_state and memory.destroyed[other] & mine:  # runs next, and sees it
                 new.add(other)
-            if any(x in after for x in other.inputs):
+            if not after.isdisjoint(other.inputs):
                 after.add(other)
                 if any(other.inputs[i] in new for i in other.op.shared_inputs()):
                     new.add(other)
         return after, new
-
-    def _destroyed_memory(self, step: _Step, memories: dict[Any, frozenset[Any]]) -> frozenset[Any]:
-        return frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
-
-    def _destroys(self, step: _Step, memory: frozenset[Any], memories: dict[Any, frozenset[Any]]) -> bool:
-        return bool(self._destroyed_memory(step, memories) & memory)
 
     def copy_before(self, step: _Step, position: int) -> None:
         """Let a step destroy a copy of its input."""
@@ -149,28 +182,23 @@ class _Draft:
         op, stand_in = OPS["copy"].make(), Input(type)
         copy = _Step(op, [value], applied(op.op_dict(type, None), [stand_in]))
         self.steps.insert(place, copy)
+        self._known = None
         return copy
 
     def waits(self) -> dict[_Step, list[_Step]]:
         """For each step those that it must come after."""
-        memories = self.memories()
+        memory = self.memory()
         waits = {step: [x for x in step.inputs if isinstance(x, _Step)] for step in self.steps}
-        destroyers = [step for step in self.steps if step.op.destroy_map]
-        for step in destroyers:
+        for step in self.steps:
+            if not step.op.destroy_map:
+                continue
             _, new = self._after(step)
-            mine = self._destroyed_memory(step, memories)
-            for other in self._readers(step, mine, new, memories):
-                if self._destroys(other, mine, memories):
-                    if self.steps.index(other) < self.steps.index(step):
-                        waits[step].append(other)
-                else:
+            mine = memory.destroyed[step]
+            for other in memory.readers_of(mine, new):
+                later = memory.destroyed[other] & mine and memory.place[other] > memory.place[step]
+                if other is not step and not later:
                     waits[step].append(other)
         return waits
-
-    def _readers(self, step: _Step, memory: Any, new: set[Any], memories: Any) -> Iterator[_Step]:
-        for other in self.steps:
-            if other is not step and any(memories[x] & memory and x not in new for x in other.inputs):
-                yield other
 
     def program(self, order: list[_Step]) -> Program:
         """The program with the steps in this order."""

@@ -1,0 +1,136 @@
+"""Programs: what is merged, how long memory is needed, and what of it is given away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from optree import Op, TensorType
+from optree.apply import Apply
+from optree.node import signature
+from optree.program import flatten
+
+
+def grid(be: Any) -> Any:
+    return be.array(np.arange(4.0).reshape(2, 2))
+
+
+# How long memory is needed
+
+
+VIEWS = {
+    "transpose": (lambda be, a: be.transpose(a), lambda a: a.T),
+    "slice": (lambda be, a: be.slice(a, np.s_[::-1]), lambda a: a[::-1]),
+    "reshape": (lambda be, a: be.reshape(a, (4, 1)), lambda a: a.reshape(4, 1)),
+    "broadcast_to": (lambda be, a: be.broadcast_to(a, (3, 2, 2)), lambda a: a),
+    "flip of transpose": (lambda be, a: be.flip(be.transpose(a)), lambda a: np.flip(a.T)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_a_view_looks_into_is_not_written_while_the_view_is_needed(be: Any, name: str) -> None:
+    view, meaning = VIEWS[name]
+    a = np.arange(4.0).reshape(2, 2) * 2
+    for tree, wanted in (
+        (lambda w: view(be, w) * be.sum(w + 1.0), lambda w: meaning(w) * np.sum(w + 1.0)),
+        (lambda w: be.sum(w + 1.0) - view(be, w), lambda w: np.sum(w + 1.0) - meaning(w)),
+        (lambda w: view(be, w) * be.sum(be.sqrt(w) * w), lambda w: meaning(w) * np.sum(np.sqrt(w) * w)),
+    ):
+        got = tree(grid(be) * 2.0).asnumpyarray()
+        np.testing.assert_allclose(got, np.broadcast_to(wanted(a), got.shape), rtol=1e-6)
+
+
+def test_a_transposed_value_meets_the_sum_that_could_be_written_over_it(be: Any) -> None:
+    w = grid(be) * 2.0
+    assert (be.transpose(w) * (w + 1.0)).asnumpyarray().tolist() == [[0.0, 12.0], [10.0, 42.0]]
+    y = be.empty((2, 2))
+    y[:] = be.transpose(w) * (w + 1.0)
+    assert y.get().tolist() == [[0.0, 12.0], [10.0, 42.0]]
+
+
+def test_last_uses(be: Any) -> None:
+    x = grid(be)
+    w = x * 2.0
+    view = be.transpose(w)
+    program = flatten([be.sum(view) + (w + 1.0)])  # 0 mul, 1 transpose, 2 sum, 3 add, 4 add
+    assert [i.op.name for i in program.instructions] == ["mul", "transpose", "sum", "add", "add"]
+    last = program.last_uses()
+    assert last[len(program.leaves) :] == [3, 2, 4, 4, 5]
+    assert last[:2] == [0, 0]  # x and 2.0
+    kept = flatten([view, w + 1.0])
+    assert kept.last_uses()[len(kept.leaves)] == len(kept.instructions)  # seen through an output
+    unused = flatten([x])
+    assert unused.last_uses() == [0]
+
+
+# What is merged
+
+
+def test_equal_work_is_merged_and_numbers_are_not(be: Any) -> None:
+    x = grid(be)
+    assert len(flatten([be.sin(x) + be.sin(x)]).instructions) == 2
+    assert len(flatten([be.sin(x), be.sin(x) * x]).instructions) == 2
+    assert len(flatten([be.sum(x, axis=0), be.sum(x, axis=1)]).instructions) == 2
+    assert len(flatten([x + 1.0, x + 1.0]).instructions) == 2
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda be, y: be.rand(y),
+        lambda be, y: be.normal(0, 1, y),
+        lambda be, y: be.rand(y.shape),
+        lambda be, y: be.rand(y) * 1.0,
+    ],
+)
+def test_two_draws_are_never_merged(draw: Any) -> None:
+    be = gen_backend("cpu", rng_seed=3)
+    y = be.ones((8,))
+    assert len(set((draw(be, y) - draw(be, y)).asnumpyarray().tolist()) - {0.0}) > 4
+    one = draw(be, y)
+    assert not (one - one).asnumpyarray().any()
+    first, second = be.evaluate([draw(be, y), draw(be, y)])
+    assert (first.get() != second.get()).all()
+
+
+# What is given away
+
+
+class Two(Op):
+    """Two outputs."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [TensorType("float32", (None,))() for _ in range(2)])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0], output_storage[1][0] = inputs[0] + 1, inputs[0] + 2
+
+
+def test_given_away(be: Any) -> None:
+    x = be.ones((4,))
+    one, two = Two()(x)
+    for outputs, wanted in (
+        ([one], (True, False)),
+        ([two], (False, True)),
+        ([two, one], (True, True)),
+        ([one * two], (False, False)),
+        ([be.slice(two, np.s_[1:]), one + 1.0], (False, True)),
+    ):
+        assert flatten(outputs).given_away(0) == wanted
+    program = flatten([be.transpose(x * 2.0), x * 2.0 + 1.0])
+    assert [program.given_away(i)[0] for i in range(len(program.instructions))] == [True, True, False, True]
+
+
+# Order
+
+
+def test_leaves_stand_in_the_order_of_the_signature(be: Any) -> None:
+    x, y = be.ones((2,), name="x"), be.ones((2,), name="y")
+    tree = be.where(y > 1.0, x * 2.0, y) + x
+    _, leaves = signature(tree)
+    assert [str(leaf) for leaf in flatten([tree]).leaves] == [str(leaf) for leaf in leaves]
