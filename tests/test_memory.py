@@ -93,6 +93,18 @@ def test_a_new_tensor_is_no_alias(be: Any, ident: Any) -> None:
     assert x.get().tolist() == [1.0, 2.0] and second.get().tolist() == [2.0, 4.0]
 
 
+def test_memory_that_an_op_keeps_is_not_written(be: Any) -> None:
+    table = np.array([1.0, 2.0], np.float32)
+
+    class Table(_Plain):
+        def value(self, *arrays: Any) -> Any:
+            return table
+
+    for _ in range(2):
+        assert ((Table()(be.ones(2)) + 1.0) * 2.0).asnumpyarray().tolist() == [4.0, 6.0]
+    assert table.tolist() == [1.0, 2.0]
+
+
 # What an op gives is checked on every backend
 
 

@@ -10,8 +10,11 @@ import pytest
 from backends import gen_backend
 from optree import Op, TensorType
 from optree.apply import Apply
+from optree.errors import OperandError
 from optree.node import signature
 from optree.program import flatten
+from optree.reference import evaluate
+from optree.registry import OPS
 
 
 def grid(be: Any) -> Any:
@@ -109,6 +112,17 @@ class Two(Op):
 
     def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
         output_storage[0][0], output_storage[1][0] = inputs[0] + 1, inputs[0] + 2
+
+
+def test_output_picks_one_of_several(be: Any) -> None:
+    one, two = Two()(be.array([1.0, 2.0]))
+    pick = OPS["output"].make(index=1)
+    assert (one.op, two.op) == (OPS["output"].make(index=0), pick) and two.key() == pick(two[1]).key()
+    assert (one.asnumpyarray().tolist(), pick(two[1]).asnumpyarray().tolist()) == ([2.0, 3.0], [3.0, 4.0])
+    (reference,) = evaluate(flatten([two]), [np.ones(4, np.float32)])
+    assert reference.tolist() == [3.0] * 4
+    with pytest.raises(OperandError, match="output: .* has no outputs to pick from"):
+        pick(be.ones(2))
 
 
 def test_given_away(be: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import warnings
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from optree.types import DTYPES
 #: Ops that are no functions of their operands' values, and the tests that they have instead.
 ELSEWHERE = {
     "assign": "test_assignment.py",
-    "output": "test_contract.py",
+    "output": "test_program.py",
     "rand": "test_random.py",
     "standard_normal": "test_random.py",
     "stochastic_cast": "test_random.py",
@@ -74,10 +75,27 @@ def _quietly(function: Any, *args: Any, **props: Any) -> Any:
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_has_a_meaning(name: str) -> None:
     if name in ELSEWHERE:
-        text = (Path(__file__).parent / ELSEWHERE[name]).read_text()
-        assert name in text, f"{ELSEWHERE[name]} is to test {name}"
+        module = ast.parse((Path(__file__).parent / ELSEWHERE[name]).read_text())
+        tests = [x for x in module.body if isinstance(x, ast.FunctionDef) and x.name.startswith("test_")]
+        assert any(_mentions(test, name) and _asserts(test) for test in tests), f"{ELSEWHERE[name]} is to test {name}"
     else:
         assert name in MEANINGS, f"{name}: say in tests/harness/expected.py what it means, not by its own value"
+
+
+def _mentions(test: ast.FunctionDef, op: str) -> bool:
+    """Whether a test's code, its decorators and not its name, uses an op by its name or its class's."""
+    said = {OPS[op].__name__, op}
+    for node in ast.walk(test):
+        found = {"Attribute": "attr", "Name": "id", "Constant": "value"}.get(type(node).__name__)
+        if found is not None and getattr(node, found) in said:
+            return True
+    return False
+
+
+def _asserts(test: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(x, ast.Assert) or (isinstance(x, ast.Call) and "assert" in ast.dump(x.func)) for x in ast.walk(test)
+    )
 
 
 @pytest.mark.parametrize("name", PURE)
