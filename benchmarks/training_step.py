@@ -171,7 +171,7 @@ def gradients_alone(be: Any) -> tuple[list[str], list[Step]]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the ratios."""
-    options = options_of(__doc__, rounds=200, calls=3, arguments=arguments)
+    options = options_of(__doc__, rounds=600, calls=1, arguments=arguments)
     be = gen_backend("cpu")
     step, weights = in_numpy()
     networks = [Trees(be) for _ in WAYS]

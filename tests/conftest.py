@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
+from optree.function import _last_backend
 
 settings.register_profile(
     "ci",
@@ -21,6 +22,12 @@ settings.register_profile(
 # Another draw each time, and many more of them: pytest --hypothesis-profile=long.
 settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def no_backend_of_other_tests() -> None:
+    """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
+    _last_backend.clear()
 
 
 @pytest.fixture
