@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.creation import Creation
 from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
 from optree.registry import f
 from optree.tensor import Tensor
@@ -15,7 +16,7 @@ from optree.types import as_dtype, promote
 from optree.variable import Variable, constant, in_dtype
 
 
-class RandomMethods:
+class RandomMethods(Creation):
     """Random numbers as trees, and the two random states of a backend.
 
     Draws in trees come from `rng_state`, by counter: element `i` of a draw
@@ -37,7 +38,6 @@ class RandomMethods:
         uint64, ``[seed, counter]``; each draw advances the counter when it runs.
     """
 
-    datatype: np.dtype
     rng: np.random.RandomState
     rng_state: Tensor
     _rng_start: dict[str, Any]
@@ -93,7 +93,7 @@ class RandomMethods:
         self._write_rng_state(counter)
 
     def _from_host(self, values: Any) -> Any:
-        return self.from_host(np.array(values, np.uint64))  # type: ignore[attr-defined]
+        return self.from_host(np.array(values, np.uint64))
 
     def _write_rng_state(self, values: Any) -> None:
         # In place, for trees that were built before hold this very tensor.
@@ -182,7 +182,7 @@ class RandomMethods:
         above 1; with ``stochastic=False``, 1 from 0 on. A nan becomes -1. The
         derivative is zero, as that of every step is.
         """
-        operand = x if isinstance(x, Variable) else self.array(x, getattr(x, "dtype", None))  # type: ignore[attr-defined]
+        operand = x if isinstance(x, Variable) else self.array(x, getattr(x, "dtype", None))
         wanted = self._draw_dtype(None, operand)
         if stochastic:
             drawn = np.dtype(np.float64 if operand.dtype == np.float64 else np.float32)
@@ -217,8 +217,8 @@ class RandomMethods:
             raise OperandError("a random draw needs a shape or an operand of its shape; the shape () is one number")
         if isinstance(shape, Variable):
             return shape
-        sizes = self._shape(shape)  # type: ignore[attr-defined]
-        element = self.from_host(np.zeros((), bool))  # type: ignore[attr-defined]
+        sizes = self._shape(shape)
+        element = self.from_host(np.zeros((), bool))
         return Tensor(self, np.broadcast_to(element, sizes), f"shape{sizes}")
 
     def _draw_dtype(self, dtype: Any, *operands: Variable) -> np.dtype:

@@ -397,10 +397,11 @@ class Op(Differentiable):
         By default those of the op's ufunc, or else the operands' common one. A
         weak Python number's dtype is `int` or `float`.
         """
-        if isinstance(self.numpy, np.ufunc):
-            return self.numpy.resolve_dtypes((*dtypes, None))
-        common = promote(*dtypes)
-        return (common,) * (len(dtypes) + 1)
+        return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
+
+    def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
+        """What `resolve_dtypes` gives by the op's ufunc; None where it has none."""
+        return self.numpy.resolve_dtypes((*dtypes, None)) if isinstance(self.numpy, np.ufunc) else None
 
     # Running
 

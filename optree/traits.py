@@ -76,10 +76,8 @@ class FloatOperator(Op):
     """An op whose value is floating: integers are taken to the dtype that NumPy takes them to."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        if isinstance(self.numpy, np.ufunc):
-            return self.numpy.resolve_dtypes((*dtypes, None))
         common = np.exp.resolve_dtypes((promote(*dtypes), None))[-1]
-        return (common,) * (len(dtypes) + 1)
+        return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
 
 
 class IntegerOperator(NonDifferentiableOperator):
@@ -93,9 +91,7 @@ class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        if isinstance(self.numpy, np.ufunc):
-            return self.numpy.resolve_dtypes((*dtypes, None))
-        return (*map(promote, dtypes), np.dtype(bool))
+        return self.ufunc_dtypes(dtypes) or (*map(promote, dtypes), np.dtype(bool))
 
 
 class AxisOperator(Op):

@@ -40,6 +40,7 @@ LAYERS = (
     ("optree.promises", "optree.random_trees"),
     ("optree.testing",),
     ("optree",),
+    ("backends.creation",),
     ("backends.randomness",),
     ("backends.backend",),
     ("backends.cpu", "backends.gpu"),

@@ -1,0 +1,134 @@
+"""The part of a backend that makes tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.errors import BackendError, DTypeError, OperandError, brief
+from optree.tensor import Tensor
+from optree.types import array_of, as_dtype, check_fits
+from optree.variable import Variable, is_neon
+
+
+class Creation:
+    """New tensors, in memory of a kind that a subclass knows."""
+
+    datatype: np.dtype
+    batch_size: int
+    compat_mode: str | None
+
+    # Memory: a subclass defines these
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array of this backend's, its values left open."""
+        raise NotImplementedError
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy of a NumPy array, in C order, as an array of this backend's."""
+        raise NotImplementedError
+
+    # New tensors
+
+    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+        """A tensor over an array of this backend's, not a copy."""
+        if is_neon(self) and array.ndim < 2:
+            array = array.reshape(-1, 1)
+        return Tensor(self, array, name)
+
+    def _shape(self, shape: Any) -> tuple[int, ...]:
+        sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+        if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
+            raise OperandError(f"a shape is of sizes of 0 or more, not {brief(shape)}")
+        if is_neon(self) and len(sizes) < 2:
+            sizes = (*sizes, 1, 1)[:2]
+        return tuple(int(n) for n in sizes)
+
+    def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor, its values left open."""
+        return self.adopt(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of zeros."""
+        return self.full(shape, 0, dtype, name)
+
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of ones."""
+        return self.full(shape, 1, dtype, name)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor with every element `value`."""
+        return self.empty(shape, dtype, name).fill(value)
+
+    def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor with the values of an array, list, number, tensor or tree.
+
+        Without `dtype`, a NumPy array or tensor of integers or bools keeps its
+        dtype and everything else takes the backend's `datatype`.
+        """
+        if isinstance(values, Variable):
+            values = values.asnumpyarray()
+        array = array_of(values, "array")
+        if array.dtype.kind not in "biuf" and not all(isinstance(value, int) for value in array.flat):
+            raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
+        keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
+        wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
+        if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
+            check_fits(array, wanted, "array")
+        return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
+
+    def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+        """A tensor over the memory of another library's array, by DLPack; not a copy."""
+        raise NotImplementedError
+
+    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
+        first, last = (0, start) if stop is None else (start, stop)
+        values, wanted = np.arange(first, last, step), self._dtype(dtype)
+        check_fits(values, wanted, "arange")
+        return self.array(values, wanted, name)
+
+    def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of `num` numbers from `start` to `stop`, both included."""
+        return self.array(np.linspace(start, stop, num), self._dtype(dtype), name)
+
+    def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new matrix with ones on the `k`-th diagonal."""
+        return self.array(np.eye(n, m, k), self._dtype(dtype), name)
+
+    def empty_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of an operand's shape and dtype, its values left open."""
+        return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
+
+    def zeros_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of zeros of an operand's shape and dtype."""
+        return self.empty_like(x, dtype, name).fill(0)
+
+    def ones_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor of ones of an operand's shape and dtype."""
+        return self.empty_like(x, dtype, name).fill(1)
+
+    def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A buffer of zeros for a batch: `dim0` and then the batch size; `x` itself where given.
+
+        Parameters
+        ----------
+        dim0 : int or tuple of int
+            The size of one sample; several sizes ``(channels, height, width)``
+            are flattened to their product, as neon's buffers are.
+
+        Raises
+        ------
+        BackendError
+            If the backend has no batch size.
+        """
+        if x is not None:
+            return x
+        if not self.batch_size:
+            raise BackendError("iobuf needs a batch size: gen_backend(..., batch_size=n)")
+        rows = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
+        return self.zeros((rows, self.batch_size), dtype, name)
+
+    def _dtype(self, dtype: Any) -> np.dtype:
+        return self.datatype if dtype is None else as_dtype(dtype)
