@@ -40,3 +40,9 @@ def be() -> Any:
 def be64() -> Any:
     """A CPU backend of float64."""
     return gen_backend("cpu", datatype=np.float64)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plain_current_backend() -> None:
+    """Each module starts with a plain backend as the current one, whatever the module before it made last."""
+    gen_backend("cpu")

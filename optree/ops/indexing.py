@@ -273,9 +273,8 @@ class TakeAlongAxis(Indexing):
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 2:
             flat, rest = f.reshape(inputs[0], (-1,)), indices.as_array(inputs[1], "take_along_axis")
-            if flat.ndim == 2 and is_list(
-                as_variable(rest).shape
-            ):  # a column, as all is in neon's mode that has one dimension
+            # In neon's mode the flattened operand is a column, and so are the indices then.
+            if flat.ndim == 2 and is_list(as_variable(rest).shape):
                 rest = f.reshape(rest, (-1, 1))
             return self.make(axis=0)(flat, rest)
         return super().__call__(*inputs)
@@ -363,4 +362,5 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         indices.check_range(positions, self.n, self.axis, "onehot")
         rows = np.zeros((positions.size, self.n), self.dtype)
         rows[np.arange(positions.size), positions.ravel()] = 1
-        return np.moveaxis(rows.reshape(*positions.shape, self.n), -1, self.axis)
+        rows = rows.reshape(*positions.shape, self.n)
+        return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)
