@@ -21,8 +21,8 @@ def derivatives(be: Any, function: Any, *values: Any, order: int = 1) -> list[li
     operands = [be.array(value) for value in values]
     tree = f.sum(function(*operands))
     for _ in range(order - 1):
-        tree = f.sum(grad(tree, operands[0]))
-    return [x.asnumpyarray().tolist() for x in grad(tree, operands)]
+        tree = f.sum(grad(tree, operands[0], disconnected_inputs="ignore"))
+    return [x.asnumpyarray().tolist() for x in grad(tree, operands, disconnected_inputs="ignore")]
 
 
 # Derivatives at kinks and ends

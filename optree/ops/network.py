@@ -37,7 +37,7 @@ SATURATED = 64.0
 
 def _logistic(exponential: Any, x: np.ndarray) -> np.ndarray:
     """The logistic function to the base of an exponential."""
-    power = np.clip(x, -np.inf, SATURATED)  # np.minimum takes twice as long where an operand is a number
+    power = np.asarray(np.clip(x, -np.inf, SATURATED))  # np.minimum takes twice as long where an operand is a number
     exponential(power, out=power)
     return np.divide(power, power + 1, out=power)
 
