@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import GradientError, OperandError, ShapeError, describe
+from optree.errors import OperandError, ShapeError, describe
 from optree.node import OpDict
 from optree.ops.shape import without_lead
 from optree.tensor import Tensor
@@ -38,9 +38,6 @@ class Assign(NonDifferentiableOperator):
         op_dict = super().op_dict_of(entries, type, backend, children)
         op_dict.spec = Spec.own(type, backend)  # so that no op knows it from a tensor's, and takes it unseen
         return op_dict
-
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        raise GradientError("an assignment has no derivative; differentiate the value that it writes")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         target, value = shapes
