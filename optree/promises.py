@@ -120,7 +120,7 @@ def check_gradient(example: Example, backend: Any = None) -> None:
     inputs = inputs_for(values)
     tree = example.tree(inputs)
     if tree.dtype.kind == "f":
-        _compare_gradients(example, _weighted(tree), inputs, values, "the gradient")
+        _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient")
 
 
 def check_second_gradient(example: Example, backend: Any = None) -> None:
@@ -130,10 +130,10 @@ def check_second_gradient(example: Example, backend: Any = None) -> None:
     tree = example.tree(inputs)
     if tree.dtype.kind != "f" or not example.differentiable:
         return
-    first = _gradients(_weighted(tree), [x for x in inputs if _is_floating(x)])
+    first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
     total = None
     for i, gradient in enumerate(first):
-        part = _weighted(gradient, seed=i + 1)
+        part = weighted_sum(gradient, seed=i + 1)
         total = part if total is None else total + part
     if total is not None:
         _compare_gradients(example, total, inputs, values, "the second gradient")
@@ -150,7 +150,7 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
     shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
     tree = example.tree(shared)
     if tree.dtype.kind == "f":
-        _compare_gradients(example, _weighted(tree), inputs, values, "the gradient of a shared operand")
+        _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient of a shared operand")
 
 
 def check_adjoints(example: Example, backend: Any = None) -> None:
@@ -161,7 +161,7 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
         operands = [x for x in inputs if _is_floating(x)]
         if tree.dtype.kind != "f" or tree.dtype.itemsize > dtype.itemsize:
             continue
-        for node in _nodes([tree, *_gradients(_weighted(tree), operands)]):
+        for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
             wide = node.dtype.kind == "f" and node.dtype.itemsize > 4  # a count may be more than a float16 holds
             _expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
         if not example.differentiable or example.op is None:
@@ -186,7 +186,7 @@ def check_leaks(example: Example, backend: Any = None) -> None:
     operands = [x for x in inputs if _is_floating(x)]
     if tree.dtype.kind != "f" or not example.differentiable or not operands:
         return
-    run = Runner(_gradients(_weighted(tree), operands), inputs)
+    run = Runner(_gradients(weighted_sum(tree), operands), inputs)
     before = run(values)
     elementwise = isinstance(example.op, ElementwiseOperator)
     rolled = [np.roll(x, 1) * (0.9 - 0.1 * i) if _is_floating(inputs[i]) else x for i, x in enumerate(values)]
@@ -299,10 +299,11 @@ def _is_floating(x: Any) -> bool:
     return isinstance(x, Variable) and x.dtype.kind == "f"
 
 
-def _weighted(tree: Variable, seed: int = 0) -> Variable:
+def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
     """The value as a scalar that changes with each of its elements in its own way."""
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
-    return f.sum(tree * constant(np.asarray(weights, tree.dtype)), axis=None, keepdims=False)
+    dtype = tree.dtype if tree.dtype.kind == "f" else np.dtype("float64")
+    return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
 
 
 def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
@@ -325,11 +326,8 @@ def _compare_gradients(
         x = inputs[place]
         _expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
         wanted = central_difference(lambda moved: float(run(moved)[0]), values, place, step)
-        right = np.abs(gradient - wanted) <= allowed * np.maximum(1.0, np.abs(wanted))  # a nan is not
-        if not right.all():
-            at = tuple(map(int, np.argwhere(~right)[0]))
-            note = f"{what} by {x.label} at {at} is {gradient[at]!r}, and central differences give {wanted[at]!r}"
-            _expect(False, example, note)
+        wrong = where_off(gradient, wanted, allowed, allowed)
+        _expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
 
 
 def central_difference(
@@ -347,6 +345,20 @@ def central_difference(
             ends.append(function(moved))
         result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
     return result
+
+
+def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
+    """At which element a gradient is furthest from central differences, in words; None where all are near."""
+    error = np.abs(gradient - difference)
+    off = ~(error <= atol + rtol * np.abs(difference))  # a nan is off too
+    if not off.any():
+        return None
+    furthest = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
+    place = np.unravel_index(np.argmax(furthest), error.shape)
+    return (
+        f"at element {tuple(map(int, place))}: it is {gradient[place]!r}, and central differences give "
+        f"{difference[place]!r}; {int(off.sum())} of {gradient.size} elements are off"
+    )
 
 
 def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
