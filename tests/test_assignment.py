@@ -14,7 +14,7 @@ import backends
 import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
-from optree.errors import DTypeError, GradientError, OperandError, OptreeError, ShapeError
+from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 
 
 def of(be, value, name=None, dtype="float64"):

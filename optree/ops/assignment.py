@@ -12,7 +12,6 @@ from optree.ops.shape import without_lead
 from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
 from optree.types import Shape, Spec, Type, broadcast
-from optree.variable import Variable
 
 
 class Assign(NonDifferentiableOperator):
