@@ -2,9 +2,12 @@
 
 from optree import ops
 from optree.apply import Apply
-from optree.autodiff import Autodiff, grad
+from optree.autodiff import Autodiff, deriv, grad
+from optree.computation import ComputationOp
+from optree.derivatives import Lop, Rop, hessian, hessian_vector_product, jacobian
 from optree.errors import OptreeError
 from optree.function import Function, debugprint, function
+from optree.missing import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.mode import Mode
 from optree.node import OpTreeNode
 from optree.op import Op
@@ -16,13 +19,18 @@ from optree.variable import Constant, Input, Variable, constant
 __all__ = [
     "Apply",
     "Autodiff",
+    "ComputationOp",
     "Constant",
+    "DisconnectedType",
     "Function",
     "Input",
+    "Lop",
     "Mode",
+    "NullType",
     "Op",
     "OpTreeNode",
     "OptreeError",
+    "Rop",
     "Tensor",
     "TensorType",
     "Type",
@@ -30,7 +38,13 @@ __all__ = [
     "check_grad",
     "constant",
     "debugprint",
+    "deriv",
     "function",
     "grad",
+    "grad_not_implemented",
+    "grad_undefined",
+    "hessian",
+    "hessian_vector_product",
+    "jacobian",
     "ops",
 ]

@@ -208,7 +208,7 @@ def gradients(
     ):
         if given not in known_words:
             raise GradientError(f"{name} is one of {', '.join(known_words)}, not {given!r}")
-    operands = [_operand(x) for x in as_list(wrt)]
+    operands = [operand_of(x) for x in as_list(wrt)]
     adjoints = [*seeds.values(), *(known or {}).values()]
     dtype = np.result_type(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)), np.float16)
     found = adjoints_of(seeds, operands, dtype, known, as_list(constants))
@@ -219,7 +219,7 @@ def gradients(
                 f"there is no derivative of {_listed(roots)} by {describe(operand)}: {gradient.type.why_null}"
             )
         if is_disconnected(gradient):
-            _tell_disconnected(roots, operand, disconnected_inputs)
+            tell_disconnected(roots, operand, disconnected_inputs)
             if return_disconnected != "disconnected":
                 found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
     return found[0] if isinstance(wrt, Variable) else found
@@ -229,7 +229,7 @@ def _listed(variables: Sequence[Variable]) -> str:
     return ", ".join(x.label for x in variables)
 
 
-def _tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) -> None:
+def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) -> None:
     """Raise or warn because the cost does not depend on an operand's elements."""
     if how == "ignore":
         return
@@ -249,7 +249,7 @@ def _tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) -
     warnings.warn(reason, stacklevel=4)
 
 
-def _operand(given: Any) -> Any:
+def operand_of(given: Any) -> Any:
     """What is derived by, or derived: an output of an Apply as the node that it stands for."""
     if not isinstance(given, Variable):
         raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(given)}")
@@ -269,7 +269,7 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
             f"the cost is a tensor or a tree of a floating dtype, not {describe(cost)}; "
             "what is neither takes known_grads={cost: its own gradient}"
         )
-    cost = _operand(cost)
+    cost = operand_of(cost)
     if next_error is None:
         neon = cost.backend is not None and cost.backend.compat_mode == "neon"
         if not neon and any(size != 1 for size in cost.shape):
@@ -286,11 +286,13 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
 
     Raises
     ------
-    ShapeError
-        If it has another shape; `what` names it.
+    ShapeError, GradientError
+        If it has another shape, or type; `what` names it.
     """
-    error = as_variable(given) if not isinstance(given, Variable) else _operand(given)
+    error = as_variable(given) if not isinstance(given, Variable) else operand_of(given)
     if not isinstance(variable.type, TensorType):
+        if not variable.type.holds(error.type):
+            raise GradientError(f"{what}: {describe(error)} is not of the type of {describe(variable)}")
         return error
     dtype = variable.dtype if variable.dtype.kind == "f" else np.result_type(error.dtype, np.float16)
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():

@@ -62,6 +62,13 @@ def adjoints_of(
     return found
 
 
+def deltas_of(variable: Variable, delta: Any, dtype: Any) -> dict[Variable, Any]:
+    """What a node, or a view, sends its operands of a delta of its own; a list of these for several outputs."""
+    walk = _Walk({}, {}, (), dtype)
+    walk.send(variable, delta)
+    return walk.adjoints
+
+
 class _Walk:
     """A walk from the cost down, on which each variable sends its operands their deltas.
 
@@ -106,10 +113,10 @@ class _Walk:
                 adjoints[variable] = self.known[variable]
             delta = adjoints.get(variable) if id(variable) in wanted else adjoints.pop(variable, None)
             if any(id(x) in dependent for x in self._inputs(variable)):
-                self._send(variable, delta)
+                self.send(variable, delta)
         return adjoints
 
-    def _send(self, variable: Any, delta: Any) -> None:
+    def send(self, variable: Any, delta: Any) -> None:
         """Send the operands of a node, or the base of a view, their deltas."""
         op, operands = application_of(variable)
         try:

@@ -35,6 +35,7 @@ LAYERS = (
     ("optree.function",),
     ("optree.backpropagation",),
     ("optree.autodiff",),
+    ("optree.derivatives", "optree.computation"),
     ("optree.pictures",),
     ("optree.examples",),
     ("optree.promises", "optree.random_trees"),

@@ -52,6 +52,12 @@ class ProductOperator(BinaryOperator):
         (x, y), (delta,) = inputs, output_gradients
         return [self.grad_left(x, y, delta), self.grad_right(x, y, delta)]
 
+    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (along_x, along_y) = inputs, eval_points
+        from_x = None if along_x is None else self(along_x, y)
+        from_y = None if along_y is None else self(x, along_y)
+        return [from_x if from_y is None else from_y if from_x is None else from_x + from_y]
+
     def grad_left(self, x: Variable, y: Variable, delta: Variable) -> Variable:
         """The delta of x; a stack that x does not have is summed over in the same product."""
         if y.ndim == 1:

@@ -1,0 +1,126 @@
+"""Ops in Nervana graph's style: a class that is called like a function, and says what runs and what is sent back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.apply import Apply
+from optree.errors import DefinitionError, describe
+from optree.op import Op
+from optree.program import flatten
+from optree.reference import evaluate, value_of
+from optree.registry import f
+from optree.types import TensorType
+from optree.variable import Input, Variable, as_operand, as_variable
+
+
+class _CalledLikeAFunction(type):
+    """The class of `ComputationOp`: what its classes give when they are called is a node."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        op: Any = cls.__new__(cls)  # type: ignore[call-overload]
+        op.__init__(*args, **kwargs)
+        operands = op.__dict__.pop("args", None)
+        if operands is None:
+            raise DefinitionError(f"{cls.__name__}: its __init__ gives the operands on: super().__init__(x, y)")
+        return _with_props(op)(*operands)
+
+
+class ComputationOp(Op, metaclass=_CalledLikeAFunction):
+    """An op as Nervana graph's "Computation Ops" describes them.
+
+    A subclass writes `transform`, and `generate_adjoints` if it is to stand in a
+    derivative. Called like a function, it gives a node. Its `__init__`, if it
+    has parameters beside operands, keeps them as attributes and hands the
+    operands to ``super().__init__``. Ops with equal attributes are equal.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> from optree import deriv
+    >>> class Multiply(ComputationOp):
+    ...     def transform(self, transformer, x, y):
+    ...         return transformer.multiply(x, y)
+    ...     def generate_adjoints(self, adjoints, delta, x, y):
+    ...         x.generate_add_delta(adjoints, y * delta)
+    ...         y.generate_add_delta(adjoints, x * delta)
+    >>> be = gen_backend("cpu")
+    >>> x, y = be.array([2.0, 3.0], name="x"), be.array([5.0, 7.0], name="y")
+    >>> product = Multiply(x, y)
+    >>> (product + 1).asnumpyarray(), deriv(be.sum(product), x).asnumpyarray()
+    (array([11., 22.], dtype=float32), array([5., 7.], dtype=float32))
+    """
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def transform(self, transformer: Any, *args: Variable) -> Any:
+        """The value, made of the transformer's functions.
+
+        Parameters
+        ----------
+        transformer : object
+            It has every function that a backend has, as a method that builds a tree.
+        *args : Variable
+            The operands, or inputs in their place.
+        """
+        raise DefinitionError(f"{type(self).__name__}: write transform(self, transformer, *args)")
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Send each operand its delta, ``x.generate_add_delta(adjoints, a * delta)`` where df = a dx + ..."""
+        if not self.defines("grad"):
+            raise DefinitionError(
+                f"{self}: it cannot stand in a derivative: write generate_adjoints(self, adjoints, delta, *args)"
+            )
+        super().generate_adjoints(adjoints, delta, *args)
+
+    @property
+    def props(self) -> dict[str, Any]:
+        """The attributes that `__init__` set."""
+        return {name: getattr(self, name) for name in self.__props__ or ()}
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """The op on operands, of the type that `transform` gives."""
+        operands = [as_variable(as_operand(x, str(self))) for x in inputs]
+        return Apply(self, operands, [self._tree(operands).type()])
+
+    def _tree(self, operands: list[Any]) -> Any:
+        tree = self.transform(f, *operands)
+        if not isinstance(tree, Variable):
+            raise DefinitionError(f"{self}.transform returns a tree, as its transformer does, not {describe(tree)}")
+        return tree
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        """Run what `transform` gives by the reference."""
+        operands = [
+            Input(TensorType(v.dtype, v.shape)) if isinstance(v, np.ndarray | np.generic) else as_variable(v)
+            for v in inputs
+        ]
+        values = {id(x): v for x, v in zip(operands, inputs, strict=True)}
+        program = flatten([self._tree(operands)])
+        leaves = [values[id(leaf)] if id(leaf) in values else value_of(leaf) for leaf in program.leaves]
+        (value,) = evaluate(program, leaves)
+        aliased = any(isinstance(v, np.ndarray) and np.may_share_memory(v, value) for v in inputs)
+        output_storage[0][0] = np.array(value) if aliased else value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.props if self.__props__ is not None else {})
+
+
+def _with_props(op: Any) -> Any:
+    """An op whose attributes are its parameters; if one of them cannot be hashed, it is equal to itself alone."""
+    op.__props__ = tuple(sorted(name for name in vars(op) if name != "applications"))
+    try:
+        hash(op)
+    except TypeError:
+        op.__props__ = None
+    return op
+
+
+def _again(cls: Any, props: dict[str, Any]) -> Any:
+    """An op that was pickled."""
+    op = cls.__new__(cls)
+    vars(op).update(props)
+    return _with_props(op)

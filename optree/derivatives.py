@@ -1,0 +1,322 @@
+"""Products with Jacobians from either side, and matrices of derivatives.
+
+`Lop` is what `grad` does, from a given vector. `Rop` walks from the operands
+up, each op giving what its `R_op` says. An op without one is differentiated
+twice: its gradient is linear in the output's, so the derivative of that by the
+output's gradient, from the directions in its inputs, is the directional
+derivative of the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.autodiff import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
+from optree.backpropagation import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
+from optree.errors import DefinitionError, GradientError, ShapeError, describe
+from optree.missing import is_disconnected, is_null
+from optree.node import post_order
+from optree.registry import f as functions
+from optree.tensor import Tensor
+from optree.types import TensorType, TupleType
+from optree.variable import Variable, constant, sum_of_deltas, zero_gradient
+
+
+def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+    """A vector times the Jacobian: the derivative of ``sum(eval_points * f)``.
+
+    Parameters
+    ----------
+    f : Variable, or list or tuple of them
+        What is differentiated.
+    wrt : Variable, or list or tuple of them
+        What it is differentiated by.
+    eval_points : Variable or number, or list or tuple of them
+        The vector: for each f a part of its shape.
+    consider_constant, disconnected_inputs
+        As in `grad`.
+
+    Returns
+    -------
+    OpTreeNode, or list of them
+        One for each operand in `wrt`, of its shape.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x, v = be.array([1.0, 2.0], name="x"), be.array([1.0, 10.0], name="v")
+    >>> Lop(x * x, x, v).asnumpyarray()
+    array([ 2., 40.], dtype=float32)
+    """
+    seeds: dict[Variable, Any] = {}
+    for output, point in _pairs("Lop", "f", f, eval_points):
+        _add(seeds, output, point)
+    return gradients(seeds, wrt, disconnected_inputs, constants=consider_constant)
+
+
+def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
+    """The Jacobian times a vector: how f changes in the direction of `eval_points`.
+
+    Parameters
+    ----------
+    f : Variable, or list or tuple of them
+        What is differentiated.
+    wrt : Variable, or list or tuple of them
+        What it is differentiated by.
+    eval_points : Variable, number or None, or list or tuple of them
+        The vector: for each operand in `wrt` a part of its shape, None for zero.
+
+    Returns
+    -------
+    OpTreeNode, or list of them
+        One for each f, of its shape.
+
+    Raises
+    ------
+    DisconnectedError
+        If no f holds an operand.
+    GradientError
+        If there is no derivative by it.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> w, x = be.array([[1.0, 2.0], [3.0, 4.0]]), be.array([1.0, 1.0])
+    >>> Rop(be.tanh(be.dot(w, x) * 0.0), x, be.array([1.0, 0.0])).asnumpyarray()
+    array([0., 0.], dtype=float32)
+    >>> Rop(be.dot(w, x), x, be.array([1.0, 0.0])).asnumpyarray()
+    array([1., 3.], dtype=float32)
+    """
+    outputs = [operand_of(x) for x in as_list(f)]
+    order = post_order(outputs, inputs_of)
+    reached = {id(x) for x in order}
+    directions: dict[Variable, Any] = {}
+    for operand, point in _pairs("Rop", "wrt", wrt, eval_points):
+        target = target_of(operand, order)
+        if id(target) not in reached:
+            tell_disconnected(outputs, operand, "raise")
+        if point is not None:
+            _add(directions, target, _lifted(point, operand, target))
+    dtype = _floating(x.dtype for x in outputs if isinstance(x.type, TensorType))
+    for variable in order:
+        pushed = _push(variable, directions, dtype)
+        if pushed is not None:
+            _add(directions, variable, pushed)
+    found = [directions.get(x) for x in outputs]
+    found = [zero_gradient(x, dtype) if d is None else d for x, d in zip(outputs, found, strict=True)]
+    return found[0] if isinstance(f, Variable) else found
+
+
+def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+    """The derivatives of each element of an expression: its Jacobian.
+
+    It has one backward pass for each element of the expression, all in one
+    tree: its size and the time to compile it grow with their number, and `Lop`
+    or `Rop` give products with it for one.
+
+    Parameters
+    ----------
+    expression : Variable
+        Of known sizes.
+    wrt : Variable, or list or tuple of them
+        What it is differentiated by.
+    consider_constant, disconnected_inputs
+        As in `grad`.
+
+    Returns
+    -------
+    Variable, or list of them
+        For each operand one of the expression's shape and then the operand's: a
+        matrix where both are vectors.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([1.0, 2.0], name="x")
+    >>> jacobian(x * be.sum(x, keepdims=False), x).asnumpyarray()
+    array([[4., 1.],
+           [2., 5.]], dtype=float32)
+    """
+    expression = operand_of(expression)
+    operands = [operand_of(x) for x in as_list(wrt)]
+    for x in (expression, *operands):
+        if None in x.shape:
+            raise ShapeError(f"jacobian: the sizes of {describe(x)} must be known; Lop and Rop need not know them")
+    dtype = _floating([expression.dtype])
+    rows = []
+    for i in range(expression.size):
+        unit = np.zeros(expression.size, dtype)
+        unit[i] = 1
+        seeds = {expression: constant(unit.reshape(expression.shape))}
+        rows.append(gradients(seeds, operands, disconnected_inputs, constants=consider_constant))
+    found = [
+        _stacked(list(parts), expression.shape + x.shape, x.dtype if x.dtype.kind == "f" else dtype)
+        for x, parts in zip(operands, zip(*rows, strict=True) if rows else [()] * len(operands), strict=True)
+    ]
+    return found[0] if isinstance(wrt, Variable) else found
+
+
+def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+    """The second derivatives of a scalar by each operand: the Jacobian of its gradient.
+
+    The cost of it is `jacobian`'s: one backward pass for each element of the operand.
+
+    Parameters
+    ----------
+    cost, wrt, consider_constant, disconnected_inputs
+        As in `grad`.
+
+    Returns
+    -------
+    Variable, or list of them
+        For each operand one of its shape twice over: a matrix for a vector.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([1.0, 2.0], name="x")
+    >>> hessian(be.sum(x * x * x), x).asnumpyarray()
+    array([[ 6.,  0.],
+           [ 0., 12.]], dtype=float32)
+    """
+    operands = [operand_of(x) for x in as_list(wrt)]
+    first = gradients(seeded(cost, None), operands, disconnected_inputs, constants=consider_constant)
+    # The gradient of what is linear does not hold the operand, and its derivative is zero.
+    found = [jacobian(g, x, consider_constant, "ignore") for g, x in zip(first, operands, strict=True)]
+    return found[0] if isinstance(wrt, Variable) else found
+
+
+def hessian_vector_product(cost: Variable, wrt: Any, p: Any) -> Any:
+    """The Hessian of a scalar times a vector, in two passes, without the Hessian.
+
+    Parameters
+    ----------
+    cost, wrt
+        As in `grad`.
+    p : Variable or number, or list or tuple of them
+        The vector: for each operand in `wrt` a part of its shape.
+
+    Returns
+    -------
+    OpTreeNode, or list of them
+        One for each operand in `wrt`, of its shape.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x, p = be.array([1.0, 2.0], name="x"), be.array([1.0, 10.0], name="p")
+    >>> hessian_vector_product(be.sum(x * x * x), x, p).asnumpyarray()
+    array([  6., 120.], dtype=float32)
+    """
+    return Lop(gradients(seeded(cost, None), wrt), wrt, p, disconnected_inputs="ignore")
+
+
+def _pairs(what: str, name: str, variables: Any, points: Any) -> list[tuple[Any, Any]]:
+    """Each variable with the part of a vector that is for it, in its dtype."""
+    operands, given = [operand_of(x) for x in as_list(variables)], as_list(points)
+    if len(operands) != len(given):
+        raise ShapeError(f"{what}: {len(given)} eval_points for {len(operands)} of {name}")
+    return [
+        (x, point if point is None else as_adjoint(x, point, "eval_points"))
+        for x, point in zip(operands, given, strict=True)
+    ]
+
+
+def _add(directions: dict[Variable, Any], variable: Variable, direction: Any) -> None:
+    directions[variable] = sum_of_deltas(directions.get(variable), direction)
+
+
+def _floating(dtypes: Any) -> Any:
+    return np.result_type(np.float16, *dtypes)
+
+
+def _stacked(rows: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    if not rows:
+        return constant(np.zeros(shape, dtype))
+    return functions.reshape(functions.stack(rows), shape)
+
+
+def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
+    """A direction in a view as one in what it is a view of."""
+    while operand is not target:
+        adjoints: dict[Variable, Any] = {}
+        operand.view.generate_adjoints(adjoints, direction, operand.base)
+        operand, direction = operand.base, adjoints[operand.base]
+    return direction
+
+
+def _push(variable: Any, directions: dict[Variable, Any], dtype: Any) -> Any:
+    """The directional derivative of a node or a view from those of its operands: None where it is zero.
+
+    That of a tuple of several outputs is a list.
+    """
+    if not inputs_of(variable):
+        return None
+    op, operands = application_of(variable)
+    if isinstance(operands[0].type, TupleType):
+        pushed = directions.get(operands[0])
+        return pushed[op.index] if pushed else None
+    points = [directions.get(x) for x in operands]
+    if all(point is None for point in points):
+        return None
+    outputs = [variable] if isinstance(variable, Tensor) else variable.owner.outputs
+    try:
+        if op.defines("R_op"):
+            found = _checked(op, op.R_op(operands, points), outputs)
+        else:
+            found = _differentiated_twice(variable, dict(zip(operands, points, strict=True)), outputs, dtype)
+    except GradientError as error:
+        raise GradientError(f"{op}: no directional derivative at {describe(variable)}: {error}") from error
+    except Exception as error:
+        error.add_note(f"in the directional derivative of {describe(variable)}")
+        raise
+    found = [None if is_discrete(x) else r for r, x in zip(found, outputs, strict=True)]
+    return found if isinstance(variable.type, TupleType) else found[0]
+
+
+def _checked(op: Any, found: Any, outputs: Sequence[Any]) -> list[Any]:
+    """What an op's R_op returned, each of its output's shape and dtype."""
+    if not isinstance(found, list | tuple) or len(found) != len(outputs):
+        raise DefinitionError(f"{op}.R_op returns a list of {len(outputs)} derivatives, not {describe(found)}")
+    checked: list[Any] = []
+    for r, out in zip(found, outputs, strict=True):
+        if r is not None and not isinstance(r, Variable):
+            raise GradientError(f"a directional derivative is a tree of a floating dtype, not {describe(r)}")
+        if r is None or is_disconnected(r):
+            checked.append(None)
+        elif is_null(r):
+            raise GradientError(r.type.why_null)
+        elif not isinstance(out.type, TensorType):
+            checked.append(r)
+        else:
+            if r.dtype.kind != "f":
+                raise GradientError(f"a directional derivative is a tree of a floating dtype, not {describe(r)}")
+            r = r if r.shape == out.shape else functions.broadcast_like(r, out)
+            checked.append(r.astype(out.dtype) if out.dtype.kind == "f" and r.dtype != out.dtype else r)
+    return checked
+
+
+def _differentiated_twice(variable: Any, points: dict[Variable, Any], outputs: Sequence[Any], dtype: Any) -> list[Any]:
+    """The directional derivatives of an op's outputs, by the derivative of its gradient."""
+    # Any value would do; a node of its own, so that the gradient can be derived by it.
+    units = [zero_gradient(out, dtype) for out in outputs]
+    sent = deltas_of(variable, units if isinstance(variable.type, TupleType) else units[0], dtype)
+    seeds: dict[Variable, Any] = {}
+    for x, point in points.items():
+        gradient = sent.get(x)
+        if point is None or gradient is None:
+            continue
+        if is_null(gradient):
+            raise GradientError(gradient.type.why_null)
+        _add(seeds, gradient, point if point.dtype == gradient.dtype else point.astype(gradient.dtype))
+    constants = [variable, *outputs, *application_of(variable)[1]]
+    found = adjoints_of(seeds, units, dtype, constants=constants)
+    return [None if is_disconnected(r) else r for r in found]
