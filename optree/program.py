@@ -93,18 +93,11 @@ def flatten(roots: Sequence[Any]) -> Program:
     An op that destroys an input, such as a random one that advances its
     state, is never merged with another.
     """
-    builder = _Builder()
-    outputs = [builder.add(root) for root in roots]
-    first = len(builder.leaves)
-
-    def final(number: int) -> int:
-        return number if number >= 0 else first + ~number
-
-    instructions = [Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in builder.instructions]
-    return Program(builder.leaves, instructions, [final(number) for number in outputs])
+    builder = Builder()
+    return builder.program([builder.add(root) for root in roots])
 
 
-class _Builder:
+class Builder:
     """Numbers values as a walk meets them: leaves from 0 up, instructions from -1 down."""
 
     def __init__(self) -> None:
@@ -120,7 +113,7 @@ class _Builder:
         while pending:
             entry, consumer, inputs = pending.pop()
             if inputs is not None:
-                self.numbers[id(entry)] = self._instruction(entry, tuple(inputs))
+                self.numbers[id(entry)] = self.instruction(entry, tuple(inputs))
                 consumer.append(self.numbers[id(entry)])
             elif isinstance(entry, Variable) and id(entry) in self.numbers:
                 consumer.append(self.numbers[id(entry)])
@@ -129,25 +122,43 @@ class _Builder:
                 pending.append((entry, consumer, operands))
                 pending.extend((operand, operands, None) for operand in reversed(operands_of(entry)))
             else:
-                consumer.append(self._leaf(entry))
+                consumer.append(self.leaf(entry))
         return found[0]
 
-    def _leaf(self, entry: Any) -> int:
+    def leaf(self, entry: Any) -> int:
+        """The number of a new leaf."""
         self.leaves.append(entry)
         number = len(self.leaves) - 1
         if isinstance(entry, Variable):  # a Python number is a leaf of its own at each place
             self.numbers[id(entry)] = number
         return number
 
-    def _instruction(self, node: OpTreeNode, inputs: tuple[int, ...]) -> int:
+    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
+        """The number of the value of a node's op on these inputs; the node's own operands are not looked at.
+
+        Parameters
+        ----------
+        outlined : bool
+            Whether the node is an instruction's already.
+        """
         key = node.op, inputs
         number = self.merged.get(key)
         if number is None:
             number = ~len(self.instructions)
-            self.instructions.append(Instruction(node.op, inputs, _outline(node)))
+            self.instructions.append(Instruction(node.op, inputs, node if outlined else _outline(node)))
             if not node.op.destroy_map:
                 self.merged[key] = number
         return number
+
+    def program(self, outputs: Sequence[int]) -> Program:
+        """The program that gives these values."""
+        first = len(self.leaves)
+
+        def final(number: int) -> int:
+            return number if number >= 0 else first + ~number
+
+        instructions = [Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in self.instructions]
+        return Program(self.leaves, instructions, [final(number) for number in outputs])
 
 
 def _outline(node: OpTreeNode) -> OpTreeNode:

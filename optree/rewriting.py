@@ -1,0 +1,287 @@
+"""How rules rewrite a program: one walk, in which each rule sees a value and what it is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import OptreeError
+from optree.node import OpTreeNode, applied
+from optree.program import Builder, Program
+from optree.registry import OPS
+from optree.types import NUMBERS
+from optree.variable import Constant, Input, Variable, as_variable
+
+#: Sees a value and gives a tree over `Value.operand`s of the same type and meaning, or None where it does not apply.
+Rule = Callable[["Value"], Any]
+
+
+def on(*ops: str, fixed: bool = False) -> Callable[[Any], Any]:
+    """A decorator for a rule: the names of the ops whose values it may replace, none for all of them.
+
+    Parameters
+    ----------
+    fixed : bool
+        Whether the rule works only where the program's numbers and constants
+        cannot change.
+    """
+
+    def mark(rule: Any) -> Any:
+        rule.ops, rule.fixed = ops, fixed
+        return rule
+
+    return mark
+
+
+def apply_rules(program: Program, rules: Sequence[Any], fixed: bool, given: int) -> Program:
+    """The program, rewritten by rules where they apply, the first first; itself where none does.
+
+    Values that an op destroys, and the ops that destroy them, stay as they are.
+
+    Parameters
+    ----------
+    fixed : bool
+        Whether the values of numbers and constants may be looked at.
+    given : int
+        How many of the leaves come from the trees; those after them were put in
+        by rules.
+    """
+    table: dict[str | None, list[Any]] = {}
+    for rule in rules:
+        for name in rule.ops or (None,):
+            table.setdefault(name, []).append(rule)
+    if None not in table and not any(instruction.op.name in table for instruction in program.instructions):
+        return program
+    walk = _Walk(program, table, fixed, given)
+    outputs = walk.run(program)
+    return _without_dead(walk.program(outputs), given) if walk.replaced else program
+
+
+class Value:
+    """A value of a program that is being rewritten, as rules see it."""
+
+    __slots__ = ("_walk", "number")
+
+    def __init__(self, walk: Any, number: int) -> None:
+        self._walk, self.number = walk, number
+
+    @property
+    def _leaf(self) -> Any:
+        return self._walk.leaves[self.number]
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.number >= 0
+
+    @property
+    def node(self) -> OpTreeNode:
+        """The instruction's node."""
+        return self._walk.instructions[~self.number].node
+
+    @property
+    def op(self) -> Any:
+        """What computes it; None for a leaf."""
+        return None if self.is_leaf else self._walk.instructions[~self.number].op
+
+    def is_a(self, *names: str) -> bool:
+        """Whether an op of one of these names, and no other class, computes it."""
+        op = self.op
+        return op is not None and op.name in names and type(op) is OPS[op.name]
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What it is computed from."""
+        return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.instructions[~self.number].inputs]
+
+    @property
+    def type(self) -> Any:
+        return as_variable(self._leaf).type if self.is_leaf else self.node.type
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it is a Python number, which takes the dtype of what it meets."""
+        return self.is_leaf and type(self._leaf) in NUMBERS
+
+    @property
+    def constant(self) -> Any:
+        """The Python number or `Constant` that it is, where that is fixed."""
+        if not self.is_leaf or not (self._walk.fixed or self.number >= self._walk.given):
+            return None
+        return self._leaf if type(self._leaf) in NUMBERS or isinstance(self._leaf, Constant) else None
+
+    @property
+    def literal(self) -> Any:
+        """The number that it is, where that is fixed: a Python number, or a 0-d constant's as one."""
+        leaf = self.constant
+        if not isinstance(leaf, Constant):
+            return leaf
+        return leaf.value.item() if isinstance(leaf.value, np.ndarray) and leaf.value.shape == () else None
+
+    @property
+    def used_once(self) -> bool:
+        """Whether one place alone is known to need it."""
+        return self._walk.uses.get(self.number) == 1
+
+    @property
+    def operand(self) -> Input:
+        """What stands for it in a replacement."""
+        return self._walk.stand_in(self.number)
+
+    @property
+    def first_equal(self) -> Value:
+        """The first leaf that is the same constant; the value itself if it is none."""
+        leaf = self.constant
+        key = None if leaf is None else _bits(leaf)
+        return self if key is None else Value(self._walk, self._walk.constants.setdefault(key, self.number))
+
+    def on(self, inputs: Sequence[Value]) -> OpTreeNode:
+        """The same op on other values, each of the type of the one that it stands for."""
+        return applied(self.node[0], [x.operand for x in inputs])
+
+    def elsewhere(self, inputs: Sequence[Value]) -> Value | None:
+        """The same op on other values, if the program has it already."""
+        number = self._walk.merged.get((self.op, tuple(x.number for x in inputs)))
+        return None if number in (None, self.number) else Value(self._walk, number)
+
+
+class _Walk(Builder):
+    """A program that grows by another's instructions, each replaced as the rules say."""
+
+    def __init__(self, program: Program, table: Mapping[str | None, list[Any]], fixed: bool, given: int) -> None:
+        super().__init__()
+        self.leaves = list(program.leaves)
+        self.table, self.fixed, self.given = table, fixed, given
+        self.always = table.get(None, [])
+        self.uses: dict[int, int] = {}
+        self.replaced: dict[int, int] = {}
+        self.constants: dict[Any, int] = {}
+        self._stand_ins: dict[int, Input] = {}
+        self._trees: list[Any] = []  # kept, for `numbers` tells them by id
+        self._origin: Any = None
+
+    def run(self, program: Program) -> list[int]:
+        """Take the instructions over, in their order; the numbers of the outputs."""
+        first, frozen, uses = len(program.leaves), _destroyed(program), _uses(program)
+        numbers = list(range(first))
+        for place, (op, inputs, node) in enumerate(program.instructions, first):
+            taken = tuple([numbers[i] for i in inputs])
+            self._origin = node.origin
+            if op.destroy_map or place in frozen:
+                number = super().instruction(node, taken, outlined=True)
+            else:
+                number = self.instruction(node, taken, outlined=True)
+            self.uses[number] = self.uses.get(number, 0) + uses[place]
+            numbers.append(number)
+        return [numbers[i] for i in program.outputs]
+
+    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
+        if not outlined:
+            node.origin = self._origin
+        number = super().instruction(node, inputs, outlined)
+        if number in self.replaced:
+            return self.replaced[number]
+        rules = self.table.get(node.op.name)
+        if rules or self.always:
+            for rule in (*(rules or ()), *self.always):
+                found = self._replacement(rule, Value(self, number))
+                if found is not None:
+                    self.replaced[number] = found
+                    return found
+        return number
+
+    def _replacement(self, rule: Rule, value: Value) -> int | None:
+        """The number of what a rule puts in a value's place."""
+        if rule.ops and not value.is_a(*rule.ops):  # type: ignore[attr-defined]
+            return None
+        try:
+            tree = rule(value)
+        except OptreeError:  # what cannot be built, such as a number that overflows, is no replacement
+            return None
+        if tree is None or tree.type != value.type:
+            return None
+        self._trees.append(tree)
+        number = self.add(tree)
+        # A Python number would be weak where the value was not.
+        return None if Value(self, number).is_weak else number
+
+    def stand_in(self, number: int) -> Input:
+        """The input that stands for a value in a replacement."""
+        found = self._stand_ins.get(number)
+        if found is None:
+            found = self._stand_ins[number] = Input(Value(self, number).type)
+            self.numbers[id(found)] = number
+        return found
+
+    def leaf(self, entry: Any) -> int:
+        """The number of a constant that a rule puts in, each once."""
+        key = _bits(entry)
+        number = None if key is None else self.constants.get(key)
+        if number is None:
+            number = super().leaf(entry)
+            if key is not None:
+                self.constants[key] = number
+        return number
+
+
+def _bits(leaf: Any) -> Any:
+    """What tells a number or constant array from others; None for other leaves."""
+    if type(leaf) in NUMBERS:
+        return type(leaf), leaf.hex() if type(leaf) is float else leaf
+    value = getattr(leaf, "value", None)
+    return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) else None
+
+
+def _destroyed(program: Program) -> set[int]:
+    """The numbers of the values whose memory an op destroys."""
+    found: set[int] = set()
+    for place in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[place]
+        found |= {inputs[i] for positions in op.destroy_map.values() for i in positions}
+        if op.view_map and len(program.leaves) + place in found:
+            found |= {inputs[i] for i in op.shared_inputs()}
+    return found
+
+
+def _uses(program: Program) -> list[int]:
+    """How many places need each value."""
+    uses = [0] * (len(program.leaves) + len(program.instructions))
+    for instruction in program.instructions:
+        for i in instruction.inputs:
+            uses[i] += 1
+    for i in program.outputs:
+        uses[i] += 1
+    return uses
+
+
+def _without_dead(program: Program, given: int) -> Program:
+    """The program without instructions, and leaves that rules put in, that nothing needs."""
+    first = len(program.leaves)
+    needed = set(program.outputs)
+    for place in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[place]
+        if first + place in needed or op.destroy_map:
+            needed.update((first + place, *inputs))
+    builder, numbers = Builder(), {}
+    for i, leaf in enumerate(program.leaves):
+        if i < given or i in needed:
+            numbers[i] = len(builder.leaves)
+            builder.leaves.append(leaf)
+    for i, (_, inputs, node) in enumerate(program.instructions, first):
+        if i in needed:
+            numbers[i] = builder.instruction(node, tuple([numbers[x] for x in inputs]), outlined=True)
+    return builder.program([numbers[i] for i in program.outputs])
+
+
+def is_variable(tree: Any) -> bool:
+    """Whether a rule gave a tree."""
+    return isinstance(tree, Variable)
