@@ -16,6 +16,7 @@ from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
 from optree.program import Program, flatten
 from optree.registry import FUNCTIONS
+from optree.rewrites import rewrite
 from optree.schedule import apart, schedule
 from optree.tensor import Tensor
 from optree.types import DTYPES, NUMBERS, as_dtype
@@ -171,13 +172,18 @@ class Backend(RandomMethods):
         plan: Any = self.plans.get(key)
         for root in roots:
             if plan is None or root.spec.home not in (self.home, None):
-                plan = self._plan(key, roots)
+                plan = self._plan(key, roots, len(leaves))
         self.executions += 1
         return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 
-    def _plan(self, key: tuple[Any, ...], roots: Sequence[Any]) -> Any:
+    def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])
-        plan = self.compile(self.program(roots))
+        program = self.program(roots)
+        plan = self.compile(program)
+        constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
+        if constants:  # those that rewrites put in
+            compiled = plan
+            plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
         self.compiles += 1
         if len(self.plans) >= PLANS:
             oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
@@ -187,7 +193,7 @@ class Backend(RandomMethods):
 
     def program(self, roots: Sequence[Any]) -> Program:
         """What runs for these trees."""
-        return schedule(apart(flatten(roots)))
+        return schedule(apart(rewrite(flatten(roots))))
 
     def value_of(self, leaf: Any) -> Any:
         """What a plan takes for a leaf: an array, a Python number, or what a constant's type holds."""

@@ -19,6 +19,7 @@ from optree.profile import Profile
 from optree.program import flatten
 from optree.registry import f
 from optree.replace import replace
+from optree.rewrites import rewrite
 from optree.schedule import apart, schedule
 from optree.sizes import check_sizes
 from optree.tensor import Tensor
@@ -142,7 +143,9 @@ class Function:
             f.assign(target, value if isinstance(value, OpTreeNode) and not value.op.view_map else f.copy(value))
             for (target, _), value in zip(self.updates, values[len(self.outputs) :], strict=True)
         ]
-        self.program = schedule(apart(flatten([*values[: len(self.outputs)], *written])))
+        self._written = flatten([*values[: len(self.outputs)], *written])
+        rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
+        self.program = schedule(apart(rewritten))
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
@@ -238,7 +241,7 @@ class Function:
         shapes = tuple(None if shape is None else tuple(shape) for shape in (_shape_of(value) for value in values))
         if shapes in self._sizes_seen:
             return
-        check_sizes(self.program, shapes)
+        check_sizes(self._written, shapes[: len(self._written.leaves)])  # rewrites leave out what only checks
         if len(self._sizes_seen) >= SIZES:
             self._sizes_seen.clear()
         self._sizes_seen[shapes] = None

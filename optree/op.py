@@ -81,6 +81,8 @@ class Op(Differentiable):
         Whether on a backend in neon's mode a 1-D array among the operands is a
         column. It is where operands are broadcast or multiplied, not where an
         array is of indices.
+    commutative : bool
+        Whether the operands may be exchanged.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into;
         under None those that are overwritten and that no output lies in.
@@ -105,6 +107,7 @@ class Op(Differentiable):
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     takes_columns: ClassVar[bool] = False
+    commutative: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = {}
     bounds_numbers: ClassVar[bool] = True

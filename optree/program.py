@@ -143,6 +143,8 @@ class Builder:
         """
         key = node.op, inputs
         number = self.merged.get(key)
+        if number is None and node.op.commutative:
+            number = self.merged.get((node.op, inputs[::-1]))
         if number is None:
             number = ~len(self.instructions)
             self.instructions.append(Instruction(node.op, inputs, node if outlined else _outline(node)))

@@ -9,54 +9,69 @@ import numpy as np
 
 from optree.errors import OptreeError
 from optree.node import OpTreeNode, applied
-from optree.program import Builder, Program
+from optree.program import Builder, Instruction, Program
 from optree.registry import OPS
+from optree.tensor import Tensor
 from optree.types import NUMBERS
-from optree.variable import Constant, Input, Variable, as_variable
+from optree.variable import Constant, Input, as_variable
 
-#: Sees a value and gives a tree over `Value.operand`s of the same type and meaning, or None where it does not apply.
-Rule = Callable[["Value"], Any]
+#: Constants of more elements than this are not compared.
+COMPARED = 64
 
 
-def on(*ops: str, fixed: bool = False) -> Callable[[Any], Any]:
-    """A decorator for a rule: the names of the ops whose values it may replace, none for all of them.
+def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any], Any]:
+    """A decorator for a rule, which sees a `Value` and gives a tree over `Value.operand`s for it, or None.
+
+    The tree has the value's type, and stands for it everywhere. The names are
+    those of the ops whose values the rule may replace, none for all of them.
 
     Parameters
     ----------
+    of : sequence of str
+        The names of the ops one of which, at the least, computes an input.
     fixed : bool
         Whether the rule works only where the program's numbers and constants
         cannot change.
     """
 
     def mark(rule: Any) -> Any:
-        rule.ops, rule.fixed = ops, fixed
+        rule.ops, rule.of, rule.fixed = ops, frozenset(of), fixed
         return rule
 
     return mark
 
 
-def apply_rules(program: Program, rules: Sequence[Any], fixed: bool, given: int) -> Program:
+def apply_rules(program: Program, table: Mapping[str | None, list[Any]], fixed: bool, given: int) -> Program:
     """The program, rewritten by rules where they apply, the first first; itself where none does.
 
     Values that an op destroys, and the ops that destroy them, stay as they are.
 
     Parameters
     ----------
+    table : dict
+        The rules by the names of the ops that they are for; under None those
+        for all.
     fixed : bool
         Whether the values of numbers and constants may be looked at.
     given : int
         How many of the leaves come from the trees; those after them were put in
         by rules.
     """
-    table: dict[str | None, list[Any]] = {}
-    for rule in rules:
-        for name in rule.ops or (None,):
-            table.setdefault(name, []).append(rule)
-    if None not in table and not any(instruction.op.name in table for instruction in program.instructions):
+    if None not in table and not _may_apply(program, table):
         return program
     walk = _Walk(program, table, fixed, given)
     outputs = walk.run(program)
     return _without_dead(walk.program(outputs), given) if walk.replaced else program
+
+
+def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
+    """Whether any rule finds the ops that it is for: a quick look, for most passes find nothing."""
+    first, instructions = len(program.leaves), program.instructions
+    for op, inputs, _ in instructions:
+        for rule in table.get(op.name, ()):
+            if not rule.of or any(i >= first and instructions[i - first].op.name in rule.of for i in inputs):
+                return True
+    return False
 
 
 class Value:
@@ -76,14 +91,19 @@ class Value:
         return self.number >= 0
 
     @property
+    def instruction(self) -> Instruction:
+        """What computes it."""
+        return self._walk.instructions[~self.number]
+
+    @property
     def node(self) -> OpTreeNode:
         """The instruction's node."""
-        return self._walk.instructions[~self.number].node
+        return self.instruction.node
 
     @property
     def op(self) -> Any:
         """What computes it; None for a leaf."""
-        return None if self.is_leaf else self._walk.instructions[~self.number].op
+        return None if self.is_leaf else self.instruction.op
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names, and no other class, computes it."""
@@ -93,7 +113,7 @@ class Value:
     @property
     def inputs(self) -> list[Value]:
         """What it is computed from."""
-        return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.instructions[~self.number].inputs]
+        return [] if self.is_leaf else [Value(self._walk, i) for i in self.instruction.inputs]
 
     @property
     def type(self) -> Any:
@@ -148,11 +168,6 @@ class Value:
         """The same op on other values, each of the type of the one that it stands for."""
         return applied(self.node[0], [x.operand for x in inputs])
 
-    def elsewhere(self, inputs: Sequence[Value]) -> Value | None:
-        """The same op on other values, if the program has it already."""
-        number = self._walk.merged.get((self.op, tuple(x.number for x in inputs)))
-        return None if number in (None, self.number) else Value(self._walk, number)
-
 
 class _Walk(Builder):
     """A program that grows by another's instructions, each replaced as the rules say."""
@@ -168,15 +183,17 @@ class _Walk(Builder):
         self._stand_ins: dict[int, Input] = {}
         self._trees: list[Any] = []  # kept, for `numbers` tells them by id
         self._origin: Any = None
+        self._stays_apart = False
 
     def run(self, program: Program) -> list[int]:
         """Take the instructions over, in their order; the numbers of the outputs."""
-        first, frozen, uses = len(program.leaves), _destroyed(program), _uses(program)
+        first, uses = len(program.leaves), _uses(program)
+        frozen, apart = _at_destroyers(program)
         numbers = list(range(first))
         for place, (op, inputs, node) in enumerate(program.instructions, first):
             taken = tuple([numbers[i] for i in inputs])
-            self._origin = node.origin
-            if op.destroy_map or place in frozen:
+            self._origin, self._stays_apart = node.origin, place in apart
+            if op.destroy_map or place in frozen or not (self.always or op.name in self.table):
                 number = super().instruction(node, taken, outlined=True)
             else:
                 number = self.instruction(node, taken, outlined=True)
@@ -188,6 +205,8 @@ class _Walk(Builder):
         if not outlined:
             node.origin = self._origin
         number = super().instruction(node, inputs, outlined)
+        if not outlined:
+            self.uses[number] = self.uses.get(number, 0) + 1
         if number in self.replaced:
             return self.replaced[number]
         rules = self.table.get(node.op.name)
@@ -199,9 +218,11 @@ class _Walk(Builder):
                     return found
         return number
 
-    def _replacement(self, rule: Rule, value: Value) -> int | None:
+    def _replacement(self, rule: Any, value: Value) -> int | None:
         """The number of what a rule puts in a value's place."""
-        if rule.ops and not value.is_a(*rule.ops):  # type: ignore[attr-defined]
+        if rule.ops and not value.is_a(*rule.ops):
+            return None
+        if rule.of and not any(x.is_a(*rule.of) for x in value.inputs):
             return None
         try:
             tree = rule(value)
@@ -211,8 +232,24 @@ class _Walk(Builder):
             return None
         self._trees.append(tree)
         number = self.add(tree)
+        if number < 0 and type(tree) is OpTreeNode:
+            self.uses[number] -= 1  # what needs it is counted by `run`
         # A Python number would be weak where the value was not.
-        return None if Value(self, number).is_weak else number
+        if Value(self, number).is_weak or (self._stays_apart and self._looks_into_tensor(number)):
+            return None
+        return number
+
+    def _looks_into_tensor(self, number: int) -> bool:
+        pending = [number]
+        while pending:
+            number = pending.pop()
+            if number >= 0:
+                if isinstance(self.leaves[number], Tensor):
+                    return True
+            else:
+                op, inputs, _ = self.instructions[~number]
+                pending += [inputs[i] for i in op.shared_inputs()]
+        return False
 
     def stand_in(self, number: int) -> Input:
         """The input that stands for a value in a replacement."""
@@ -238,18 +275,29 @@ def _bits(leaf: Any) -> Any:
     if type(leaf) in NUMBERS:
         return type(leaf), leaf.hex() if type(leaf) is float else leaf
     value = getattr(leaf, "value", None)
-    return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) else None
+    return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) and value.size <= COMPARED else None
 
 
-def _destroyed(program: Program) -> set[int]:
-    """The numbers of the values whose memory an op destroys."""
-    found: set[int] = set()
+def _at_destroyers(program: Program) -> tuple[set[int], set[int]]:
+    """The numbers of the values whose memory an op destroys; and where there are several such ops, of all they read.
+
+    What one reads may not come to lie in a tensor that another destroys: no
+    order would do for both.
+    """
+    destroyed: set[int] = set()
+    read: set[int] = set()
+    destroyers = 0
     for place in range(len(program.instructions) - 1, -1, -1):
         op, inputs, _ = program.instructions[place]
-        found |= {inputs[i] for positions in op.destroy_map.values() for i in positions}
-        if op.view_map and len(program.leaves) + place in found:
-            found |= {inputs[i] for i in op.shared_inputs()}
-    return found
+        if op.destroy_map:
+            destroyers += 1
+            destroyed |= {inputs[i] for positions in op.destroy_map.values() for i in positions}
+            read |= set(inputs)
+        elif op.view_map:
+            for found in (destroyed, read):
+                if len(program.leaves) + place in found:
+                    found |= {inputs[i] for i in op.shared_inputs()}
+    return destroyed, read if destroyers > 1 else set()
 
 
 def _uses(program: Program) -> list[int]:
@@ -280,8 +328,3 @@ def _without_dead(program: Program, given: int) -> Program:
         if i in needed:
             numbers[i] = builder.instruction(node, tuple([numbers[x] for x in inputs]), outlined=True)
     return builder.program([numbers[i] for i in program.outputs])
-
-
-def is_variable(tree: Any) -> bool:
-    """Whether a rule gave a tree."""
-    return isinstance(tree, Variable)

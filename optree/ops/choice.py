@@ -29,6 +29,7 @@ class Maximum(BinaryOperator, ElementwiseOperator):
     """
 
     name = "maximum"
+    commutative = True
     numpy = np.maximum
     kernel = "{0} >= {1} || {0} != {0} ? {0} : {1}"
 
@@ -45,6 +46,7 @@ class Minimum(BinaryOperator, ElementwiseOperator):
     """
 
     name = "minimum"
+    commutative = True
     numpy = np.minimum
     kernel = "{0} <= {1} || {0} != {0} ? {0} : {1}"
 

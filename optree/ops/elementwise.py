@@ -25,6 +25,7 @@ class Add(BinaryOperator, ElementwiseOperator):
     """x + y."""
 
     name = "add"
+    commutative = True
     numpy = np.add
     kernel = "{0} + {1}"
     operator = ("__add__", "__radd__")
@@ -52,6 +53,7 @@ class Mul(BinaryOperator, ElementwiseOperator):
     """x * y."""
 
     name = "mul"
+    commutative = True
     numpy = np.multiply
     kernel = "{0} * {1}"
     aliases = ("multiply",)

@@ -44,6 +44,7 @@ class Equal(Comparison):
     """Whether x equals y."""
 
     name = "eq"
+    commutative = True
     numpy = np.equal
     symbol = "=="
     kernel = "{0} == {1}"
@@ -55,6 +56,7 @@ class NotEqual(Comparison):
     """Whether x differs from y; nan differs from everything."""
 
     name = "ne"
+    commutative = True
     numpy = np.not_equal
     symbol = "!="
     kernel = "{0} != {1}"
@@ -113,6 +115,7 @@ class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x and y are both true, that is, not zero; nan is true."""
 
     name = "logical_and"
+    commutative = True
     numpy = np.logical_and
     kernel = "{0} != 0 && {1} != 0"
 
@@ -121,6 +124,7 @@ class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x or y is true, that is, not zero; nan is true."""
 
     name = "logical_or"
+    commutative = True
     numpy = np.logical_or
     kernel = "{0} != 0 || {1} != 0"
 
@@ -129,6 +133,7 @@ class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether one of x and y is true, that is, not zero, and the other is not; nan is true."""
 
     name = "logical_xor"
+    commutative = True
     numpy = np.logical_xor
     kernel = "({0} != 0) != ({1} != 0)"
 

@@ -170,6 +170,7 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
     """log(exp(x) + exp(y)), without overflow; where both are the same infinity, each has half of the gradient."""
 
     name = "logaddexp"
+    commutative = True
     numpy = np.logaddexp
     kernel = (
         f"{{0}} == {{1}} ? {{0}} + (T){LN2!r} : "

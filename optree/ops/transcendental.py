@@ -336,6 +336,7 @@ class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
     """
 
     name = "hypot"
+    commutative = True
     numpy = np.hypot
     kernel = "hypot({0}, {1})"
     sample = (0.5, 3.0)

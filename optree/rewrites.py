@@ -1,0 +1,125 @@
+"""Programs rewritten: less work, or the same with more digits.
+
+Each pass is one walk over the program. Its rules see each value after those
+that it is computed from, so a pass is linear in the program's length. A value
+that is put in the place of another keeps the line that built the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from optree import rules
+from optree.errors import OperandError, names
+from optree.program import Program
+from optree.rewriting import apply_rules
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rules that are applied together, the first first."""
+
+    name: str
+    rules: tuple[Any, ...]
+
+
+#: In the order in which they run.
+PASSES = (
+    # First: the others then see each value once, and how often it is needed.
+    Pass("merge", (rules.equal_constants,)),
+    # While log(1 + x) still shows its 1, and before folding could round it.
+    Pass(
+        "stabilise",
+        (
+            rules.log_of_softmax,
+            rules.log_of_sum_of_exp,
+            rules.log_of_sigmoid,
+            rules.log_of_one_plus,
+            rules.log1p_of_exp,
+            rules.log_of_one_minus_sigmoid,
+            rules.one_minus_tanh_squared,
+        ),
+    ),
+    # Before cancel: what has moved outward may meet there what it cancels with.
+    Pass(
+        "outward",
+        (
+            rules.casts_outward,
+            rules.scalars_outward,
+            rules.sign_into_number,
+            rules.sign_of_product,
+            rules.scalars_together,
+        ),
+    ),
+    Pass(
+        "cancel",
+        (
+            rules.double_negation,
+            rules.negated_terms,
+            rules.negated_factors,
+            rules.transposes,
+            rules.reshape_of_reshape,
+            rules.cast_to_own_dtype,
+            rules.cast_of_cast,
+            rules.copies,
+            rules.times_one,
+            rules.plus_zero,
+        ),
+    ),
+    # Last: folding hides what the rules above look for.
+    Pass("fold", (rules.fold_constants,)),
+)
+
+
+def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) -> Program:
+    """A program that computes the same with less work or more digits.
+
+    Its leaves are the given program's, in their order, and after them constants
+    that rules put in.
+
+    Parameters
+    ----------
+    program : Program
+    fixed : bool
+        Whether the program's numbers and constants keep their values, so that
+        rules may look at them. In a plan that serves trees with others they
+        do not.
+    without : sequence of str
+        Names of passes, or of single rules, to leave out.
+
+    Raises
+    ------
+    OperandError
+        If there is no pass or rule of such a name.
+    """
+    for _, rewritten in stages(program, fixed, without):
+        program = rewritten
+    return program
+
+
+def stages(program: Program, fixed: bool = False, without: Sequence[str] = ()) -> Iterator[tuple[str, Program]]:
+    """Each pass's name, and the program that it and those before it have made."""
+    given = len(program.leaves)
+    for name, table in _tables(fixed, tuple(without)):
+        program = apply_rules(program, table, fixed, given)
+        yield name, program
+
+
+@lru_cache
+def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str | None, list[Any]]]]:
+    """For each pass that runs, its name and its rules, by the names of the ops that they are for."""
+    passes, known = {each.name for each in PASSES}, {rule.__name__ for each in PASSES for rule in each.rules}
+    if unknown := set(without) - passes - known:
+        raise OperandError(
+            f"there is no rewrite {names(unknown)}; there are the passes {names(passes)} and the rules {names(known)}"
+        )
+    tables = []
+    for each in PASSES:
+        chosen = [rule for rule in each.rules if rule.__name__ not in without and (fixed or not rule.fixed)]
+        if chosen and each.name not in without:
+            ops = {name for rule in chosen for name in rule.ops or (None,)}
+            tables.append((each.name, {op: [r for r in chosen if op in (r.ops or (None,))] for op in ops}))
+    return tables

@@ -1,0 +1,318 @@
+"""The rules that rewrite programs, each a function of a value: see `optree.rewrites` for their order.
+
+A rule may ask for dtypes, dimensions, ops and their parameters, but never for
+sizes: a plan serves others too. Where numbers are not fixed, no rule sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from optree.reference import performer, value_of
+from optree.registry import f
+from optree.rewriting import Value, on
+from optree.types import TensorType
+from optree.variable import Constant, as_variable
+
+# Merge equal work. Equal ops on the same values have been merged by `flatten`.
+
+
+@on(fixed=True)
+def equal_constants(value: Value) -> Any:
+    """Numbers and constants that are alike to the bit become one, and with them the ops on them."""
+    first = [x.first_equal for x in value.inputs]
+    return value.on(first) if any(a.number != b.number for a, b in zip(first, value.inputs, strict=True)) else None
+
+
+# Stabilise: the same function, without overflow or lost digits on the way.
+
+
+@on("log", of=("softmax",))
+def log_of_softmax(value: Value) -> Any:
+    """log(softmax(x)) is log_softmax(x), which no small probability takes to -inf."""
+    (inner,) = value.inputs
+    return f.log_softmax(inner.inputs[0].operand, inner.op.axis)
+
+
+@on("log", of=("sum",))
+def log_of_sum_of_exp(value: Value) -> Any:
+    """log(sum(exp(x))) is logsumexp(x), which does not overflow."""
+    (total,) = value.inputs
+    if not total.inputs[0].is_a("exp"):
+        return None
+    x = total.inputs[0].inputs[0]
+    return f.logsumexp(x.operand, axis=total.op.axis, keepdims=total.op.keepdims)
+
+
+@on("log", fixed=True, of=("add", "sub"))
+def log_of_one_plus(value: Value) -> Any:
+    """log(1 + x) is log1p(x), and log(1 - x) is log1p(-x), which keep the digits of a small x."""
+    (inner,) = value.inputs
+    x, y = inner.inputs
+    if inner.is_a("add") and y.literal == 1:
+        x, y = y, x
+    if x.literal != 1 or not y.is_float:  # an integer's sum may wrap
+        return None
+    return f.log1p(y.operand if inner.is_a("add") else f.neg(y.operand))
+
+
+@on("log1p", of=("exp",))
+def log1p_of_exp(value: Value) -> Any:
+    """log1p(exp(x)) is softplus(x), which does not overflow."""
+    (inner,) = value.inputs
+    return f.softplus(inner.inputs[0].operand) if inner.inputs[0].is_float else None
+
+
+@on("log", of=("sig",))
+def log_of_sigmoid(value: Value) -> Any:
+    """log(sig(x)) is log_sigmoid(x), which is not -inf for an x far below 0."""
+    (inner,) = value.inputs
+    return f.log_sigmoid(inner.inputs[0].operand) if inner.inputs[0].is_float else None
+
+
+@on("log1p", of=("neg",))
+def log_of_one_minus_sigmoid(value: Value) -> Any:
+    """log1p(-sig(x)) is log_sigmoid(-x), which is not -inf for an x far above 0."""
+    (inner,) = value.inputs
+    if not inner.inputs[0].is_a("sig"):
+        return None
+    (x,) = inner.inputs[0].inputs
+    return -f.softplus(x.operand) if x.is_float else None
+
+
+@on("sub", fixed=True, of=("square", "pow", "mul"))
+def one_minus_tanh_squared(value: Value) -> Any:
+    """1 - tanh(x) ** 2 is sech2(x), which keeps its digits where tanh rounds to 1."""
+    one, squared = value.inputs
+    if one.literal != 1:
+        return None
+    is_square = (
+        squared.is_a("square")
+        or (squared.is_a("pow") and squared.inputs[1].literal == 2)
+        or (squared.is_a("mul") and squared.inputs[0].number == squared.inputs[1].number)
+    )
+    if not is_square or not squared.inputs[0].is_a("tanh"):
+        return None
+    (x,) = squared.inputs[0].inputs
+    return f.sech2(x.operand) if x.is_float else None
+
+
+# Move outward what may meet its like there. Only what keeps every bit: sum(x * c) is not sum(x) * c, nor (x * a) * y
+# (x * y) * a, for they round elsewhere, and a product with an infinity on the way would stay one.
+
+#: Ops of one array that put its elements, each once at the most, in other places.
+_MOVES = ("transpose", "reshape", "reshape_like", "expand_dims", "squeeze", "slice", "flip")
+
+
+@on(*_MOVES, of=("cast", "neg"))
+def casts_outward(value: Value) -> Any:
+    """A cast or a sign waits until the elements have moved."""
+    return _moved_first(value) if value.inputs[0].is_a("cast", "neg") else None
+
+
+@on(*_MOVES, fixed=True, of=("mul", "add", "sub", "div"))
+def scalars_outward(value: Value) -> Any:
+    """Arithmetic with one number waits until the elements have moved."""
+    return _moved_first(value) if value.inputs[0].is_a("mul", "add", "sub", "div") else None
+
+
+def _moved_first(value: Value) -> Any:
+    inner, *like = value.inputs
+    arrays = [x for x in inner.inputs if x.literal is None]
+    if not inner.used_once or len(arrays) != 1 or arrays[0].is_weak:
+        return None
+    moved = value.op(arrays[0].operand, *(x.operand for x in like))
+    return inner.op(*(moved if x.literal is None else x.literal for x in inner.inputs))
+
+
+@on("mul", "div", of=("neg",))
+def sign_of_product(value: Value) -> Any:
+    """-x * y is -(x * y): rounding does not look at signs."""
+    for place, inner in enumerate(value.inputs):
+        if inner.is_a("neg") and inner.used_once and _keeps_negation(value, inner):
+            operands = [x.operand for x in value.inputs]
+            operands[place] = inner.inputs[0].operand
+            return -value.op(*operands)
+    return None
+
+
+def _keeps_negation(value: Value, negated: Value) -> bool:
+    """Whether a product of a negated value is minus the product, for integers too, which wrap."""
+    return (value.is_float and negated.is_float) or (value.is_a("mul") and negated.dtype == value.dtype)
+
+
+@on("mul", "add", fixed=True, of=("mul", "add"))
+def scalars_together(value: Value) -> Any:
+    """(x * a) * b is x * (a * b), for integers, and for floats where a and b are powers of two not below 1."""
+    inner, b = _array_and_number(value)
+    if inner is None or not inner.is_a(value.op.name) or inner.dtype != value.dtype:
+        return None
+    x, a = _array_and_number(inner)
+    if x is None or x.dtype != value.dtype or x.dtype.kind == "b":
+        return None
+    if value.is_a("add"):
+        return None if value.is_float else value.op(x.operand, a + b)
+    exact = not value.is_float or (_only_scales(a) and _only_scales(b) and np.isfinite(value.dtype.type(a * b)))
+    return value.op(x.operand, a * b) if exact else None
+
+
+def _array_and_number(value: Value) -> tuple[Any, Any]:
+    """The two operands of an op if one of them is a fixed number: the other and it."""
+    x, y = value.inputs
+    if y.literal is None:
+        x, y = y, x
+    return (x, y.literal) if y.literal is not None and x.literal is None else (None, None)
+
+
+def _only_scales(number: Any) -> bool:
+    """Whether a product with a number only enlarges, without rounding: what overflows then does so in the end too."""
+    return math.isfinite(number) and abs(number) >= 1 and math.frexp(number)[0] in (0.5, -0.5)
+
+
+@on("neg", fixed=True, of=("mul",))
+def sign_into_number(value: Value) -> Any:
+    """-(x * c) is x * -c."""
+    (product,) = value.inputs
+    if not product.is_float or not product.used_once:
+        return None
+    x, number = _array_and_number(product)
+    if x is None or x.dtype != value.dtype:
+        return None
+    return product.op(x.operand, -0.0 if number == 0 and type(number) is not float else -number)
+
+
+# Drop what cancels. There is none for exp(log(x)) or log(exp(x)): neither is x to the bit.
+
+
+@on("neg", of=("neg",))
+def double_negation(value: Value) -> Any:
+    """``-(-x)`` is x."""
+    (inner,) = value.inputs
+    return inner.inputs[0].operand
+
+
+@on("add", "sub", of=("neg",))
+def negated_terms(value: Value) -> Any:
+    """``x + -y`` is x - y, -x + y is y - x, and x - -y is x + y."""
+    x, y = value.inputs
+    if y.is_a("neg") and _same_dtype(value, y):
+        return (f.sub if value.is_a("add") else f.add)(x.operand, y.inputs[0].operand)
+    if value.is_a("add") and x.is_a("neg") and _same_dtype(value, x):
+        return f.sub(y.operand, x.inputs[0].operand)
+    return None
+
+
+def _same_dtype(value: Value, negated: Value) -> bool:
+    # A small integer's negation wraps before it meets a larger one.
+    return negated.dtype == value.dtype
+
+
+@on("mul", "div", of=("neg",))
+def negated_factors(value: Value) -> Any:
+    """-x * -y is x * y."""
+    x, y = value.inputs
+    if not (x.is_a("neg") and y.is_a("neg") and _keeps_negation(value, x) and _keeps_negation(value, y)):
+        return None
+    return value.op(x.inputs[0].operand, y.inputs[0].operand)
+
+
+@on("transpose", of=("transpose",))
+def transposes(value: Value) -> Any:
+    """A transpose of a transpose is one, or none where the axes are back in order."""
+    (inner,) = value.inputs
+    axes, (x,) = tuple(inner.op.axes[axis] for axis in value.op.axes), inner.inputs
+    return x.operand if axes == tuple(range(len(axes))) else f.transpose(x.operand, axes)
+
+
+#: Ops that keep the elements in C order.
+_RESHAPES = ("reshape", "reshape_like", "expand_dims", "squeeze")
+
+
+@on("reshape", "reshape_like", of=_RESHAPES)
+def reshape_of_reshape(value: Value) -> Any:
+    """Of several reshapes only the last counts."""
+    inner, *like = value.inputs
+    return value.op(inner.inputs[0].operand, *(x.operand for x in like)) if inner.is_a(*_RESHAPES) else None
+
+
+@on("cast")
+def cast_to_own_dtype(value: Value) -> Any:
+    """A cast to the dtype that a value has is that value."""
+    (x,) = value.inputs
+    return x.operand if x.dtype == value.dtype else None
+
+
+@on("cast", of=("cast",))
+def cast_of_cast(value: Value) -> Any:
+    """A cast to a wider dtype on the way to a third does nothing."""
+    (inner,) = value.inputs
+    (x,) = inner.inputs
+    # Where a float does not fit an integer, the integer may depend on the float's width.
+    alike = value.is_float or value.dtype.kind == "b" or (x.dtype.kind in "biu" and inner.dtype.kind in "biu")
+    return f.cast(x.operand, value.dtype) if alike and _holds_all(inner.dtype, x.dtype) else None
+
+
+def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Whether a dtype has every value of another."""
+    if wide.kind == "f" and narrow.kind in "iu":  # NumPy says so of float64 and int64
+        return narrow.itemsize * 8 <= np.finfo(wide).nmant + 1
+    return bool(np.can_cast(narrow, wide, "safe"))
+
+
+@on("copy")
+def copies(value: Value) -> Any:
+    """A copy of what nothing overwrites is what it is a copy of."""
+    (x,) = value.inputs
+    return x.operand
+
+
+@on("mul", "div", fixed=True)
+def times_one(value: Value) -> Any:
+    """``x * 1``, 1 * x and x / 1 are x."""
+    x, y = value.inputs
+    if y.literal == 1:
+        return x.operand
+    return y.operand if x.literal == 1 and value.is_a("mul") else None
+
+
+@on("add", "sub", fixed=True)
+def plus_zero(value: Value) -> Any:
+    """``x - 0`` is x; so is x + 0 for integers, and x + -0.0, but not x + 0.0 where x is -0.0."""
+    x, y = value.inputs
+    if value.is_a("add") and x.literal == 0:
+        x, y = y, x
+    if y.literal != 0:
+        return None
+    adds_minus_zero = math.copysign(1.0, y.literal) == (-1.0 if value.is_a("add") else 1.0)
+    return x.operand if adds_minus_zero or not x.is_float else None
+
+
+# Fold.
+
+
+@on(fixed=True)
+def fold_constants(value: Value) -> Any:
+    """What is computed from constants is computed now, if its op agrees and it takes no more memory than they do."""
+    leaves, op = [x.constant for x in value.inputs], value.op
+    if not leaves or any(leaf is None for leaf in leaves) or op.name == "output":
+        return None
+    if isinstance(value.type, TensorType):
+        if None in value.type.shape or value.node.size > max(1, *(_elements(leaf) for leaf in leaves)):
+            return None
+    elif len(value.node.owner.outputs) > 1:
+        return None
+    try:
+        if not op.do_constant_folding(value.node.owner):
+            return None
+        with np.errstate(all="ignore"):
+            found = performer(value.instruction)(*map(value_of, leaves))
+        return Constant(value.type, found)
+    except Exception:  # it will fail where it runs, with the line that built it
+        return None
+
+
+def _elements(leaf: Any) -> int:
+    return int(np.size(as_variable(leaf).value))  # type: ignore[attr-defined]

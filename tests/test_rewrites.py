@@ -1,0 +1,445 @@
+"""Rewrites: what each rule does to a program, that it changes no value, and that it can be left out."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.ops import Double, DoubleOp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends import gen_backend
+from optree import Mode, OpTreeNode, constant, debugprint, function
+from optree.errors import OperandError, ShapeError, line_of
+from optree.program import Program, flatten
+from optree.random_trees import random_tree
+from optree.reference import evaluate, value_of
+from optree.registry import OPS, f
+from optree.rewrites import PASSES, rewrite, stages
+from optree.types import TensorType
+
+RULES = [rule for each in PASSES for rule in each.rules]
+
+VALUES = np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 0.3, -1.7, 5e-324]])
+
+
+@pytest.fixture(scope="module")
+def be() -> Any:
+    return gen_backend("cpu", datatype=np.float64)
+
+
+def x64(be: Any) -> Any:
+    return be.array(VALUES, name="x")
+
+
+def x32(be: Any) -> Any:
+    return be.array(VALUES, np.float32, name="x")
+
+
+def y64(be: Any) -> Any:
+    return be.array([[2.0, -0.0, 1.0, -np.inf], [0.5, 0.0, np.nan, 3.0]], name="y")
+
+
+def i32(be: Any) -> Any:
+    return be.array([[0, 1, -7, 2**31 - 1], [5, -(2**31), 3, 4]], np.int32, name="i")
+
+
+def mild(be: Any) -> Any:
+    return be.array([[1e-20, 0.5, -0.25, 3.0], [40.0, -40.0, 800.0, -800.0]], name="m")
+
+
+def count(program: Program) -> int:
+    return len(program.instructions)
+
+
+def bits(values: list[Any]) -> list[Any]:
+    """Values as what tells -0.0 from 0.0, and one nan from no other."""
+    found = []
+    for value in values:
+        array = np.array(value)
+        if array.dtype.kind == "f":
+            array[np.isnan(array)] = np.nan
+        found.append((array.dtype, array.shape, array.tobytes()))
+    return found
+
+
+def run(program: Program) -> list[Any]:
+    return evaluate(program, [value_of(leaf) for leaf in program.leaves])
+
+
+def ops_of(program: Program) -> list[str]:
+    return [instruction.op.name for instruction in program.instructions]
+
+
+#: For each rule trees, and the ops that run in their place.
+CASES: dict[str, list[tuple[Any, str]]] = {
+    "equal_constants": [
+        (lambda be: x64(be) * 2.5 + (0.5 + f.exp(y := y64(be) * 2.5)) + f.exp(y), "mul mul exp add add add"),
+        (lambda be: (lambda x: x * 2.5 + x * 2.5)(x64(be)), "mul add"),
+        (lambda be: (lambda x: x * 0.0 + x * -0.0)(x64(be)), "mul mul add"),
+        (lambda be: (lambda x: (x * np.array([2.0, 3, 4, 5])) - (x * np.array([2.0, 3, 4, 5])))(x64(be)), "mul sub"),
+    ],
+    "log_of_softmax": [(lambda be: be.log(be.softmax(mild(be), axis=1)), "log_softmax")],
+    "log_of_sum_of_exp": [
+        (lambda be: be.log(be.sum(be.exp(mild(be)), axis=0, keepdims=False)), "logsumexp"),
+        (lambda be: be.log(be.sum(mild(be) * mild(be))), "mul sum log"),
+    ],
+    "log_of_sigmoid": [(lambda be: -be.log(be.sig(mild(be))), "neg logaddexp")],
+    "log_of_one_plus": [
+        (lambda be: be.log(1 + mild(be)), "log1p"),
+        (lambda be: be.log(mild(be) + 1.0), "log1p"),
+        (lambda be: be.log(1 - mild(be)), "neg log1p"),
+        (lambda be: be.log(2 + mild(be)), "add log"),
+        (lambda be: be.log(1 + i32(be)), "add log"),
+    ],
+    "log1p_of_exp": [
+        (lambda be: be.log1p(be.exp(mild(be))), "logaddexp"),
+        (lambda be: be.log(1 + be.exp(mild(be))), "logaddexp"),
+    ],
+    "log_of_one_minus_sigmoid": [
+        (lambda be: be.log1p(-be.sig(mild(be))), "logaddexp neg"),
+        (lambda be: be.log(1 - be.sig(mild(be))), "logaddexp neg"),
+    ],
+    "one_minus_tanh_squared": [
+        (lambda be: 1 - be.square(be.tanh(mild(be))), "sech2"),
+        (lambda be: 1 - be.tanh(mild(be)) ** 2, "sech2"),
+        (lambda be: (lambda t: 1 - t * t)(be.tanh(mild(be))), "sech2"),
+        (lambda be: 1 - be.square(be.sin(mild(be))), "sin square sub"),
+    ],
+    "casts_outward": [
+        (lambda be: x32(be).astype("float64").T.astype("float32"), "transpose"),
+        (lambda be: be.flip((-x64(be)).T) - -y64(be).T, "transpose flip neg transpose add"),
+    ],
+    "scalars_outward": [(lambda be: (i32(be) * 3).T * 5, "transpose mul")],
+    "sign_into_number": [(lambda be: -(x64(be) * 3.0), "mul"), (lambda be: -(x64(be) * 0), "mul")],
+    "sign_of_product": [
+        (lambda be: x64(be) - (-y64(be)) * x64(be), "mul add"),
+        (lambda be: (-x64(be)) / y64(be) + x64(be), "div sub"),
+        (lambda be: -x64(be) * 3.0, "mul"),
+    ],
+    "scalars_together": [
+        (lambda be: (i32(be) * 3) * 5, "mul"),
+        (lambda be: 2 + (i32(be) + 3), "add"),
+        (lambda be: (x64(be) * 2) * -8.0, "mul"),
+        (lambda be: (x64(be) * 0.5) * 2.0, "mul mul"),
+        (lambda be: (x64(be) * 2.0**600) * 2.0**600, "mul mul"),
+        (lambda be: (x64(be) * 3) * 5, "mul mul"),
+    ],
+    "double_negation": [(lambda be: -(-x64(be)) + 0.5, "add"), (lambda be: -(-i32(be)) + 2, "add")],
+    "negated_terms": [
+        (lambda be: x64(be) + -y64(be), "sub"),
+        (lambda be: -x64(be) + y64(be), "sub"),
+        (lambda be: x64(be) - -y64(be), "add"),
+        (lambda be: i32(be) - -i32(be), "add"),
+        (lambda be: i32(be).astype("int64") + -i32(be), "cast neg add"),
+    ],
+    "negated_factors": [
+        (lambda be: (lambda n: n * -y64(be) + n)(-x64(be)), "mul sub"),
+        (lambda be: (lambda n: n / -y64(be) + n)(-x64(be)), "div sub"),
+    ],
+    "transposes": [
+        (lambda be: x64(be).T.T + 0.5, "add"),
+        (lambda be: be.transpose(be.transpose(be.array(np.ones((2, 3, 4))), (1, 2, 0)), (1, 2, 0)), "transpose"),
+        (lambda be: be.transpose(be.transpose(be.array(np.ones((2, 3, 4))), (1, 2, 0)), (2, 0, 1)) + 0.5, "add"),
+    ],
+    "reshape_of_reshape": [
+        (lambda be: be.reshape(be.reshape(x64(be), (4, 2)), (-1,)), "reshape"),
+        (lambda be: be.reshape(be.expand_dims(x64(be), 0), (8, -1)), "reshape"),
+    ],
+    "cast_to_own_dtype": [(lambda be: be.cast(x64(be), "float64") + 0.5, "add")],
+    "cast_of_cast": [
+        (lambda be: x32(be).astype("float64").astype("float16"), "cast"),
+        (lambda be: i32(be).astype("int64").astype("int8"), "cast"),
+        (lambda be: x64(be).astype("float32").astype("float64"), "cast cast"),
+        (lambda be: x32(be).astype("float64").astype("int32"), "cast cast"),
+        (lambda be: i32(be).astype("float32").astype("float64"), "cast cast"),
+        (lambda be: i32(be).astype("float64").astype("float32"), "cast"),
+    ],
+    "copies": [(lambda be: be.copy(x64(be)) + 0.5, "add")],
+    "times_one": [
+        (lambda be: (1 * x64(be)) * 1.0 / 1 + 0.5, "add"),
+        (lambda be: x64(be) * np.float64(1) + 0.5, "add"),
+        (lambda be: i32(be) * 1.0 + 0.5, "mul add"),
+        (lambda be: 1 / x64(be) + 0.5, "div add"),
+        (lambda be: x64(be) * np.ones((2, 2, 4)), "mul"),
+    ],
+    "plus_zero": [
+        (lambda be: (x64(be) - 0) - 0.0 + 0.5, "add"),
+        (lambda be: x64(be) + -0.0 + 0.5, "add"),
+        (lambda be: 0 + i32(be) + 3, "add"),
+        (lambda be: x64(be) + 0, "add"),
+        (lambda be: x64(be) - -0.0, "sub"),
+        (lambda be: 0 - x64(be), "sub"),
+    ],
+    "fold_constants": [
+        (lambda be: x64(be) * OpTreeNode.build("exp", constant(np.array([1.0, 2.0, 3.0, 4.0]))), "mul"),
+        (lambda be: x64(be) * f.sum(f.exp(constant(np.ones(3)))), "mul"),
+        (lambda be: x64(be) + f.broadcast_to(constant(np.ones(1)), (2, 4)), "broadcast_to add"),
+    ],
+}
+
+ALL_CASES = [(name, place) for name, cases in CASES.items() for place in range(len(cases))]
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.__name__ for rule in RULES} == CASES.keys()
+
+
+def test_no_two_rules_or_passes_have_one_name() -> None:
+    found = [rule.__name__ for rule in RULES] + [each.name for each in PASSES]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(("name", "place"), ALL_CASES)
+def test_what_a_rule_does(be: Any, name: str, place: int) -> None:
+    make, wanted = CASES[name][place]
+    program = flatten([make(be)])
+    rewritten = rewrite(program, fixed=True)
+    assert ops_of(rewritten) == wanted.split()
+    assert all(a is b for a, b in zip(program.leaves, rewritten.leaves, strict=False))
+    if name not in {rule.__name__ for rule in _rules_of("stabilise")}:
+        assert bits(run(rewritten)) == bits(run(program))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_can_be_left_out(be: Any, name: str) -> None:
+    changed = []
+    for make, _ in CASES[name]:
+        program = flatten([make(be)])
+        changed.append(ops_of(rewrite(program, True)) != ops_of(rewrite(program, True, without=(name,))))
+    assert any(changed)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
+def test_a_pass_can_be_left_out(be: Any, each: Any) -> None:
+    make, _ = CASES[each.rules[-1].__name__][0]
+    program = flatten([make(be)])
+    left = tuple(rule.__name__ for rule in each.rules)
+    assert ops_of(rewrite(program, True, (each.name,))) == ops_of(rewrite(program, True, left))
+    assert each.name not in [name for name, _ in stages(program, True, (each.name,))]
+
+
+def test_a_rewrite_that_there_is_not(be: Any) -> None:
+    with pytest.raises(OperandError, match=r"there is no rewrite fusion; .* cancel, .* and the rules cast_of_cast, "):
+        rewrite(flatten([x64(be) + 1]), without=("fusion",))
+
+
+def _rules_of(name: str) -> tuple[Any, ...]:
+    return next(each.rules for each in PASSES if each.name == name)
+
+
+# What stabilising is for
+
+
+def _lse(x: Any) -> Any:
+    top = np.max(x, axis=-1, keepdims=True)
+    return np.log(np.sum(np.exp(x - top), axis=-1, keepdims=True)) + top
+
+
+#: Trees that the rules for stable values replace, and their values in extended precision.
+STABLE: dict[str, tuple[Any, Any]] = {
+    "log_of_softmax": (lambda x: f.log(f.softmax(x, axis=-1)), lambda x: x - _lse(x)),
+    "log_of_sum_of_exp": (lambda x: f.log(f.sum(f.exp(x), axis=-1)), _lse),
+    "log_of_sigmoid": (lambda x: f.log(f.sig(x)), lambda x: -np.logaddexp(-x, 0)),
+    "log_of_one_plus": (lambda x: f.log(1 + x), np.log1p),
+    "log1p_of_exp": (lambda x: f.log1p(f.exp(x)), lambda x: np.logaddexp(x, 0)),
+    "log_of_one_minus_sigmoid": (lambda x: f.log(1 - f.sig(x)), lambda x: -np.logaddexp(x, 0)),
+    "one_minus_tanh_squared": (lambda x: 1 - f.square(f.tanh(x)), lambda x: 1 / np.cosh(x) ** 2),
+}
+
+
+def test_every_stable_value_is_compared() -> None:
+    assert {rule.__name__ for rule in _rules_of("stabilise")} == STABLE.keys()
+
+
+@pytest.mark.parametrize("name", STABLE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_stable_value_is_never_further_from_the_true_one(be: Any, name: str, dtype: Any) -> None:
+    tree, true = STABLE[name]
+    rng = np.random.RandomState(0)
+    drawn = rng.uniform(-1, 1, (60, 5)) * 10.0 ** rng.uniform(-12, 3.2, (60, 1))
+    x = be.array(drawn.astype(dtype), dtype)
+    with np.errstate(all="ignore"):
+        exact = true(x.get().astype(np.longdouble))
+    program = flatten([tree(x)])
+    (before,), (after,) = run(program), run(rewrite(program, True))
+    assert after.dtype == before.dtype == dtype
+    known = np.isfinite(exact.astype(dtype))
+    off = [np.where(np.isnan(value), np.inf, np.abs(value - exact))[known] for value in (before, after)]
+    units = np.spacing(np.abs(exact.astype(dtype)))[known]
+    allowed = 4 if name != "log_of_softmax" else 4 + np.max(np.abs(x.get()), axis=-1, keepdims=True) * 0
+    assert (off[1] <= np.maximum(off[0], allowed * units)).all()
+    assert (off[0] > 100 * np.maximum(off[1], units)).any(), "there is a value that the rule is for"
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_a_stable_value_of_special_values(be: Any, name: str) -> None:
+    """Nan stays nan, and where both are finite they agree."""
+    program = flatten([STABLE[name][0](be.array([[np.nan], [np.inf], [-np.inf], [0.0], [-0.0]]))])
+    (before,), (after,) = run(program), run(rewrite(program, True))
+    assert np.isnan(after[0]).all()
+    np.testing.assert_allclose(after[~np.isnan(before)], before[~np.isnan(before)], rtol=1e-12, atol=1e-15)
+
+
+def test_what_needs_no_number_is_stable_in_an_assignment_too(be: Any) -> None:
+    x, out = be.array([[1000.0, 0.0]]), be.empty((1, 2))
+    out[:] = be.log(be.softmax(x, axis=1))
+    assert out.get().tolist() == [[0.0, -1000.0]]
+    out[:] = be.log(be.sig(-x))
+    assert out.get().tolist() == [[-1000.0, -np.log(2.0)]]
+
+
+# Random trees
+
+
+def _leaves(be: Any) -> list[Any]:
+    numbers = [constant(number) for number in (1, 0.0, -0.0, 2.0, 1.0, 3, 0)]
+    return [x64(be), y64(be), x32(be), i32(be), be.array(np.ones((1, 4))), constant(np.float64(1)), *numbers]
+
+
+EXACT_OPS = [
+    *("neg add sub mul div transpose reshape cast copy slice flip expand_dims squeeze reshape_like".split()),
+    *("neg add mul sub transpose cast".split()),
+    *("maximum abs relu where eq square broadcast_to max sum".split()),
+]
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_random_tree_keeps_every_bit(be: Any, data: Any, fixed: bool) -> None:
+    tree = random_tree(
+        lambda options: data.draw(st.sampled_from(options)), _leaves(be), data.draw(st.integers(2, 14)), EXACT_OPS
+    )
+    if isinstance(tree, OpTreeNode):
+        _assert_kept(tree, fixed)
+
+
+def _assert_kept(tree: Any, fixed: bool, without: Any = ("stabilise",)) -> Program:
+    program = flatten([tree])
+    wanted, before = bits(run(program)), program
+    for name, after in stages(program, fixed, without):
+        assert bits(run(after)) == wanted, f"{name} of {tree.pp()}"
+        assert count(after) <= count(before), f"{name} of {tree.pp()}"
+        before = after
+    return before
+
+
+def test_random_trees_meet_every_exact_rule(be: Any) -> None:
+    exact = [rule.__name__ for rule in RULES if rule not in _rules_of("stabilise")]
+    met: set[str] = set()
+    for seed in range(1500):
+        tree = random_tree(random.Random(seed).choice, _leaves(be), 14, EXACT_OPS)
+        if not isinstance(tree, OpTreeNode) or met == set(exact):
+            continue
+        ops = ops_of(_assert_kept(tree, True))
+        met |= {
+            name
+            for name in exact
+            if name not in met and ops != ops_of(rewrite(flatten([tree]), True, (name, "stabilise")))
+        }
+    assert met == set(exact)
+
+
+# Programs
+
+
+def test_no_rule_sees_a_number_that_may_change(be: Any) -> None:
+    assert ops_of(rewrite(flatten([x64(be) * 1 + (0.5 * x64(be)).T.T]))) == ["mul", "mul", "add"]
+    out, x = be.zeros((2, 4)), be.array(np.ones((2, 4)))
+    compiles = be.compiles
+    for rate in (1.0, 0.0, 2.0):
+        out[:] = -(-(x * rate))
+        assert (out.get() == rate).all()
+    assert be.compiles == compiles + 1
+
+
+def test_constants_that_rules_put_in_stand_after_the_leaves(be: Any) -> None:
+    program = rewrite(flatten([be.log(be.sig(mild(be))) + be.log(be.sig(x64(be)))]))
+    assert [type(leaf).__name__ for leaf in program.leaves] == ["Tensor", "Tensor", "int"]
+    assert ops_of(program) == "neg logaddexp neg neg logaddexp neg add".split()
+
+
+def test_a_replacement_keeps_the_line_that_built_what_it_replaces(be: Any) -> None:
+    tree = be.log(be.softmax(mild(be), axis=1))
+    (instruction,) = rewrite(flatten([tree])).instructions
+    assert line_of(instruction.node.origin) == line_of(tree.origin)
+
+
+def test_what_an_op_destroys_stays_apart(be: Any) -> None:
+    class Overwrite(DoubleOp):
+        destroy_map = {0: [0]}
+
+    x = Double()("x")
+    program = flatten([Overwrite()(f.copy(x), 1.0)])
+    assert ops_of(rewrite(program, True))[0] == "copy"
+
+
+def test_updates_that_swap_tensors(be: Any) -> None:
+    a, b, c = (be.array([n, n + 0.5], name=name) for n, name in enumerate("abc"))
+    values = [a.get(), b.get(), c.get()]
+    swap = function([], [a, b * 1], updates={a: b * 1, b: -(-c), c: f.copy(a)})
+    for _ in range(3):
+        got = swap()
+        assert bits([x.get() for x in got]) == bits(values[:2])
+        values = [*values[1:], values[0]]
+        assert bits([a.get(), b.get(), c.get()]) == bits(values)
+
+
+def test_random_numbers_are_drawn_as_often_as_before(be: Any) -> None:
+    tree = be.rand(3) - -(-(-be.rand(3)))
+    assert ops_of(rewrite(flatten([tree]), True)).count("rand") == ops_of(flatten([tree])).count("rand") == 2
+
+
+def test_a_function_is_rewritten_with_its_numbers_known(be: Any) -> None:
+    x = TensorType("float64", (None,))("x")
+    stable = function([x], be.log(1 + x * 1))
+    assert stable([1e-20]).get() == [1e-20]
+    assert "log1p" in debugprint(stable)
+    for mode in (Mode(without=("stabilise",)), Mode(without=("log_of_one_plus",)), "reference"):
+        assert function([x], be.log(1 + x), mode=mode)([1e-20]).get() == [0.0]
+
+
+def test_sizes_are_those_of_what_was_written(be: Any) -> None:
+    x = TensorType("float64", (None,))("x")
+    flat = function([x], be.reshape(be.reshape(x, (3, 4)), (-1,)))
+    assert flat(np.ones(12)).shape == (12,)
+    with pytest.raises(ShapeError):
+        flat(np.ones(13))
+
+
+def test_folding_keeps_what_would_grow_and_what_fails(be: Any) -> None:
+    class Picky(DoubleOp):
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            raise ArithmeticError("not of these")
+
+    class Unwilling(DoubleOp):
+        def do_constant_folding(self, node: Any) -> bool:
+            return False
+
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            output_storage[0][0] = inputs[0] + inputs[1]
+
+    for op in (Picky(), Unwilling()):
+        assert count(rewrite(flatten([op(1.0, 2.0)]), True)) == 1
+    assert count(rewrite(flatten([f.outer(constant(np.ones(9)), constant(np.ones(9)))]), True)) == 1
+
+
+def test_a_chain_is_rewritten_in_linear_time(be: Any) -> None:
+    y = x = be.array([1.0, 2.0])
+    for _ in range(5000):
+        y = -(-y) + -x
+    program = flatten([y])
+    assert count(program) == 15001 - 1 - 4999
+    assert count(rewrite(program)) == 5000
+
+
+def test_an_op_that_takes_a_name_of_ours_is_not_rewritten(be: Any) -> None:
+    class Odd(OPS["neg"]):  # type: ignore[misc, name-defined]
+        def value(self, *arrays: Any) -> Any:
+            return np.sqrt(arrays[0])
+
+    op = Odd()
+    assert count(rewrite(flatten([op(op(mild(be)))]), True)) == 2
