@@ -59,7 +59,6 @@ PASSES = (
         (
             rules.double_negation,
             rules.negated_terms,
-            rules.negated_factors,
             rules.transposes,
             rules.reshape_of_reshape,
             rules.cast_to_own_dtype,

@@ -130,13 +130,14 @@ def _moved_first(value: Value) -> Any:
 
 @on("mul", "div", of=("neg",))
 def sign_of_product(value: Value) -> Any:
-    """-x * y is -(x * y): rounding does not look at signs."""
-    for place, inner in enumerate(value.inputs):
-        if inner.is_a("neg") and inner.used_once and _keeps_negation(value, inner):
-            operands = [x.operand for x in value.inputs]
-            operands[place] = inner.inputs[0].operand
-            return -value.op(*operands)
-    return None
+    """``-x * y`` is -(x * y), and -x * -y is x * y: rounding does not look at signs."""
+    operands = [x.operand for x in value.inputs]
+    negated = [i for i, x in enumerate(value.inputs) if x.is_a("neg") and _keeps_negation(value, x)]
+    for i in negated:
+        operands[i] = value.inputs[i].inputs[0].operand
+    if len(negated) == 2:
+        return value.op(*operands)
+    return -value.op(*operands) if negated and value.inputs[negated[0]].used_once else None
 
 
 def _keeps_negation(value: Value, negated: Value) -> bool:
@@ -208,15 +209,6 @@ def negated_terms(value: Value) -> Any:
 def _same_dtype(value: Value, negated: Value) -> bool:
     # A small integer's negation wraps before it meets a larger one.
     return negated.dtype == value.dtype
-
-
-@on("mul", "div", of=("neg",))
-def negated_factors(value: Value) -> Any:
-    """-x * -y is x * y."""
-    x, y = value.inputs
-    if not (x.is_a("neg") and y.is_a("neg") and _keeps_negation(value, x) and _keeps_negation(value, y)):
-        return None
-    return value.op(x.inputs[0].operand, y.inputs[0].operand)
 
 
 @on("transpose", of=("transpose",))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.ops import Double, DoubleOp
+from harness.ops import DoubleOp, double
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import gen_backend
-from optree import Mode, OpTreeNode, constant, debugprint, function
+from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function
 from optree.errors import OperandError, ShapeError, line_of
 from optree.program import Program, flatten
 from optree.random_trees import random_tree
@@ -111,7 +112,7 @@ CASES: dict[str, list[tuple[Any, str]]] = {
     ],
     "casts_outward": [
         (lambda be: x32(be).astype("float64").T.astype("float32"), "transpose"),
-        (lambda be: be.flip((-x64(be)).T) - -y64(be).T, "transpose flip neg transpose add"),
+        (lambda be: be.flip((-x64(be)).T) + y64(be).T, "transpose flip sub"),
     ],
     "scalars_outward": [(lambda be: (i32(be) * 3).T * 5, "transpose mul")],
     "sign_into_number": [(lambda be: -(x64(be) * 3.0), "mul"), (lambda be: -(x64(be) * 0), "mul")],
@@ -119,6 +120,8 @@ CASES: dict[str, list[tuple[Any, str]]] = {
         (lambda be: x64(be) - (-y64(be)) * x64(be), "mul add"),
         (lambda be: (-x64(be)) / y64(be) + x64(be), "div sub"),
         (lambda be: -x64(be) * 3.0, "mul"),
+        (lambda be: (lambda n, m: n * m + (n + m))(-x64(be), -y64(be)), "neg mul sub add"),
+        (lambda be: -i32(be) / -i32(be), "neg neg div"),
     ],
     "scalars_together": [
         (lambda be: (i32(be) * 3) * 5, "mul"),
@@ -135,10 +138,6 @@ CASES: dict[str, list[tuple[Any, str]]] = {
         (lambda be: x64(be) - -y64(be), "add"),
         (lambda be: i32(be) - -i32(be), "add"),
         (lambda be: i32(be).astype("int64") + -i32(be), "cast neg add"),
-    ],
-    "negated_factors": [
-        (lambda be: (lambda n: n * -y64(be) + n)(-x64(be)), "mul sub"),
-        (lambda be: (lambda n: n / -y64(be) + n)(-x64(be)), "div sub"),
     ],
     "transposes": [
         (lambda be: x64(be).T.T + 0.5, "add"),
@@ -260,7 +259,7 @@ def test_every_stable_value_is_compared() -> None:
 def test_a_stable_value_is_never_further_from_the_true_one(be: Any, name: str, dtype: Any) -> None:
     tree, true = STABLE[name]
     rng = np.random.RandomState(0)
-    drawn = rng.uniform(-1, 1, (60, 5)) * 10.0 ** rng.uniform(-12, 3.2, (60, 1))
+    drawn = rng.uniform(-1, 1, (60, 5)) * 10.0 ** rng.uniform(-12, 3.9, (60, 1))
     x = be.array(drawn.astype(dtype), dtype)
     with np.errstate(all="ignore"):
         exact = true(x.get().astype(np.longdouble))
@@ -270,9 +269,10 @@ def test_a_stable_value_is_never_further_from_the_true_one(be: Any, name: str, d
     known = np.isfinite(exact.astype(dtype))
     off = [np.where(np.isnan(value), np.inf, np.abs(value - exact))[known] for value in (before, after)]
     units = np.spacing(np.abs(exact.astype(dtype)))[known]
-    allowed = 4 if name != "log_of_softmax" else 4 + np.max(np.abs(x.get()), axis=-1, keepdims=True) * 0
-    assert (off[1] <= np.maximum(off[0], allowed * units)).all()
-    assert (off[0] > 100 * np.maximum(off[1], units)).any(), "there is a value that the rule is for"
+    # A probability near 1 has a logarithm near 0, as far off as 1 can be.
+    allowed = 8 * units + (np.finfo(dtype).eps if name == "log_of_softmax" else 0)
+    assert (off[1] <= np.maximum(off[0], allowed)).all()
+    assert (off[0] > 100 * np.maximum(off[1], units)).any(), "there is no value that the rule is for"
 
 
 @pytest.mark.parametrize("name", STABLE)
@@ -328,19 +328,21 @@ def _assert_kept(tree: Any, fixed: bool, without: Any = ("stabilise",)) -> Progr
 
 
 def test_random_trees_meet_every_exact_rule(be: Any) -> None:
-    exact = [rule.__name__ for rule in RULES if rule not in _rules_of("stabilise")]
+    exact = {rule.__name__ for rule in RULES if rule not in _rules_of("stabilise")}
     met: set[str] = set()
-    for seed in range(1500):
-        tree = random_tree(random.Random(seed).choice, _leaves(be), 14, EXACT_OPS)
-        if not isinstance(tree, OpTreeNode) or met == set(exact):
-            continue
-        ops = ops_of(_assert_kept(tree, True))
-        met |= {
-            name
-            for name in exact
-            if name not in met and ops != ops_of(rewrite(flatten([tree]), True, (name, "stabilise")))
-        }
-    assert met == set(exact)
+    few = [x64(be), i32(be), constant(2), constant(2.0)]
+    for seed in range(600):
+        leaves, ops = (_leaves(be), EXACT_OPS) if seed % 2 else (few, ["add", "mul", "neg"])
+        tree = random_tree(random.Random(seed).choice, leaves, 12, ops)
+        if isinstance(tree, OpTreeNode) and met != exact:
+            program = flatten([tree])
+            met |= {name for name in exact - met if _shows(program, name)}
+    assert met == exact
+
+
+def _shows(program: Program, name: str) -> bool:
+    """Whether a rule changes a program."""
+    return ops_of(rewrite(program, True, ("stabilise",))) != ops_of(rewrite(program, True, ("stabilise", name)))
 
 
 # Programs
@@ -359,7 +361,7 @@ def test_no_rule_sees_a_number_that_may_change(be: Any) -> None:
 def test_constants_that_rules_put_in_stand_after_the_leaves(be: Any) -> None:
     program = rewrite(flatten([be.log(be.sig(mild(be))) + be.log(be.sig(x64(be)))]))
     assert [type(leaf).__name__ for leaf in program.leaves] == ["Tensor", "Tensor", "int"]
-    assert ops_of(program) == "neg logaddexp neg neg logaddexp neg add".split()
+    assert ops_of(program) == "neg logaddexp neg neg logaddexp sub".split()
 
 
 def test_a_replacement_keeps_the_line_that_built_what_it_replaces(be: Any) -> None:
@@ -369,12 +371,19 @@ def test_a_replacement_keeps_the_line_that_built_what_it_replaces(be: Any) -> No
 
 
 def test_what_an_op_destroys_stays_apart(be: Any) -> None:
-    class Overwrite(DoubleOp):
+    class Increase(Op):
+        itypes = otypes = (TensorType("float64", (None,)),)
         destroy_map = {0: [0]}
 
-    x = Double()("x")
-    program = flatten([Overwrite()(f.copy(x), 1.0)])
-    assert ops_of(rewrite(program, True))[0] == "copy"
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            inputs[0] += 1
+            output_storage[0][0] = inputs[0]
+
+    w = be.array([1.0, 2.0])
+    program = flatten([Increase()(f.copy(w) * 1)])
+    assert ops_of(rewrite(program, True)) == ["mul", None]
+    assert function([], Increase()(f.copy(w) * 1))().get().tolist() == [2.0, 3.0]
+    assert w.get().tolist() == [1.0, 2.0]
 
 
 def test_updates_that_swap_tensors(be: Any) -> None:
@@ -411,19 +420,15 @@ def test_sizes_are_those_of_what_was_written(be: Any) -> None:
 
 
 def test_folding_keeps_what_would_grow_and_what_fails(be: Any) -> None:
-    class Picky(DoubleOp):
-        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-            raise ArithmeticError("not of these")
-
     class Unwilling(DoubleOp):
         def do_constant_folding(self, node: Any) -> bool:
             return False
 
-        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-            output_storage[0][0] = inputs[0] + inputs[1]
-
-    for op in (Picky(), Unwilling()):
-        assert count(rewrite(flatten([op(1.0, 2.0)]), True)) == 1
+    quotient, unwilling = DoubleOp("quotient", operator.truediv, 2), Unwilling("unwilling", operator.add, 2)
+    two, one = Constant(double, 2.0), Constant(double, 1.0)
+    assert ops_of(rewrite(flatten([quotient(two, one)]), True)) == []
+    assert ops_of(rewrite(flatten([quotient(one, Constant(double, 0.0))]), True)) == ["quotient"]
+    assert ops_of(rewrite(flatten([unwilling(two, one)]), True)) == ["unwilling"]
     assert count(rewrite(flatten([f.outer(constant(np.ones(9)), constant(np.ones(9)))]), True)) == 1
 
 
@@ -432,7 +437,7 @@ def test_a_chain_is_rewritten_in_linear_time(be: Any) -> None:
     for _ in range(5000):
         y = -(-y) + -x
     program = flatten([y])
-    assert count(program) == 15001 - 1 - 4999
+    assert count(program) == 15000
     assert count(rewrite(program)) == 5000
 
 
