@@ -12,7 +12,7 @@ import numpy as np
 from optree.errors import DefinitionError, OperandError, Origin, caller_origin
 from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
-from optree.types import is_huge
+from optree.types import HUGE, is_huge
 from optree.variable import Variable
 
 
@@ -129,13 +129,16 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
         method = _application(op, 1, caller_origin)
     else:
         applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
+        least, most = -HUGE, HUGE
 
         def method(self: Variable, other: Any) -> Any:  # written out, for most nodes are made here
             spec = getattr(other, "spec", None)
             if spec is None:
                 spec = other.__class__
+                if spec is int and not least < other < most:
+                    return op(self, other)
             op_dict = applications.get((self.spec, spec))
-            if op_dict is None or (spec is int and is_huge(other)):
+            if op_dict is None:
                 return op(self, other)
             node = new(OpTreeNode, (op_dict, self, other))
             node.spec = op_dict.spec
