@@ -29,13 +29,17 @@ from optree.variable import Constant, Input, Variable, as_operand, as_variable, 
 #: A function remembers so many combinations of its arguments' sizes that it has checked.
 SIZES = 1024
 
-#: The backend that functions without tensors run on: the last that was made, while it lives.
-_last_backend: list[Callable[[], Any]] = []
+#: The backends that live, in the order in which they were made: functions without tensors run on the last.
+_backends: list[Callable[[], Any]] = []
 
 
 def use_backend(backend: Any) -> None:
-    """Let functions without tensors run on a backend."""
-    _last_backend[:] = [ref(backend)]
+    """Let functions without tensors run on a backend, as long as it lives."""
+    _backends[:] = [*(made for made in _backends if made() is not None), ref(backend)]
+
+
+def _last_backend() -> Any:
+    return next((found for made in reversed(_backends) if (found := made()) is not None), None)
 
 
 def function(
@@ -155,7 +159,7 @@ class Function:
     def _backend(self, roots: Sequence[Any]) -> Any:
         leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
-        return _last_backend[0]() if found is None and _last_backend else found
+        return _last_backend() if found is None else found
 
     def _check_leaves(self, on_unused_input: str) -> None:
         if on_unused_input not in ("raise", "warn", "ignore"):

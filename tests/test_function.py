@@ -92,7 +92,7 @@ def test_givens(be):
 
 
 def test_users_types_without_a_backend(monkeypatch):
-    monkeypatch.setattr(functions, "_last_backend", [])
+    monkeypatch.setattr(functions, "_backends", [])
     double = Double()
     x, y = double("x"), double("y")
     mul = DoubleOp("mul", lambda a, b: a * b, 2)
@@ -111,6 +111,9 @@ def test_functions_without_tensors_run_on_the_last_backend():
     x = VECTOR("x")
     assert function([x], x + 1)([1.0]).backend is second
     assert function([x], x + first.ones(1))([1.0]).backend is first
+    gen_backend("cpu")  # gone at once
+    gc.collect()
+    assert function([x], x + 1)([1.0]).backend is second
 
 
 # Updates
@@ -328,7 +331,7 @@ def test_debugprint_lists_the_steps(be):
 
 
 def test_a_function_pickles(monkeypatch):
-    monkeypatch.setattr(functions, "_last_backend", [])
+    monkeypatch.setattr(functions, "_backends", [])
     x, y = VECTOR("x"), VECTOR("y")
     f = pickle.loads(pickle.dumps(function([x, y], [x * y, OpTreeNode.build("sum", x, axis=0)], name="both")))
     assert str(f) == "both"
