@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
-from optree.function import _last_backend
+from optree.function import _backends
 
 settings.register_profile(
     "ci",
@@ -27,7 +27,7 @@ settings.load_profile("ci")
 @pytest.fixture(autouse=True)
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
-    _last_backend.clear()
+    _backends.clear()
 
 
 @pytest.fixture
