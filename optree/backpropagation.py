@@ -76,6 +76,8 @@ class _Walk:
     ----------
     order : list of Variable
         All that the cost is made from, operands first.
+    inputs : dict
+        What each of them is made from, by its id.
     connected : set of int
         The ids of those whose elements it depends on, as far as the walk has come.
     adjoints : dict
@@ -85,13 +87,16 @@ class _Walk:
     def __init__(self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: Any) -> None:
         self.known, self.dtype = known, dtype
         self.constants = {id(as_operand(x, "consider_constant")) for x in constants}
+        self.inputs: dict[int, list[Any]] = {}
         roots = [*seeds, *known]
         self.order = post_order(roots, self._inputs)
         self.connected = {id(x) for x in roots}
         self.adjoints: dict[Variable, Any] = dict(seeds)
 
     def _inputs(self, variable: Any) -> list[Any]:
-        return [x for x in inputs_of(variable) if id(x) not in self.constants]
+        found = [x for x in inputs_of(variable) if id(x) not in self.constants]
+        self.inputs[id(variable)] = found
+        return found
 
     def zero(self, variable: Variable) -> Any:
         """A gradient of zero."""
@@ -103,7 +108,7 @@ class _Walk:
         """The adjoints, among them those of the variables with these ids."""
         dependent: set[int] = set()
         for variable in self.order:
-            if id(variable) in wanted or any(id(x) in dependent for x in self._inputs(variable)):
+            if id(variable) in wanted or any(id(x) in dependent for x in self.inputs[id(variable)]):
                 dependent.add(id(variable))
         adjoints = self.adjoints
         for variable in reversed(self.order):
@@ -112,7 +117,7 @@ class _Walk:
             if variable in self.known:
                 adjoints[variable] = self.known[variable]
             delta = adjoints.get(variable) if id(variable) in wanted else adjoints.pop(variable, None)
-            if any(id(x) in dependent for x in self._inputs(variable)):
+            if any(id(x) in dependent for x in self.inputs[id(variable)]):
                 self.send(variable, delta)
         return adjoints
 

@@ -42,7 +42,9 @@ def check_grad(
     Raises
     ------
     GradientError
-        If they differ: it says which element of which input is furthest off.
+        If they differ: it says which element of which input is furthest off. Or
+        if there is nothing to compare: no input is floating, or the function
+        gives another value each time.
 
     Examples
     --------
@@ -60,7 +62,15 @@ def check_grad(
         raise OperandError(f"check_grad: the function returns a tree, not {describe(value)}")
     cost = weighted_sum(value)
     moved = [(i, x) for i, x in enumerate(points) if x.dtype.kind == "f"]
-    gradients = grad(cost, [x for _, x in moved])
+    if not moved:
+        raise GradientError(f"check_grad: no input is floating: {', '.join(map(describe, points))} cannot be moved")
+    first, again = cost.item(), cost.item()
+    if first != again and not first != first:  # a nan differs from itself
+        raise GradientError(
+            f"check_grad: the function draws random numbers: it gives {first!r}, and then {again!r}; "
+            "draw them before, as an input that stays the same"
+        )
+    gradients = grad(cost, [x for _, x in moved], disconnected_inputs="ignore")
     for (i, x), gradient in zip(moved, gradients, strict=True):
         wrong = where_off(gradient.asnumpyarray(), _difference(cost, x, eps), rtol, atol)
         if wrong is not None:

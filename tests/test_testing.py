@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import OpTreeNode
-from optree.errors import DefinitionError, OptreeError
+from optree import OpTreeNode, check_grad, grad
+from optree.errors import DefinitionError, GradientError, OptreeError
 from optree.examples import examples_of, inputs_for
 from optree.promises import PROMISES, compare
 from optree.registry import OPS, f
@@ -299,3 +299,12 @@ def _sent(example: Any) -> list[int]:
 
 def _moves(x: Any) -> bool:
     return isinstance(x, Input) and x.dtype.kind == "f" and x.size > 0
+
+
+def test_check_grad_wants_something_to_compare() -> None:
+    be = gen_backend("cpu")
+    with pytest.raises(GradientError, match=r"no input is floating: n \(2,\) int64"):
+        check_grad(lambda n: n * 2.0, be.array(np.array([1, 2]), name="n"))
+    with pytest.raises(GradientError, match="draws random numbers"):
+        check_grad(lambda x: x * be.rand((2,)), be.ones(2))
+    check_grad(lambda x: grad(be.sum(x * 3.0), x), be.ones(2))  # which does not hold x
