@@ -18,7 +18,7 @@ Origin = tuple[CodeType, int]
 #: An error shows so many characters of a value.
 BRIEF = 100
 
-_OWN_PACKAGES = frozenset(("optree", "optree.ops", "backends"))
+_OWN_PACKAGES = frozenset(("optree", "optree.ops", "backends", "backends.kernels"))
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
+from backends.kernels.compiler import compile_counts
 from optree.function import _backends
+from optree.settings import override
 
 settings.register_profile(
     "ci",
@@ -46,3 +49,17 @@ def be64() -> Any:
 def _plain_current_backend() -> None:
     """Each module starts with a plain backend as the current one, whatever the module before it made last."""
     gen_backend("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Any:
+    """A cache folder of the test's own."""
+    with override(cache_dir=tmp_path / "cache"):
+        yield tmp_path / "cache"
+
+
+@pytest.fixture
+def counted() -> Any:
+    """What `compile_source` has counted since, seconds aside."""
+    before = compile_counts()
+    return lambda: {name: number - before[name] for name, number in compile_counts().items() if name != "seconds"}

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: one row may import each other where that makes no cycle.
 LAYERS = (
     ("optree.registry", "optree.errors"),
+    ("optree.settings",),
     ("optree.types", "optree.missing", "optree.philox", "optree.walks", "optree.printing"),
     ("optree.numpy_protocol",),
     ("optree.variable",),
@@ -44,6 +45,9 @@ LAYERS = (
     ("optree.promises", "optree.random_trees"),
     ("optree.testing",),
     ("optree",),
+    ("backends.kernels", "backends.kernels.vectormath"),
+    ("backends.kernels.threads", "backends.kernels.cache"),
+    ("backends.kernels.compiler",),
     ("backends.creation",),
     ("backends.randomness",),
     ("backends.backend",),

@@ -1,0 +1,1 @@
+"""Fused kernels: how one is described, printed, compiled and kept."""

@@ -1,0 +1,167 @@
+"""Every OPTREE_ variable of the environment: its name, type, default and meaning, and its value now.
+
+A variable is read when it is first asked for, and kept. `override` changes
+settings for a block of code:
+
+>>> with override(num_threads=2):
+...     value("num_threads")
+2
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from optree.errors import OptreeError, names
+
+
+class SettingError(OptreeError, ValueError):
+    """A setting that there is not, or a value that it cannot take."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable.
+
+    Attributes
+    ----------
+    variable : str
+        Its name in the environment.
+    takes : str
+        What it takes, in words.
+    read : callable
+        Its value from text, or from what `override` is given; raises ValueError for any other.
+    default : object
+        Its value where the environment has none.
+    meaning : str
+        What it does, in a sentence.
+    """
+
+    variable: str
+    takes: str
+    read: Callable[[Any], Any]
+    default: Any
+    meaning: str
+
+
+def _count(given: Any) -> int:
+    number = int(given)
+    if isinstance(given, bool | float) or number < 1:
+        raise ValueError
+    return number
+
+
+def _seconds(given: Any) -> float:
+    number = float(given)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _folder(given: Any) -> Path:
+    return Path(given).expanduser().absolute()
+
+
+def _shown(given: Any) -> frozenset[str]:
+    words = frozenset(given.replace(",", " ").split() if isinstance(given, str) else given)
+    if not words <= {"source"}:
+        raise ValueError
+    return words
+
+
+#: Name -> setting. The name is the variable's, without OPTREE_ and in lower case.
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        setting.variable.removeprefix("OPTREE_").lower(): setting
+        for setting in (
+            Setting(
+                "OPTREE_CACHE_DIR",
+                "a folder",
+                _folder,
+                None,
+                "Where compiled kernels are kept; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
+            ),
+            Setting(
+                "OPTREE_COMPILE_SECONDS",
+                "a number of seconds above 0",
+                _seconds,
+                60.0,
+                "How long a C compiler may take for one kernel before it is stopped.",
+            ),
+            Setting(
+                "OPTREE_NUM_THREADS",
+                "an integer of 1 or more",
+                _count,
+                None,
+                "How many threads a kernel may use; by default OMP_NUM_THREADS, or as many as there are processors.",
+            ),
+            Setting(
+                "OPTREE_SHOW",
+                "source, or nothing",
+                _shown,
+                frozenset(),
+                "source prints each kernel's source as it is made, to the standard error stream.",
+            ),
+        )
+    }
+)
+
+_environment: dict[str, Any] = {}
+_overrides: ContextVar[Mapping[str, Any]] = ContextVar("overrides", default=MappingProxyType({}))
+
+
+def value(name: str) -> Any:
+    """The value of a setting now.
+
+    Raises
+    ------
+    SettingError
+        If there is no such setting, or the environment has a value that it cannot take.
+    """
+    overrides = _overrides.get()
+    if name in overrides:
+        return overrides[name]
+    if name not in _environment:
+        setting = _setting(name)
+        given = os.environ.get(setting.variable, "")
+        _environment[name] = _checked(setting, given) if given.strip() else setting.default
+    return _environment[name]
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[None]:
+    """Within the block, and in this thread alone, these settings have these values; None stands for the default."""
+    checked = {}
+    for name, given in values.items():
+        setting = _setting(name)
+        checked[name] = setting.default if given is None else _checked(setting, given)
+    token = _overrides.set({**_overrides.get(), **checked})
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+def reread() -> None:
+    """Forget what was read of the environment: it is read again when it is next asked for."""
+    _environment.clear()
+
+
+def _setting(name: str) -> Setting:
+    if name not in SETTINGS:
+        raise SettingError(f"there is no setting {name!r}; there are {names(SETTINGS)}")
+    return SETTINGS[name]
+
+
+def _checked(setting: Setting, given: Any) -> Any:
+    try:
+        return setting.read(given)
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # RuntimeError: no home folder for ~
+        raise SettingError(f"{setting.variable} takes {setting.takes}, not {given!r}") from None

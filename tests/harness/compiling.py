@@ -1,0 +1,72 @@
+"""What the tests of compiled sources share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.kernels import cache, compiler
+from backends.kernels.compiler import compile_source, find_compiler
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+needs_compiler = pytest.mark.skipif(os.name != "posix" or find_compiler() is None, reason="there is no C compiler")
+
+_numbers = count(int(time.time() * 1e6))
+
+
+def adder(number=None):
+    """A source that no other test has, and the number that its function adds."""
+    number = next(_numbers) % 2**50 if number is None else number
+    return f"void add(double *x) {{ x[0] += {number}.0; }}\n", number
+
+
+def added(function):
+    x = np.zeros(1)
+    function(x.ctypes.data)
+    return int(x[0])
+
+
+def compiled(source=None):
+    """Compile a source, by default a new one, and check what it gives."""
+    source, number = adder() if source is None else source
+    assert added(compile_source(source, "add")) == number
+    return source, number
+
+
+def program(path, text):
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+def python(code, **environment):
+    """Run code in a new process."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **{name: str(given) for name, given in environment.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def done(process, limit=60):
+    output, errors = process.communicate(timeout=limit)
+    assert process.returncode == 0, errors
+    return output
+
+
+def forget():
+    """As in a new process: nothing is in memory."""
+    compiler._loaded.libraries.clear()
+    cache._complaints.clear()

@@ -1,0 +1,302 @@
+"""From C source to a function: finding a compiler, compiling, loading, and what goes wrong with each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.kernels import compiler, threads
+from backends.kernels.compiler import CompilerError, compile_counts, compile_source, find_compiler
+from optree.settings import override
+from tests.harness.compiling import added, adder, compiled, done, forget, needs_compiler, program, python
+
+pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
+
+# Functions
+
+
+def test_a_function_computes():
+    source = """
+    void scale(float *x, long n, double by) { for (long i = 0; i < n; i++) x[i] *= by; }
+    void negate(float *x, long n) { for (long i = 0; i < n; i++) x[i] = -x[i]; }
+    """
+    x = np.arange(5, dtype=np.float32)
+    scale = compile_source(source, "scale", (ctypes.c_void_p, ctypes.c_long, ctypes.c_double))
+    negate = compile_source(source, "negate", (ctypes.c_void_p, ctypes.c_long))
+    assert scale(x.ctypes.data, 5, 2.0) is None
+    negate(x.ctypes.data, 5)
+    assert np.array_equal(x, [0, -2, -4, -6, -8])
+
+
+def test_libraries_of_the_same_names_stay_apart():
+    functions = [(compile_source(source, "add"), number) for source, number in (adder() for _ in range(4))]
+    assert all(added(function) == number for function, number in functions)
+
+
+def test_flags_cost_no_meaning():
+    source = """
+    void f(double *x) {
+        x[1] = x[0] * x[0] - x[0] * x[0];  /* 0 unless contracted */
+        x[3] = x[2] != x[2];               /* of nan */
+        x[5] = x[4] * 0;                   /* -0 of -1, nan of inf */
+        x[6] = (x[6] + 1e308) + -1e308;
+        x[8] = x[7] / 2;                   /* denormal */
+    }
+    """
+    x = np.array([0.1, 9, np.nan, 9, -1, 9, 1e-3, 5e-308, 0])
+    compile_source(source, "f")(x.ctypes.data)
+    assert x[1] == 0 and x[3] == 1 and x[5] == 0 and np.signbit(x[5]) and x[6] == 0 and x[8] == 2.5e-308
+    x[4] = np.inf
+    compile_source(source, "f")(x.ctypes.data)
+    assert np.isnan(x[5])
+    assert np.float64(5e-308) / 2 > 0  # loading changed nothing for the rest of the process
+
+
+def test_the_gil_is_released():
+    source = """
+    #include <time.h>
+    void wait(volatile double *x) { time_t end = time(0) + 10; while (x[0] == 0 && time(0) < end); x[1] = x[0]; }
+    """
+    x = np.zeros(2)
+    wait = compile_source(source, "wait")
+    thread = threading.Timer(0.05, lambda: x.__setitem__(0, 1))
+    thread.start()
+    wait(x.ctypes.data)
+    thread.join()
+    assert x[1] == 1
+
+
+def test_the_source_is_shown_as_it_is_made(capfd):
+    source, _ = adder()
+    with override(show="source"):
+        compile_source(source, "add")
+        compile_source(source, "add")
+    assert capfd.readouterr() == ("", source + "\n")
+    compiled()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_calls_are_counted(counted):
+    source = compiled()
+    assert counted() == {"hits": 0, "disk_hits": 0, "misses": 1}
+    compiled(source)
+    assert counted() == {"hits": 1, "disk_hits": 0, "misses": 1}
+    forget()
+    seconds = compile_counts()["seconds"]
+    compiled(source)
+    assert counted() == {"hits": 1, "disk_hits": 1, "misses": 1}
+    assert compile_counts()["seconds"] == seconds > 0
+
+
+def test_threads_compile_each_source_once(counted):
+    source, number = adder()
+    found = []
+    workers = [threading.Thread(target=lambda: found.append(added(compile_source(source, "add")))) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [number] * 8
+    assert counted() == {"hits": 7, "disk_hits": 0, "misses": 1}
+
+
+# Compilers
+
+
+def test_the_first_compiler_is_found(monkeypatch, tmp_path):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() is None
+    with pytest.raises(CompilerError, match="there is no C compiler: install gcc or clang, or name one in CC"):
+        compile_source("", "f")
+    for name in ("clang", "gcc", "cc"):
+        program(tmp_path / name, "")
+        assert find_compiler().command == (str(tmp_path / name),)
+    program(tmp_path / "mine", "")
+    monkeypatch.setenv("CC", "mine -m64 'a b'")
+    assert find_compiler().command == (str(tmp_path / "mine"), "-m64", "a b")
+
+
+def test_a_compiler_of_another_file_or_time_is_another(tmp_path, monkeypatch):
+    file = program(tmp_path / "mine", "")
+    monkeypatch.setenv("CC", str(file))
+    before = find_compiler()
+    assert find_compiler() == before
+    os.utime(file, (1, 1))
+    assert find_compiler() != before
+    key = compiler._key("source", before)
+    assert key == compiler._key("source", before)
+    assert len({key, compiler._key("source", find_compiler()), compiler._key("other", before)}) == 3
+
+
+@pytest.mark.parametrize("cc", ["no-such-compiler", "/no/such/compiler -O2", "'"])
+def test_a_cc_that_is_not_there_is_an_error_that_names_it(monkeypatch, cc):
+    monkeypatch.setenv("CC", cc)
+    with pytest.raises(CompilerError) as caught:
+        find_compiler()
+    assert repr(cc) in str(caught.value)
+
+
+def test_a_cc_that_fails_is_an_error_with_its_output(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", str(program(tmp_path / "broken", "echo licence expired >&2; exit 3")))
+    with pytest.raises(CompilerError, match=r"broken does not work: status 3: licence expired"):
+        compiled()
+    monkeypatch.setenv("CC", str(program(tmp_path / "idle", "echo nothing to do")))
+    with pytest.raises(CompilerError, match=r"idle failed with status 0: nothing to do"):
+        compiled()
+    (tmp_path / "idle").write_text("#!/no/such/shell\n")
+    with pytest.raises(CompilerError, match=r"idle cannot be run: .*No such file"):
+        compiled()
+
+
+def test_a_wrong_source_is_an_error_with_the_compilers_words(folder):
+    with pytest.raises(CompilerError, match=r"failed with status 1: kernel.c:[^^]* error: expected expression"):
+        compile_source("void f(double *x) { x[0] = ; }", "f")
+    with pytest.raises(CompilerError, match=r"cannot be loaded: .*undefined symbol: nowhere"):
+        compile_source("double nowhere(void); void f(double *x) { x[0] = nowhere(); }", "f")
+    assert not [file for file in folder.iterdir() if file.name.startswith("tmp-")]
+
+
+def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
+    monkeypatch.setenv(
+        "CC", str(program(tmp_path / "slow", f"echo thinking; sleep 60 & echo $! > {tmp_path}/pid; wait"))
+    )
+    start = time.monotonic()
+    with override(compile_seconds=0.3), pytest.raises(CompilerError, match=r"slow took more than 0.3 .*: thinking"):
+        compiled()
+    assert time.monotonic() - start < 5
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+def ended(pid):
+    """Whether a process ends within a few seconds."""
+    for _ in range(300):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        state = Path(f"/proc/{pid}/stat")
+        if state.exists() and ") Z " in state.read_text():  # ended, and nobody asks how
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("refused", ["-march=native", "-fopenmp", "-march=*|-mcpu=*|-fopenmp*"])
+def test_flags_that_a_compiler_does_not_take_are_left_out(monkeypatch, tmp_path, refused):
+    real = find_compiler().command[0]
+    text = f"""
+    for flag in "$@"; do case "$flag" in {refused}) echo "unknown $flag" >&2; exit 1;; esac; done
+    exec {real} "$@"
+    """
+    monkeypatch.setenv("CC", str(program(tmp_path / "choosy", text)))
+    compiled()
+    with pytest.raises(CompilerError, match="kernel.c"):
+        compile_source("void f(double *x) { x[0] = ; }", "f")
+
+
+# Threads and forks
+
+
+def test_the_number_of_threads(monkeypatch):
+    try:
+        for given, expected in (("3", 3), ("5,2", 5), ("", None), ("many", None), ("0", None)):
+            monkeypatch.setenv("OMP_NUM_THREADS", given)
+            threads._usual_count.cache_clear()
+            assert threads.thread_count() == expected or (expected is None and threads.thread_count() >= 1)
+        with override(num_threads=7):
+            assert threads.thread_count() == 7
+    finally:
+        threads._usual_count.cache_clear()
+
+
+OPENMP = """
+void total(double *x) {
+    double sum = 0;
+    #pragma omp parallel for reduction(+:sum) num_threads((int)x[0])
+    for (long i = 0; i < 100000; i++) sum += 1;
+    x[1] = sum;
+}
+"""
+
+
+def test_openmp_ends_in_a_forked_child(folder):
+    code = f"""
+    import os, signal, sys
+    import numpy as np
+    from backends.kernels.compiler import compile_source
+    from backends.kernels.threads import thread_count
+    from optree.settings import override
+    def run():
+        x = np.array([thread_count(), 0.0])
+        total(x.ctypes.data)
+        return x.tolist()
+    with override(num_threads=2):
+        before = os.fork()
+        if before == 0:  # nothing has been loaded: the child has a pool of its own
+            total = compile_source({OPENMP!r}, "total")
+            os._exit(run() != [2, 1e5])
+        assert os.waitpid(before, 0)[1] == 0
+        total = compile_source({OPENMP!r}, "total")
+        assert run() == [2, 1e5]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(run() != [1, 1e5])
+        assert os.waitpid(child, 0)[1] == 0
+        assert run() == [2, 1e5]
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder))
+
+
+def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):
+    real = find_compiler().command[0]
+    slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
+    code = f"""
+    import os, pathlib, signal, threading, time
+    from backends.kernels.compiler import compile_source
+    source = {adder()[0]!r}
+    thread = threading.Thread(target=compile_source, args=(source, "add"))
+    thread.start()
+    while not pathlib.Path({str(tmp_path / "begun")!r}).exists():
+        time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        compile_source(source, "add")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, CC=slow))
+    assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
+
+
+def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all(folder, tmp_path, counted):
+    real = find_compiler().command[0]
+    slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
+    source, number = adder()
+    code = f"from backends.kernels.compiler import compile_source; compile_source({source!r}, 'add')"
+    process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (left,) = folder.iterdir()
+    assert left.name.startswith("tmp-") and left.is_dir()
+    (folder / "tmp-file").write_bytes(b"half")
+    compiled((source, number))
+    assert counted()["misses"] == 1
+    assert left.exists()  # for all that is known, it is still in use
+    for old in (left, folder / "tmp-file"):
+        os.utime(old, (1, 1))
+    compiled()
+    assert not [file.name for file in folder.iterdir() if file.name.startswith("tmp-")]
