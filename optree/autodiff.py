@@ -85,7 +85,7 @@ def grad(
     >>> grad(be.sum(square * x), x, consider_constant=square).asnumpyarray()
     array([1., 4., 9.], dtype=float32)
     """
-    given = {as_variable(x): as_adjoint(x, value, "known_grads") for x, value in (known_grads or {}).items()}
+    given = {(x := operand_of(key)): as_adjoint(x, value, "known_grads") for key, value in (known_grads or {}).items()}
     if cost is None and not given:
         raise GradientError("grad: without a cost, give known_grads")
     seeds = {} if cost is None else seeded(cost, None)
@@ -298,7 +298,8 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():
         like = variable if variable.dtype == dtype else variable.astype(dtype)
         return f.fill_like(like, given)
-    if error.shape != variable.shape:
+    sizes = zip(error.shape, variable.shape, strict=False)
+    if error.ndim != variable.ndim or any(a != b and None not in (a, b) for a, b in sizes):
         raise ShapeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )

@@ -451,12 +451,13 @@ def sum_to(delta: Variable, operand: Variable) -> Variable:
     """The delta summed over the axes along which the operand was broadcast to its shape."""
     shape, wanted = delta.shape, operand.shape
     lead = len(shape) - len(wanted)
-    fits = lead >= 0 and all(w in (1, s) for w, s in zip(wanted, shape[lead:], strict=True))
-    if not fits:
+    sizes = list(zip(wanted, shape[max(lead, 0) :], strict=False))
+    # An axis whose size is not known is not broadcast: a function takes no size of 1 for it.
+    if lead < 0 or any(w not in (1, s) and (1 in (w, s) or None not in (w, s)) for w, s in sizes):
         raise GradientError(f"the gradient's shape {shape} is not that of {describe(operand)}")
     if lead:
         delta = f.sum(delta, axis=tuple(range(lead)), keepdims=False)
-    axes = tuple(i for i, (w, s) in enumerate(zip(wanted, shape[lead:], strict=True)) if w != s)
+    axes = tuple(i for i, (w, s) in enumerate(sizes) if w == 1 != s)
     return f.sum(delta, axis=axes, keepdims=True) if axes else delta
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optree import Apply, Lop, Op, Rop, TensorType, constant, grad, hessian, hessian_vector_product, jacobian
+from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, hessian, hessian_vector_product, jacobian
 from optree.errors import DefinitionError, DisconnectedError, GradientError, ShapeError
 from optree.examples import Runner, examples_of, inputs_for
 from optree.registry import OPS
@@ -109,6 +109,18 @@ def test_rop_of_what_only_the_shape_counts_of(be64: Any) -> None:
     x = be64.ones(3)
     np.testing.assert_array_equal(Rop(be64.fill_like(x, 2.0) * x, x, 1.0).asnumpyarray(), [2.0] * 3)
     np.testing.assert_array_equal(Rop(be64.fill_like(x, 2.0), x, 1.0).asnumpyarray(), [0.0] * 3)
+
+
+def test_sizes_that_are_known_only_when_a_function_is_called(be64: Any) -> None:
+    x, n = TensorType("float64", (None,))("x"), TensorType("int64", (None,))("n")
+    w = be64.array([1.0, 2.0, 4.0], name="w")
+    row = TensorType("float64", (1,))("row")
+    trees = [*grad(be64.sum(x * w * n * row), [x, n, row]), Rop(x * w, x, w), Lop(x * w, x, w)]
+    by_x, by_n, by_row, along, back = function([x, n, row], trees, on_unused_input="ignore")(
+        np.array([1.0, 1.0, 2.0]), np.array([3, 2, 1]), np.array([2.0])
+    )
+    assert (by_x.get().tolist(), by_n.get().tolist(), by_row.get().tolist()) == ([6, 8, 8], [2, 4, 16], [15])
+    assert along.get().tolist() == back.get().tolist() == [1, 4, 16]
 
 
 def test_a_long_chain_has_a_rop_of_its_own_length(be64: Any) -> None:

@@ -269,6 +269,8 @@ def test_known_gradients_stand_in_the_place_of_what_would_be_found(be64: Any) ->
         grad(None, x)
     with pytest.raises(ShapeError, match="known_grads"):
         grad(None, x, known_grads={h: be64.ones(3)})
+    with pytest.raises(OperandError, match="not 'h'"):
+        grad(None, x, known_grads={"h": 1.0})
 
 
 def test_no_derivative_goes_through_what_is_constant(be64: Any) -> None:
