@@ -1,6 +1,6 @@
 """Op-tree: lazy NumPy-like expressions as trees of operations."""
 
-from optree import ops
+from optree import metadiff, ops
 from optree.apply import Apply
 from optree.autodiff import Autodiff, deriv, grad
 from optree.computation import ComputationOp
@@ -46,5 +46,6 @@ __all__ = [
     "hessian",
     "hessian_vector_product",
     "jacobian",
+    "metadiff",
     "ops",
 ]

@@ -270,7 +270,8 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
             "what is neither takes known_grads={cost: its own gradient}"
         )
     cost = operand_of(cost)
-    if next_error is None:
+    starts = next_error is None
+    if starts:
         neon = cost.backend is not None and cost.backend.compat_mode == "neon"
         if not neon and any(size != 1 for size in cost.shape):
             raise GradientError(
@@ -278,7 +279,10 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
                 "or give its own adjoint: Autodiff(cost, be, next_error=...)"
             )
         next_error = 1.0
-    return {cost: as_adjoint(cost, next_error, "next_error")}
+    adjoint = as_adjoint(cost, next_error, "next_error")
+    if starts:
+        adjoint.starts_gradient = True
+    return {cost: adjoint}
 
 
 def as_adjoint(variable: Variable, given: Any, what: str) -> Any:

@@ -89,6 +89,9 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     origin: Origin | None
     known_owner: Any = None
+
+    #: Whether it is the derivative of a cost by itself, which `grad` starts from.
+    starts_gradient = False
     _signature: tuple[tuple[Any, ...], list[Any]] | None = None
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:

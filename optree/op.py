@@ -24,6 +24,7 @@ from optree.errors import (
     describe,
 )
 from optree.node import OpDict, applied
+from optree.operators import AbstractOperator
 from optree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
@@ -41,7 +42,7 @@ class _Token:
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
-class Op(Differentiable):
+class Op(Differentiable, AbstractOperator):
     """An operation with its parameters, and never its operands.
 
     A subclass with a `name` is registered: it gets a method on every backend,
@@ -81,8 +82,8 @@ class Op(Differentiable):
         Whether on a backend in neon's mode a 1-D array among the operands is a
         column. It is where operands are broadcast or multiplied, not where an
         array is of indices.
-    commutative : bool
-        Whether the operands may be exchanged.
+    associative, commutative : bool
+        Whether operands may be grouped, and exchanged, as one likes.
     destroy_map, view_map : dict
         Output index to the indices of the inputs that it overwrites, or looks into;
         under None those that are overwritten and that no output lies in.
@@ -107,6 +108,7 @@ class Op(Differentiable):
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     takes_columns: ClassVar[bool] = False
+    associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = {}

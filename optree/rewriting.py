@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from optree.equality import bits_of
 from optree.errors import OptreeError
 from optree.node import OpTreeNode, applied
 from optree.program import Builder, Instruction, Program
 from optree.registry import OPS
 from optree.tensor import Tensor
-from optree.types import NUMBERS
+from optree.types import NUMBERS, TensorType
 from optree.variable import Constant, Input, as_variable
 
 #: Constants of more elements than this are not compared.
@@ -271,11 +272,8 @@ class _Walk(Builder):
 
 
 def _bits(leaf: Any) -> Any:
-    """What tells a number or constant array from others; None for other leaves."""
-    if type(leaf) in NUMBERS:
-        return type(leaf), leaf.hex() if type(leaf) is float else leaf
-    value = getattr(leaf, "value", None)
-    return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) and value.size <= COMPARED else None
+    comparable = type(leaf) in NUMBERS or (isinstance(leaf.type, TensorType) and leaf.size <= COMPARED)
+    return bits_of(leaf) if comparable else None
 
 
 def _at_destroyers(program: Program) -> tuple[set[int], set[int]]:

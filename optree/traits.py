@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.errors import ShapeError
+from optree.errors import GradientError, ShapeError
 from optree.op import Op
 from optree.registry import f
 from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
@@ -20,6 +20,9 @@ from optree.variable import Variable, is_neon
 
 class NonDifferentiableOperator(Op):
     """An op whose derivative is zero wherever it has one, or that has none: it sends no delta on."""
+
+    def is_differentiable(self, parents: Sequence[bool]) -> bool:
+        return False
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
         return
@@ -33,10 +36,42 @@ class OrphanOperator(Op):
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
 
+    def get_parents(self, node: Any) -> list[Variable]:
+        return []
+
+    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
+        raise GradientError(f"{self}: an op without parents has no gradient for them")
+
+
+class InputOperator(OrphanOperator):
+    """What answers for a tensor or input, of which nothing is computed."""
+
+    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
+        return True
+
+    def is_differentiable(self, parents: Sequence[bool]) -> bool:
+        return True
+
+
+class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
+    """What answers for a constant or number.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype, or None for a constant that is no array
+    """
+
+    __props__ = ("dtype",)
+    dtype: Any = None
+
+    def get_data_type(self, node: Any) -> Any:
+        return super().get_data_type(node) if self.dtype is None else self.dtype
+
 
 class UnaryOperator(Op):
     """An op of one operand."""
 
+    takes_parents = True
     operands: ClassVar[tuple[str, ...] | None] = ("x",)
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -44,6 +79,7 @@ class UnaryOperator(Op):
 class BinaryOperator(Op):
     """An op of two operands."""
 
+    takes_parents = True
     operands = ("x", "y")
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -51,6 +87,7 @@ class BinaryOperator(Op):
 class AssociativeOperator(Op):
     """An op of two operands or more, which may be grouped as one likes."""
 
+    takes_parents = associative = True
     operands = None
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -83,12 +120,21 @@ class FloatOperator(Op):
 class IntegerOperator(NonDifferentiableOperator):
     """An op whose value is an int64."""
 
+    def get_data_type(self, node: Any) -> Any:
+        return np.dtype("int64")
+
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), np.dtype("int64"))
 
 
 class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
+
+    def get_data_type(self, node: Any) -> Any:
+        return np.dtype(bool)
+
+    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
+        raise GradientError(f"{self}: a bool has no gradient")
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return self.ufunc_dtypes(dtypes) or (*map(promote, dtypes), np.dtype(bool))

@@ -29,7 +29,7 @@ class Maximum(BinaryOperator, ElementwiseOperator):
     """
 
     name = "maximum"
-    commutative = True
+    associative = commutative = True
     numpy = np.maximum
     kernel = "{0} >= {1} || {0} != {0} ? {0} : {1}"
 
@@ -46,7 +46,7 @@ class Minimum(BinaryOperator, ElementwiseOperator):
     """
 
     name = "minimum"
-    commutative = True
+    associative = commutative = True
     numpy = np.minimum
     kernel = "{0} <= {1} || {0} != {0} ? {0} : {1}"
 

@@ -25,7 +25,7 @@ class Add(BinaryOperator, ElementwiseOperator):
     """x + y."""
 
     name = "add"
-    commutative = True
+    associative = commutative = True
     numpy = np.add
     kernel = "{0} + {1}"
     operator = ("__add__", "__radd__")
@@ -53,7 +53,7 @@ class Mul(BinaryOperator, ElementwiseOperator):
     """x * y."""
 
     name = "mul"
-    commutative = True
+    associative = commutative = True
     numpy = np.multiply
     kernel = "{0} * {1}"
     aliases = ("multiply",)

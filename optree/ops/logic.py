@@ -115,7 +115,7 @@ class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x and y are both true, that is, not zero; nan is true."""
 
     name = "logical_and"
-    commutative = True
+    associative = commutative = True
     numpy = np.logical_and
     kernel = "{0} != 0 && {1} != 0"
 
@@ -124,7 +124,7 @@ class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x or y is true, that is, not zero; nan is true."""
 
     name = "logical_or"
-    commutative = True
+    associative = commutative = True
     numpy = np.logical_or
     kernel = "{0} != 0 || {1} != 0"
 
@@ -133,7 +133,7 @@ class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether one of x and y is true, that is, not zero, and the other is not; nan is true."""
 
     name = "logical_xor"
-    commutative = True
+    associative = commutative = True
     numpy = np.logical_xor
     kernel = "({0} != 0) != ({1} != 0)"
 

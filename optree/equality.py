@@ -1,0 +1,113 @@
+"""Whether two trees are one expression, however it is grouped and ordered."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from optree.node import OpTreeNode, operands_of
+from optree.tensor import Tensor
+from optree.types import NUMBERS
+from optree.variable import Constant, as_operand
+from optree.walks import post_order
+
+#: Tokens of expressions are numbers of so many bits, drawn at random.
+BITS = 256
+
+
+def equal(x: Any, y: Any) -> bool:
+    """Whether two operands are symbolically equal, up to associativity and commutativity.
+
+    Tensors and inputs are equal to themselves, and views of one tensor if they
+    look at the same part of it; numbers and constants if they are of one type
+    and alike to the bit. A draw of random numbers is equal to itself alone.
+
+    The time is linear in the number of distinct nodes: each gets a token, and a
+    sum of sums the sum of the tokens of all its terms. Two expressions that
+    differ could have one token; the chance is less than 2 to the power -200.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> a, b, c = be.ones(2), be.ones(2), be.ones(2)
+    >>> equal(a * b * c, c * (b * a)), equal(a - b, b - a), equal(a + b, a + b + 0)
+    (True, False, False)
+    """
+    roots = [as_operand(x, "equals"), as_operand(y, "equals")]
+    tokens = _Tokens()
+    for entry in post_order(roots, _made_from):
+        tokens.add(entry)
+    return tokens.of[id(roots[0])] == tokens.of[id(roots[1])]
+
+
+def bits_of(leaf: Any) -> Any:
+    """What tells a number or constant array from others; None for other leaves."""
+    if type(leaf) in NUMBERS:
+        return type(leaf), leaf.hex() if type(leaf) is float else leaf
+    value = leaf.value if isinstance(leaf, Constant) else None
+    return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) else None
+
+
+class _Tokens:
+    """One token for each expression.
+
+    Attributes
+    ----------
+    of : dict
+        From an operand's id to its token.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+        self._parts: dict[int, tuple[Any, int, int]] = {}
+        self._random = Random(0)
+
+    def add(self, entry: Any) -> None:
+        """Give an operand its token; those that it is made from have theirs."""
+        if isinstance(entry, OpTreeNode):
+            key = self._key(entry)
+        elif isinstance(entry, Tensor) and entry.base is not None:
+            key = entry.view, self.of[id(entry.base)]
+        else:
+            key = bits_of(entry) or id(entry)
+        token = self._known.get(key)
+        if token is None:
+            token = self._known[key] = self._random.getrandbits(BITS)
+        self.of[id(entry)] = token
+
+    def _key(self, node: OpTreeNode) -> Any:
+        op, tokens = node.op, [self.of[id(x)] for x in operands_of(node)]
+        if op.destroy_map:
+            return id(node)
+        if op.associative:
+            return self._part(node)
+        return (op, node.type, *(sorted(tokens) if op.commutative else tokens))
+
+    def _part(self, node: OpTreeNode) -> Any:
+        """The key of an operation on a row of terms: of their sum, or where their order counts of a polynomial."""
+        kind = node.op, getattr(node.type, "dtype", node.type)  # another dtype would round elsewhere
+        total, length = 0, 0
+        for x in operands_of(node):
+            inner, value, count = self._parts.get(id(x), (None, self.of[id(x)], 1))
+            if inner != kind:
+                value, count = self.of[id(x)], 1
+            if not node.op.commutative:
+                total = total * pow(_BASE, count, _PRIME)
+            total, length = (total + value) % _PRIME, length + count
+        self._parts[id(node)] = kind, total, length
+        return (node.op, node.type, total, length)
+
+
+#: The arithmetic of tokens is modulo a prime above all of them, and orders are told by powers of a number.
+_PRIME = 2**521 - 1
+_BASE = 3**150
+
+
+def _made_from(entry: Any) -> list[Any]:
+    if isinstance(entry, OpTreeNode):
+        return operands_of(entry)
+    return [entry.base] if isinstance(entry, Tensor) and entry.base is not None else []

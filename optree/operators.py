@@ -1,0 +1,94 @@
+"""What Metadiff's guide asks of an operator ("AbstractOperator"), with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DefinitionError, GradientError, describe
+from optree.missing import is_disconnected, is_null
+from optree.node import operands_of
+from optree.types import TensorType, TupleType
+from optree.variable import Input, Variable, as_variable, zero_gradient
+
+
+class AbstractOperator:
+    """The part of `Op` that answers Metadiff's questions about a node; traits answer some in its place.
+
+    Where an answer follows from those for the node's operands, it is given
+    them: `optree.metadiff` walks the tree.
+    """
+
+    #: Whether all operands are parents, but for those whose shape alone counts.
+    takes_parents: bool = False
+
+    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
+        """Whether any of the ancestors is."""
+        return any(ancestors)
+
+    def is_differentiable(self, parents: Sequence[bool]) -> bool:
+        """Whether any of the parents is."""
+        return any(parents)
+
+    def get_grad_level(self, ancestors: Sequence[int]) -> int:
+        """The highest of the ancestors'."""
+        return max(ancestors, default=0)
+
+    def get_data_type(self, node: Any) -> Any:
+        """The dtype that `resolve_dtypes` found for the parents' dtypes; the type of what is no array."""
+        return node.dtype if isinstance(node.type, TensorType) else node.type
+
+    def get_shape(self, node: Any) -> Any:
+        """The shape that `output_shape` found for the parents' shapes."""
+        return node.shape
+
+    def get_parents(self, node: Any) -> list[Variable]:
+        """The operands that the value changes smoothly with."""
+        return [as_variable(x) for i, x in enumerate(operands_of(node)) if i not in self.argument_places(node)]
+
+    def get_arguments(self, node: Any) -> list[Variable]:
+        """The operands that the value changes with otherwise."""
+        parents = {id(x) for x in self.get_parents(node)}
+        return [x for x in map(as_variable, operands_of(node)) if id(x) not in parents]
+
+    def argument_places(self, node: Any) -> set[int]:
+        """The places of the operands that are arguments: those that `grad` has no gradient for."""
+        operands = [as_variable(x) for x in operands_of(node)]
+        if self.takes_parents:
+            return set(self.shape_only)  # type: ignore[attr-defined]
+        stand_ins = [Input(x.type) for x in operands]
+        try:
+            sent = self._sent(stand_ins, _delta_like(node.type))
+        except DefinitionError:  # there is no grad at all
+            return set(range(len(operands)))
+        return {i for i, x in enumerate(stand_ins) if x not in sent or is_null(sent[x]) or is_disconnected(sent[x])}
+
+    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
+        """The gradient of a parent, given that of the node."""
+        places = [i for i in range(len(operands_of(node))) if i not in self.argument_places(node)]
+        if not 0 <= index < len(places):
+            raise GradientError(f"{describe(node)} has {len(places)} parents; there is none at {index}")
+        operands = [as_variable(x) for x in operands_of(node)]
+        wanted = operands[places[index]]
+        # An operand that stands in two places would be sent the sum of both: the others get a stand-in.
+        copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != places[index]}
+        sent = self._sent([copies.get(i, x) for i, x in enumerate(operands)], my_grad)
+        found = sent.get(wanted)
+        return zero_gradient(wanted, my_grad.dtype) if found is None else found
+
+    def _sent(self, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
+        """What the op sends operands, given the gradient of its value."""
+        adjoints: dict[Variable, Any] = {}
+        self.generate_adjoints(adjoints, delta, *operands)  # type: ignore[attr-defined]
+        return adjoints
+
+
+def _delta_like(type: Any) -> Any:
+    """What stands for the gradient of a value of a type; a list for several."""
+    if isinstance(type, TupleType):
+        return [_delta_like(each) for each in type.types]
+    if isinstance(type, TensorType) and type.dtype.kind != "f":
+        type = TensorType(np.float64, type.shape)
+    return Input(type)
