@@ -120,7 +120,7 @@ def get_parents(node: Variable) -> list[Variable]:
 
 def get_ancestors(node: Variable) -> list[Variable]:
     """The operands of a node."""
-    return [as_variable(x) for x in node.inputs] if isinstance(node, OpTreeNode) else []
+    return operator_of(node).get_ancestors(node)
 
 
 def _node(variable: Any) -> Any:

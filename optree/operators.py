@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.errors import DefinitionError, GradientError, describe
 from optree.missing import is_disconnected, is_null
-from optree.node import operands_of
+from optree.node import OpTreeNode, operands_of
 from optree.types import TensorType, TupleType
 from optree.variable import Input, Variable, as_variable, zero_gradient
 
@@ -44,33 +44,38 @@ class AbstractOperator:
         """The shape that `output_shape` found for the parents' shapes."""
         return node.shape
 
+    def get_ancestors(self, node: Any) -> list[Variable]:
+        """The operands; a leaf has none."""
+        return [as_variable(x) for x in operands_of(node)] if isinstance(node, OpTreeNode) else []
+
     def get_parents(self, node: Any) -> list[Variable]:
         """The operands that the value changes smoothly with."""
-        return [as_variable(x) for i, x in enumerate(operands_of(node)) if i not in self.argument_places(node)]
+        arguments = self.argument_places(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i not in arguments]
 
     def get_arguments(self, node: Any) -> list[Variable]:
         """The operands that the value changes with otherwise."""
-        parents = {id(x) for x in self.get_parents(node)}
-        return [x for x in map(as_variable, operands_of(node)) if id(x) not in parents]
+        arguments = self.argument_places(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i in arguments]
 
     def argument_places(self, node: Any) -> set[int]:
-        """The places of the operands that are arguments: those that `grad` has no gradient for."""
-        operands = [as_variable(x) for x in operands_of(node)]
+        """The places of the operands that are arguments: those that `grad` has no gradient for, or always zero."""
         if self.takes_parents:
             return set(self.shape_only)  # type: ignore[attr-defined]
-        stand_ins = [Input(x.type) for x in operands]
+        stand_ins = [Input(x.type) for x in self.get_ancestors(node)]
         try:
             sent = self._sent(stand_ins, _delta_like(node.type))
         except DefinitionError:  # there is no grad at all
-            return set(range(len(operands)))
-        return {i for i, x in enumerate(stand_ins) if x not in sent or is_null(sent[x]) or is_disconnected(sent[x])}
+            return set(range(len(stand_ins)))
+        return {i for i, x in enumerate(stand_ins) if _is_none_or_zero(sent.get(x))}
 
     def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
         """The gradient of a parent, given that of the node."""
-        places = [i for i in range(len(operands_of(node))) if i not in self.argument_places(node)]
+        arguments = self.argument_places(node)
+        operands = self.get_ancestors(node)
+        places = [i for i in range(len(operands)) if i not in arguments]
         if not 0 <= index < len(places):
             raise GradientError(f"{describe(node)} has {len(places)} parents; there is none at {index}")
-        operands = [as_variable(x) for x in operands_of(node)]
         wanted = operands[places[index]]
         # An operand that stands in two places would be sent the sum of both: the others get a stand-in.
         copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != places[index]}
@@ -83,6 +88,13 @@ class AbstractOperator:
         adjoints: dict[Variable, Any] = {}
         self.generate_adjoints(adjoints, delta, *operands)  # type: ignore[attr-defined]
         return adjoints
+
+
+def _is_none_or_zero(gradient: Any) -> bool:
+    if gradient is None or is_null(gradient) or is_disconnected(gradient):
+        return True
+    op = getattr(gradient, "op", None)  # of what `zero_gradient` makes
+    return op is not None and op.name == "fill_like" and type(gradient[2]) is float and gradient[2] == 0
 
 
 def _delta_like(type: Any) -> Any:

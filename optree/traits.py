@@ -36,8 +36,8 @@ class OrphanOperator(Op):
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
 
-    def get_parents(self, node: Any) -> list[Variable]:
-        return []
+    def argument_places(self, node: Any) -> set[int]:
+        return set(range(len(self.get_ancestors(node))))
 
     def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
         raise GradientError(f"{self}: an op without parents has no gradient for them")
