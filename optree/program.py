@@ -55,6 +55,11 @@ class Program:
     instructions: list[Instruction]
     outputs: list[int]
 
+    def type_of(self, number: int) -> Any:
+        """The type of a value."""
+        first = len(self.leaves)
+        return as_variable(self.leaves[number]).type if number < first else self.instructions[number - first].type
+
     def last_uses(self) -> list[int]:
         """For each value, the last instruction that needs its memory; -1 for none.
 
