@@ -24,6 +24,7 @@ def gen_backend(
     stochastic_round: bool | int = False,
     device_id: int = 0,
     compat_mode: str | None = None,
+    jit: str | bool = "auto",
 ) -> Backend:
     """A new backend. Those made before stay usable; functions without tensors run on the last.
 
@@ -44,6 +45,9 @@ def gen_backend(
     compat_mode : str, optional
         ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (axes
         are kept) and gradients of ties (each in full).
+    jit : {'auto', True, False}
+        Whether the CPU backend runs elementwise operations by compiled kernels:
+        ``'auto'`` where they pay (`backends.kernels.plan`), always, or never.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def gen_backend(
     make = BACKENDS.get(backend) if isinstance(backend, str) else None
     if make is None:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
-    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode)
+    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, jit=jit)
     use_backend(made)
     return made
 

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from optree.errors import OperandError, describe
+from backends.kernels.compiler import compile_counts, find_compiler
+from backends.kernels.plan import KernelPlan
+from optree.errors import BackendError, OperandError, brief, describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.reference import checked, performer
@@ -26,6 +28,30 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
+
+    def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
+        super().__init__(*args)
+        if jit not in ("auto", True, False):
+            raise BackendError(f"jit is 'auto', True or False, not {brief(jit)}")
+        self.jit = jit
+        self.compiler = find_compiler() if jit else None
+        if jit is True and self.compiler is None:
+            raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
+
+    def info(self) -> str:
+        """What runs assignments here, and what would make them quicker."""
+        if not self.jit:
+            return "NumPy, as jit=False asks for"
+        if self.compiler is None:
+            return (
+                "NumPy: there is no C compiler; with gcc or clang, large elementwise expressions run as fused kernels"
+            )
+        when = "always" if self.jit is True else "where they pay"
+        return f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""
+        return {**super().stats(), "kernels": compile_counts()}
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.empty(shape, dtype)
@@ -80,7 +106,11 @@ class CPUBackend(Backend):
                 raise
             return [registers[i] for i in outputs]
 
-        return partial(_quietly, run)
+        if self.compiler is None or observe is not None:
+            return partial(_quietly, run)
+        outline = program.outline()
+        plan = KernelPlan(outline, run, partial(_call_of, outline, keep=keep), self.jit is True)
+        return partial(_quietly, plan)
 
 
 class _Quiet(threading.local):
@@ -169,7 +199,7 @@ def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
-def _call_of(program: Program, place: int, keep: bool) -> Callable[..., Any]:
+def _call_of(program: Program, place: int, keep: bool = False) -> Callable[..., Any]:
     """The function of arrays that computes an instruction."""
     instruction = program.instructions[place]
     op = instruction.op

@@ -11,7 +11,7 @@ from optree.errors import BackendError
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
 
 
-def gpu_backend(*args: object) -> NoReturn:
+def gpu_backend(*args: object, **kwargs: object) -> NoReturn:
     """Refuse to make a GPU backend, and never make another kind in its place.
 
     Raises

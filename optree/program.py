@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from optree.node import ARGS, OpTreeNode, operands_of
 from optree.types import TensorType
-from optree.variable import Input, Variable, as_variable
+from optree.variable import Input, Variable, as_operand, as_variable
 
 
 class Instruction(NamedTuple):
@@ -49,16 +49,24 @@ class Program:
     instructions : list of Instruction
     outputs : list of int
         The numbers of the roots' values.
+    owners : list, optional
+        For each leaf a mark of the memory that it lies in, where the leaves themselves no longer tell.
     """
 
     leaves: list[Any]
     instructions: list[Instruction]
     outputs: list[int]
+    owners: list[Any] | None = None
 
-    def type_of(self, number: int) -> Any:
-        """The type of a value."""
-        first = len(self.leaves)
-        return as_variable(self.leaves[number]).type if number < first else self.instructions[number - first].type
+    def outline(self) -> Program:
+        """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
+        numbers: dict[int, int] = {}
+        owners = [numbers.setdefault(id(getattr(leaf, "root", leaf)), i) for i, leaf in enumerate(self.leaves)]
+        leaves = [
+            Input(x.type) if isinstance(x, Variable) else x
+            for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
+        ]
+        return Program(leaves, self.instructions, self.outputs, owners)
 
     def last_uses(self) -> list[int]:
         """For each value, the last instruction that needs its memory; -1 for none.

@@ -54,6 +54,13 @@ def apart(program: Program) -> Program:
     return draft.program(draft.steps)
 
 
+def memories(program: Program) -> list[frozenset[Any]]:
+    """For each value marks of the memories that it may lie in; two values overlap only if they share a mark."""
+    draft = _Draft(program)
+    found = draft.memories()
+    return [found[x] for x in (*range(len(draft.leaves)), *draft.steps)]
+
+
 class _Step:
     """An instruction whose inputs are steps, or the numbers of leaves."""
 
@@ -106,7 +113,7 @@ class _Draft:
     """
 
     def __init__(self, program: Program) -> None:
-        self.leaves = program.leaves
+        self.leaves, self.owners = program.leaves, program.owners
         values: list[Any] = list(range(len(program.leaves)))
         for op, inputs, node in program.instructions:
             values.append(_Step(op, [values[i] for i in inputs], node))
@@ -131,7 +138,8 @@ class _Draft:
     def memories(self) -> dict[Any, frozenset[Any]]:
         """The memories that each value may lie in: its own, or those of what it looks into or was written over."""
         found: dict[Any, frozenset[Any]] = {
-            i: frozenset([leaf.root if isinstance(leaf, Tensor) else i]) for i, leaf in enumerate(self.leaves)
+            i: frozenset([leaf.root if isinstance(leaf, Tensor) else i if self.owners is None else self.owners[i]])
+            for i, leaf in enumerate(self.leaves)
         }
         for step in self.steps:
             shared = [step.inputs[i] for i in step.op.shared_inputs()]

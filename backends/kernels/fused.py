@@ -1,0 +1,184 @@
+"""Fused kernels ready to run: bound to arrays, printed and compiled for each layout that they meet."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from backends.kernels.binding import joined, strides_along
+from backends.kernels.launch import Runner
+from backends.kernels.loopnest import LoopNest, Statement
+from optree.fusion import SPREADING, Kernel, loop_dtypes
+from optree.program import Program
+
+#: A kernel remembers so many combinations of its arrays' shapes and strides.
+LAYOUTS = 256
+
+_INTEGER, _FLOAT = struct.Struct("q"), struct.Struct("d")
+
+
+class FusedKernel:
+    """One kernel of a program.
+
+    Parameters
+    ----------
+    program : Program
+    kernel : Kernel
+    compile : callable
+        From a `LoopNest` to what runs it; called once for each layout.
+
+    Attributes
+    ----------
+    reads, numbers, likes, writes : list of int
+        The values of the program that it takes as arrays and as Python numbers,
+        those that it takes for their shapes, and those that it makes.
+    """
+
+    def __init__(self, program: Program, kernel: Kernel, compile: Callable[[LoopNest], Runner]) -> None:
+        self._compile = compile
+        self._runners: dict[Any, Runner] = {}
+        self._layouts: dict[Any, Any] = {}
+        self.rank = len(kernel.domain)
+        self.reads, self.numbers, self.likes = _operands(program, kernel)
+        self.writes = kernel.writes
+        self.dtypes = {i: _dtype(program, i) for i in (*self.reads, *self.numbers, *self.writes)}
+        self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
+        self._likes = [kernel.axes[i] for i in self.likes]
+        self._statements, places = _statements(program, kernel, [*self.reads, *self.numbers])
+        self._written = tuple(places[i] for i in self.writes)
+
+    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any]:
+        """The values that it makes, in the targets that are given and in new arrays for the rest.
+
+        Parameters
+        ----------
+        values : sequence
+            Those of all leaves and instructions of the program, None where there is none.
+        """
+        inputs = [np.asarray(values[i]) for i in self.reads]
+        likes = [values[i] for i in self.likes]
+        key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *map(np.shape, likes)
+        known = self._layouts.get(key)
+        if known is None:
+            known = self._layout(inputs, targets, likes)
+            if len(self._layouts) >= LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = known
+        shapes, layout, runner = known
+        outputs = [
+            np.empty(shape, self.dtypes[i]) if target is None else target
+            for i, shape, target in zip(self.writes, shapes, targets, strict=True)
+        ]
+        if runner is not None:
+            pointers = [x.__array_interface__["data"][0] for x in (*inputs, *outputs)]
+            runner(pointers, [_bits(values[i], self.dtypes[i]) for i in self.numbers], layout)
+        return outputs
+
+    def _layout(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[Any]) -> Any:
+        """The shapes of the outputs, the layout, and what runs the nest for it; None if there is nothing to do."""
+        sizes = self._sizes([*inputs, *targets], likes)
+        written = self._axes[len(inputs) :]
+        shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes) for axes in written]
+        outputs = [
+            np.empty(shape, self.dtypes[i]) if target is None else target
+            for i, shape, target in zip(self.writes, shapes, targets, strict=True)
+        ]
+        arrays = zip((*inputs, *outputs), self._axes, strict=True)
+        strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
+        order = sorted(range(self.rank), key=lambda axis: -abs(strides[-1][axis]))
+        found_sizes, found = joined(
+            [sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides]
+        )
+        layout = found_sizes, [step for steps in found for step in steps]
+        return shapes, layout, self._runner(len(found_sizes), found) if all(found_sizes) else None
+
+    def _runner(self, rank: int, strides: Sequence[Sequence[int]]) -> Runner:
+        steps = tuple(each[-1] if each[-1] in (0, 1) else -1 for each in strides)
+        runner = self._runners.get((rank, steps))
+        if runner is None:
+            runner = self._runners[rank, steps] = self._compile(self.nest(rank, steps))
+        return runner
+
+    def nest(self, rank: int, steps: tuple[int, ...]) -> LoopNest:
+        """The loop nest for arrays that need so many loops, with these steps along the innermost."""
+        return LoopNest(
+            tuple(self.dtypes[i] for i in self.reads),
+            tuple(self.dtypes[i] for i in self.numbers),
+            self._statements,
+            self._written,
+            rank,
+            steps,
+        )
+
+    def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[Any]) -> list[int]:
+        """The size of each axis of the domain."""
+        sizes = [1] * self.rank
+        for x, axes in zip((*arrays, *likes), (*self._axes, *self._likes), strict=True):
+            if x is not None:
+                for axis, size in zip(axes, np.shape(x), strict=True):
+                    if axis is not None:
+                        sizes[axis] = size
+        return sizes
+
+
+def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[int], list[int]]:
+    """The values that a kernel takes from outside: arrays, Python numbers, and what only has a shape."""
+    first = len(program.leaves)
+    made = {first + place for place in kernel.places}
+    reads: dict[int, None] = {}
+    numbers: dict[int, None] = {}
+    likes: dict[int, None] = {}
+    for place in kernel.places:
+        instruction = program.instructions[place]
+        _, like = SPREADING.get(instruction.op.name, (None, None))
+        for position, i in enumerate(instruction.inputs):
+            if i not in made:
+                is_number = i < first and isinstance(program.leaves[i], bool | int | float)
+                (likes if position == like else numbers if is_number else reads)[i] = None
+    return list(reads), list(numbers), [i for i in likes if i not in reads and i not in numbers]
+
+
+def _dtype(program: Program, value: int) -> np.dtype:
+    first = len(program.leaves)
+    if value >= first:
+        return program.instructions[value - first].type.dtype
+    leaf = program.leaves[value]
+    if isinstance(leaf, bool | int):
+        return np.dtype("int64")
+    return np.dtype("float64") if isinstance(leaf, float) else leaf.type.dtype
+
+
+def _statements(
+    program: Program, kernel: Kernel, operands: Sequence[int]
+) -> tuple[tuple[Statement, ...], dict[int, int]]:
+    """A kernel's instructions as statements, and each value's number in the nest."""
+    first = len(program.leaves)
+    places = {value: i for i, value in enumerate(operands)}
+    statements = []
+    for place in kernel.places:
+        instruction = program.instructions[place]
+        loop = loop_dtypes(program, instruction)
+        spread = SPREADING.get(instruction.op.name)
+        inputs = list(instruction.inputs)
+        if spread is not None:  # the other operand is only there for its shape
+            inputs[spread[1]] = inputs[spread[0]]
+            loop[spread[1]] = loop[spread[0]]
+        places[first + place] = len(places)
+        statements.append(
+            Statement(
+                places[first + place],
+                instruction.op.kernel_for(*loop),
+                tuple(places[i] for i in inputs),
+                tuple(loop),
+                instruction.type.dtype,
+            )
+        )
+    return tuple(statements), places
+
+
+def _bits(number: Any, dtype: np.dtype) -> int:
+    """A Python number's 8 bytes, as the integer that they are."""
+    return int(number) if dtype.kind == "i" else _INTEGER.unpack(_FLOAT.pack(number))[0]

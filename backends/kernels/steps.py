@@ -1,0 +1,135 @@
+"""A program's fused steps as functions of its registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from backends.kernels.fused import FusedKernel
+from backends.kernels.launch import Runner
+from backends.kernels.loopnest import LoopNest
+from optree.dims import dims_of
+from optree.fusion import Kernel, fuse
+from optree.program import Program
+from optree.schedule import memories
+
+#: Takes the values of all leaves and instructions, and fills in those that it makes.
+FusedStep = Callable[[list[Any]], None]
+
+
+def fused_steps(
+    program: Program, compile: Callable[[LoopNest], Runner], call_of: Callable[[int], Callable[..., Any]]
+) -> list[tuple[FusedStep, list[int]]]:
+    """The steps, each with the values that nothing needs after it.
+
+    Parameters
+    ----------
+    program : Program
+    compile : callable
+        From a nest to what runs it.
+    call_of : callable
+        From the place of an instruction that is no kernel's to its function of values.
+    """
+    steps = fuse(program)
+    targets = _targets(program, steps)
+    first = len(program.leaves)
+    assigned = {assign for _, assign in targets.values()}
+    found: list[tuple[FusedStep, list[int]]] = []
+    kept = [step for step in steps if isinstance(step, Kernel) or step.place not in assigned]
+    dead = _dead(program, kept, targets)
+    for step, free in zip(kept, dead, strict=True):
+        if isinstance(step, Kernel):
+            found.append((_kernel_step(FusedKernel(program, step, compile), targets, first), free))
+        else:
+            inputs = program.instructions[step.place].inputs
+            found.append((_call_step(call_of(step.place), inputs, first + step.place), free))
+    return found
+
+
+def _call_step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> FusedStep:
+    def run(values: list[Any]) -> None:
+        values[output] = call(*(values[i] for i in inputs))
+
+    return run
+
+
+def _kernel_step(kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int) -> FusedStep:
+    """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read."""
+
+    def run(values: list[Any]) -> None:
+        wanted = [values[targets[i][0]] if i in targets else None for i in kernel.writes]
+        reads = [values[i] for i in kernel.reads]
+        direct = [x if x is not None and _is_apart(x, reads) else None for x in wanted]
+        for i, output, target in zip(kernel.writes, kernel.run(values, direct), wanted, strict=True):
+            values[i] = output
+            if target is not None:
+                if output is not target:
+                    target[...] = output
+                values[first + targets[i][1]] = target
+
+    return run
+
+
+def _is_apart(target: np.ndarray, reads: Sequence[Any]) -> bool:
+    """Whether a kernel that writes an array reads nothing there but, at each place, what it writes there."""
+    for x in reads:
+        if isinstance(x, np.ndarray) and np.may_share_memory(x, target):
+            here = x.__array_interface__["data"][0] == target.__array_interface__["data"][0]
+            if not (here and x.shape == target.shape and x.strides == target.strides):
+                return False
+    return True
+
+
+def _targets(program: Program, steps: Sequence[Any]) -> dict[int, tuple[int, int]]:
+    """For each value that a kernel may make in the tensor that it is assigned to: the tensor, and the assignment.
+
+    Nothing else needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
+    """
+    dims, first, owned = dims_of(program), len(program.leaves), memories(program)
+    step_of = {
+        p: n for n, step in enumerate(steps) for p in (step.places if isinstance(step, Kernel) else [step.place])
+    }
+    readers: dict[int, list[int]] = {}
+    for place, instruction in enumerate(program.instructions):
+        for i in instruction.inputs:
+            readers.setdefault(i, []).append(place)
+    found: dict[int, tuple[int, int]] = {}
+    for place, instruction in enumerate(program.instructions):
+        if instruction.op.name != "assign" or instruction.inputs[1] < first:
+            continue
+        target, value = instruction.inputs
+        made = value - first
+        same = dims[value] == dims[target] and program.instructions[made].type.dtype == instruction.type.dtype
+        alone = readers[value] == [place] and value not in program.outputs
+        if not (same and alone and isinstance(steps[step_of[made]], Kernel)):
+            continue
+        may_fail = [n for n, step in enumerate(steps) if not isinstance(step, Kernel) and not _is_assign(program, step)]
+        overlapping = [p for i, ps in readers.items() if owned[i] & owned[target] for p in ps if p != place]
+        if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in may_fail):
+            found[value] = (target, place)
+    return found
+
+
+def _is_assign(program: Program, step: Any) -> bool:
+    return program.instructions[step.place].op.name == "assign"
+
+
+def _dead(program: Program, steps: Sequence[Any], targets: dict[int, tuple[int, int]]) -> list[list[int]]:
+    """For each step the values, none of them leaves, that no later step and no view needs."""
+    first = len(program.leaves)
+    last: dict[int, int] = {i: len(steps) for i in program.outputs}
+    for number in range(len(steps) - 1, -1, -1):
+        step = steps[number]
+        places = step.places if isinstance(step, Kernel) else [step.place]
+        for place in reversed(places):
+            instruction = program.instructions[place]
+            until = max(number, last.get(first + place, -1)) if instruction.op.shared_inputs() else number
+            for i in instruction.inputs:
+                last[i] = max(last.get(i, -1), until)
+    dead: list[list[int]] = [[] for _ in steps]
+    for value, number in last.items():
+        if value >= first and number < len(steps):
+            dead[number].append(value)
+    return dead

@@ -1,0 +1,302 @@
+"""A program as steps: kernels, each one pass over a domain, and calls.
+
+A kernel's domain is a tuple of dimensions (`optree.dims`), some of them
+reduced. A value in a kernel runs along some of its axes: along a reduced one,
+it is an inner value, made for each element of the domain; along none, an outer
+one, made once for each place of the kept axes. A reduction ends a stage, and
+what needs its value at each element stands in the next stage.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from optree.dims import ONE, Dims, dims_of
+from optree.program import Instruction, Program
+from optree.schedule import memories
+from optree.traits import ElementwiseOperator, ReductionOperator
+
+#: The axis of the domain that each axis of a value runs along; None for an axis of size 1.
+Axes = tuple[int | None, ...]
+
+#: Dtypes that kernels compute in.
+KERNEL_DTYPES = frozenset(
+    map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
+)
+
+#: A program of more instructions than this is not fused: which step needs which would take too long to keep.
+LONGEST = 2000
+
+#: A kernel has at most so many instructions, for a compiler's sake.
+LARGEST = 200
+
+#: An instruction may join one of so many of the latest steps, though it shares nothing with them.
+NEIGHBOURS = 8
+
+#: Ops that give one operand's value at each element of another's domain: (the value, the domain).
+SPREADING = {"broadcast_like": (0, 1), "fill_like": (1, 0)}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One instruction by its own routine."""
+
+    place: int
+
+
+@dataclass
+class Kernel:
+    """Instructions that run together in one pass.
+
+    Attributes
+    ----------
+    domain : tuple of int
+        The dimensions that it runs over.
+    reduced : frozenset of int
+        The axes of the domain that its reductions reduce.
+    places : list of int
+        Its instructions, in order.
+    axes : dict
+        For each value that it reads or makes, the axes that the value runs along.
+    stages : dict
+        For each value that it makes, the first stage that may use it.
+    writes : list of int
+        The values that are needed outside.
+    """
+
+    domain: Dims
+    reduced: frozenset[int] = frozenset()
+    places: list[int] = field(default_factory=list)
+    axes: dict[int, Axes] = field(default_factory=dict)
+    stages: dict[int, int] = field(default_factory=dict)
+    writes: list[int] = field(default_factory=list)
+
+    def is_inner(self, value: int) -> bool:
+        """Whether a value is made for each element of the domain."""
+        return not self.reduced or any(axis in self.reduced for axis in self.axes[value])
+
+
+def fuse(program: Program) -> list[Kernel | Call]:
+    """The steps that run a program, in order; together they run each instruction once."""
+    return _Fusion(program).run()
+
+
+class _Fusion:
+    """Steps while they grow: each instruction joins the latest kernel that it may."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.dims = program, dims_of(program)
+        self.first = len(program.leaves)
+        self.made_in: dict[int, int] = {}  # the step that makes each value
+        self.steps: list[Kernel | Call] = []
+        self.memories = memories(program)
+        self.destroyed: dict[int, frozenset[Any]] = {}  # by the instruction that overwrites it
+        self.needs: list[int] = []  # for each step, a bit for each step that it needs, by others too, and its own
+
+    def run(self) -> list[Kernel | Call]:
+        for place, instruction in enumerate(self.program.instructions):
+            step = self._place(place, instruction)
+            needs = 1 << step
+            for i in instruction.inputs:
+                if i in self.made_in:
+                    needs |= self.needs[self.made_in[i]]
+            for earlier in self._conflicts(place, instruction):
+                needs |= self.needs[earlier]
+            self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
+            self.made_in[self.first + place] = step
+        self._mark_writes()
+        return [self.steps[step] for step in self._order()]
+
+    def _order(self) -> list[int]:
+        """The steps, each after those it needs, and otherwise by their last instructions."""
+        last = [max(step.places) if isinstance(step, Kernel) else step.place for step in self.steps]
+        users: list[list[int]] = [[] for _ in self.steps]
+        waiting = []
+        for step, needs in enumerate(self.needs):
+            others = [i for i in range(len(self.steps)) if needs >> i & 1 and i != step]
+            waiting.append(len(others))
+            for i in others:
+                users[i].append(step)
+        ready = [(last[step], step) for step, count in enumerate(waiting) if not count]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, step = heapq.heappop(ready)
+            order.append(step)
+            for user in users[step]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heapq.heappush(ready, (last[user], user))
+        return order
+
+    def _conflicts(self, place: int, instruction: Instruction) -> set[int]:
+        """The steps that must come first because one of the two overwrites what the other reads."""
+        found: set[int] = set()
+        reads = (
+            frozenset().union(*(self.memories[i] for i in instruction.inputs)) if instruction.inputs else frozenset()
+        )
+        for earlier, destroyed in self.destroyed.items():
+            if destroyed & reads:
+                found.add(self.made_in[self.first + earlier])
+        positions = {i for positions in instruction.op.destroy_map.values() for i in positions}
+        if positions:
+            mine = frozenset().union(*(self.memories[instruction.inputs[i]] for i in positions))
+            self.destroyed[place] = mine
+            for earlier, other in enumerate(self.program.instructions[:place]):
+                if any(self.memories[i] & mine for i in other.inputs):
+                    found.add(self.made_in[self.first + earlier])
+        return found
+
+    def _place(self, place: int, instruction: Instruction) -> int:
+        """The step that an instruction becomes part of."""
+        if is_fusable(self.program, instruction):
+            for step in self._candidates(instruction):
+                if self._is_free(step, instruction) and self._joins(self.steps[step], place, instruction):
+                    return step
+            kernel = Kernel(self._domain(place, instruction))
+            if self._joins(kernel, place, instruction):
+                return self._new(kernel)
+        return self._new(Call(place))
+
+    def _new(self, step: Kernel | Call) -> int:
+        self.steps.append(step)
+        self.needs.append(1 << len(self.needs))
+        return len(self.steps) - 1
+
+    def _candidates(self, instruction: Instruction) -> list[int]:
+        """The kernels that an instruction may join: those that make its inputs, and the latest."""
+        makers = {self.made_in[i] for i in instruction.inputs if i in self.made_in}
+        latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
+        return sorted(
+            (i for i in makers.union(latest) if isinstance(self.steps[i], Kernel)),
+            key=lambda i: (i in makers, i),
+            reverse=True,
+        )
+
+    def _is_free(self, step: int, instruction: Instruction) -> bool:
+        """Whether nothing that the instruction needs waits for the step, other than from within it."""
+        makers = {self.made_in[i] for i in instruction.inputs if i in self.made_in} - {step}
+        reads = [self.memories[i] for i in instruction.inputs]
+        for place, destroyed in self.destroyed.items():  # a step that overwrites what is read here has run
+            if any(destroyed & read for read in reads):
+                makers.add(self.made_in[self.first + place])
+        return not any(self.needs[maker] >> step & 1 for maker in makers)
+
+    def _domain(self, place: int, instruction: Instruction) -> Dims:
+        """The domain of a kernel that begins with an instruction."""
+        reduces = isinstance(instruction.op, ReductionOperator)
+        dims = self.dims[instruction.inputs[0] if reduces else self.first + place]
+        return tuple(dim for dim in dims or () if dim != ONE)
+
+    def _joins(self, kernel: Any, place: int, instruction: Instruction) -> bool:
+        """Put an instruction into a kernel if its operands and value run along the kernel's axes."""
+        if len(kernel.places) >= LARGEST:
+            return False
+        op, value = instruction.op, self.first + place
+        if isinstance(op, ReductionOperator):
+            return self._joins_reduction(kernel, place, instruction)
+        operands = list(instruction.inputs)
+        axes = self._aligned(kernel, self.dims[value], instruction.inputs)
+        if axes is None:
+            return False
+        found = {i: self._axes_of(kernel, i, axes) for i in operands}
+        if any(known is None for known in found.values()):
+            return False
+        kernel.axes.update({i: known for i, known in found.items() if known is not None})
+        kernel.axes[value] = axes
+        kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
+        kernel.places.append(place)
+        return True
+
+    def _joins_reduction(self, kernel: Kernel, place: int, instruction: Instruction) -> bool:
+        (operand,), op = instruction.inputs, instruction.op
+        dims = self.dims[operand] or ()
+        axes = self._aligned(kernel, dims, (operand,))
+        if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):
+            return False
+        reduced = frozenset(axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None)
+        if not reduced or (kernel.reduced and kernel.reduced != reduced):
+            return False
+        kept = [None if i in op.axes(len(dims)) else axis for i, axis in enumerate(axes)]
+        if not op.keepdims:
+            kept = [axis for i, axis in enumerate(kept) if i not in op.axes(len(dims))]
+        value = self.first + place
+        kernel.reduced = reduced
+        kernel.axes[operand] = axes
+        kernel.axes[value] = tuple(kept)
+        kernel.stages[value] = kernel.stages.get(operand, 0) + 1
+        kernel.places.append(place)
+        return True
+
+    def _aligned(self, kernel: Kernel, dims: Dims | None, operands: Sequence[int]) -> Axes | None:
+        """The axes that a value of these dimensions runs along, as its operands in the kernel do; None if it cannot."""
+        found: list[int | None] = []
+        for place, dim in enumerate(dims or ()):
+            back = place - len(dims or ())
+            along = {kernel.axes[i][back] for i in operands if i in kernel.axes and -back <= len(kernel.axes[i])} - {
+                None
+            }
+            if len(along) > 1 or (dim == ONE and along):
+                return None
+            axis = along.pop() if along else None if dim == ONE else self._free_axis(kernel, dim, back, found)
+            if dim != ONE and (axis is None or axis in found or kernel.domain[axis] != dim):
+                return None
+            found.append(axis)
+        return tuple(found)
+
+    def _free_axis(self, kernel: Kernel, dim: int, back: int, taken: Sequence[int | None]) -> int | None:
+        """An axis of the domain for a dimension: the one that stands where it does, or else any other."""
+        places = [len(kernel.domain) + back, *range(len(kernel.domain))]
+        return next((i for i in places if i >= 0 and kernel.domain[i] == dim and i not in taken), None)
+
+    def _axes_of(self, kernel: Kernel, operand: int, axes: Axes) -> Axes | None:
+        """The axes of an operand that is broadcast to a value with these axes."""
+        dims = self.dims[operand] or ()
+        given = axes[len(axes) - len(dims) :] if dims else ()
+        found = tuple(None if dim == ONE else axis for dim, axis in zip(dims, given, strict=True))
+        known = kernel.axes.get(operand, found)
+        return found if known == found else None
+
+    def _mark_writes(self) -> None:
+        """Tell each kernel which of its values others need."""
+        outside = set(self.program.outputs)
+        for place, instruction in enumerate(self.program.instructions):
+            here = self.made_in[self.first + place]
+            outside.update(i for i in instruction.inputs if self.made_in.get(i, here) != here)
+        for step in self.steps:
+            if isinstance(step, Kernel):
+                step.writes = [self.first + place for place in step.places if self.first + place in outside]
+
+
+def is_fusable(program: Program, instruction: Instruction) -> bool:
+    """Whether an instruction may be part of a kernel: by a kernel expression, or as a reduction with accumulators."""
+    op, node = instruction.op, instruction.node
+    dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
+    if len(dtypes) < len(instruction.inputs) or not {*dtypes, getattr(node.type, "dtype", None)} <= KERNEL_DTYPES:
+        return False
+    if isinstance(op, ReductionOperator):
+        return getattr(op, "accumulator", None) is not None
+    if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
+        return False
+    return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
+
+
+def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:
+    """The dtypes that an instruction's operands are computed in; a Python number is weak."""
+    weak = [
+        type(x) if isinstance(x, int | float) and not isinstance(x, bool) else None
+        for x in _leaves_of(program, instruction)
+    ]
+    given = [kind or x.type.dtype for kind, x in zip(weak, instruction.node.inputs, strict=True)]
+    *operands, _ = instruction.op.resolve_dtypes(*given)
+    return list(operands)
+
+
+def _leaves_of(program: Program, instruction: Instruction) -> list[Any]:
+    """The leaf in each operand's place, None for a value."""
+    return [program.leaves[i] if i < len(program.leaves) else None for i in instruction.inputs]

@@ -1,0 +1,294 @@
+"""Fused kernels: how many there are, what they give, and when they run."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from backends.kernels import c
+from backends.kernels.binding import joined
+from backends.kernels.compiler import find_compiler
+from backends.kernels.fused import FusedKernel
+from backends.kernels.plan import SMALL, WORK
+from optree import OpTreeNode, function
+from optree.dims import ONE, dims_of
+from optree.errors import BackendError, OptreeError
+from optree.fusion import Call, Kernel, fuse
+from optree.program import flatten
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+
+@pytest.fixture
+def be() -> Any:
+    return gen_backend("cpu", rng_seed=0)
+
+
+@pytest.fixture
+def compiled() -> Any:
+    return gen_backend("cpu", rng_seed=0, jit=True)
+
+
+def kernels_of(*trees: Any) -> list[list[str]]:
+    """The ops of each kernel, and each call alone."""
+    program = flatten(trees)
+    names = [instruction.op.name for instruction in program.instructions]
+    return [[names[i] for i in (s.places if isinstance(s, Kernel) else [s.place])] for s in fuse(program)]
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray:
+    return np.random.RandomState(seed).uniform(0.5, 2.0, shape).astype(np.float32)
+
+
+# Dimensions and fusion
+
+
+def test_axes_are_the_same_only_where_an_op_makes_them_so(be):
+    x, y, row = be.ones((5, 7)), be.ones((5, 7)), be.ones((7,))
+    program = flatten([x * 2 + row, be.sum(y, axis=1), be.transpose(y)])
+    dims = dict(zip([*map(id, program.leaves), *range(99)], dims_of(program), strict=False))
+    assert dims[id(row)] == dims[id(x)][1:] and not {*dims[id(x)]} & {*dims[id(y)]}
+    assert dims_of(program)[program.outputs[1]] == (dims[id(y)][0], ONE)
+    assert dims_of(program)[program.outputs[2]] == dims[id(y)][::-1]
+
+
+def test_elementwise_operations_become_one_kernel(be):
+    x, row, column = be.ones((5, 7)), be.ones((7,)), be.ones((5, 1))
+    tree = be.where(x > row, be.tanh(x * 2 + row), be.cast(column, np.float64))
+    assert kernels_of(tree) == [["gt", "mul", "add", "tanh", "cast", "where"]]
+
+
+def test_what_is_no_kernel_stands_between(be):
+    x, y = be.ones((5, 7)), be.ones((7, 5))
+    assert kernels_of(be.exp(be.dot(x * 2, y + 1)) * 3) == [["mul"], ["add"], ["dot"], ["exp", "mul"]]
+
+
+def test_several_values_of_one_domain_are_one_kernel(be):
+    w, m, v, g = (be.ones((64, 32)) for _ in range(4))
+    m2, v2 = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * be.square(g)
+    kernels = [
+        step for step in fuse(flatten([m2, v2, w - 0.1 * m2 / (be.sqrt(v2) + 1e-8)])) if isinstance(step, Kernel)
+    ]
+    assert len(kernels) == 1 and len(kernels[0].writes) == 3
+
+
+def test_a_kernel_never_waits_for_itself(be):
+    x, y = be.ones((5, 5)), be.ones((5, 5))
+    a = x + y
+    program = flatten([be.dot(a, y) * a])
+    steps = fuse(program)
+    assert [type(step) for step in steps] == [Kernel, Call, Kernel]
+
+
+def test_steps_respect_what_is_overwritten(be):
+    x, y = be.ones(8), be.ones(8)
+    program = flatten([OpTreeNode.build("assign", x, y * 2), OpTreeNode.build("assign", y, y + 1)])
+    steps = fuse(program)
+    order = [place for step in steps for place in (step.places if isinstance(step, Kernel) else [step.place])]
+    names = [program.instructions[i].op.name for i in order]
+    assert names.index("mul") < len(names) - 1 - names[::-1].index("assign")
+
+
+# Loop nests
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "expected"),
+    [
+        ([2, 3, 4], [[12, 4, 1]], ([24], [[1]])),
+        ([2, 1, 4], [[4, 9, 1]], ([8], [[1]])),
+        ([2, 3], [[3, 1], [0, 1]], ([2, 3], [[3, 1], [0, 1]])),
+        ([2, 3], [[0, 0], [3, 1]], ([6], [[0], [1]])),
+        ([4, 3], [[-3, -1]], ([12], [[-1]])),
+        ([1, 1], [[1, 1]], ([1], [[0]])),
+    ],
+)
+def test_axes_that_are_contiguous_together_are_joined(sizes, strides, expected):
+    assert joined(sizes, strides) == expected
+
+
+def test_equal_nests_are_equal_source(be):
+    assert c.source(_nest(be, be.ones(4) * 2 + 1)) == c.source(_nest(be, be.ones(9) * 3 + 5))
+
+
+def _nest(be: Any, tree: Any) -> Any:
+    program = flatten([tree])
+    (kernel,) = fuse(program)
+    return FusedKernel(program, kernel, lambda nest: None).nest(1, (1, 1))
+
+
+# Values
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 7), (3, 1, 4), (0, 3), (70, 900)])
+def test_kernels_give_what_numpy_gives(compiled, be, shape):
+    arrays = [drawn(i, *shape) for i in range(3)]
+    results = []
+    for backend in (compiled, be):
+        x, y, z = (backend.array(a) for a in arrays)
+        out = backend.empty(shape)
+        out[...] = backend.where(x > y, backend.tanh(x * y + 0.5) / z, -backend.sqrt(z)) + 1
+        results.append(out.get())
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@needs_compiler
+def test_every_layout(compiled):
+    array = drawn(0, 12, 10)
+    x = compiled.array(array)
+    row, column = compiled.array(array[0]), compiled.array(array[:, :1])
+    views = {
+        "whole": (x, array),
+        "flipped": (x[::-1, ::-1], array[::-1, ::-1]),
+        "strided": (x[::2, 1::3], array[::2, 1::3]),
+        "transposed": (x.T, array.T),
+        "one column": (x[:, 3:4], array[:, 3:4]),
+        "empty": (x[:0], array[:0]),
+    }
+    for view, values in views.values():
+        for target in (compiled.empty(view.shape), compiled.empty(view.shape[::-1]).T):
+            target[:] = view * 2 - be_broadcast(compiled, view, row, column)
+            np.testing.assert_allclose(target.get(), values * 2 - numpy_broadcast(values, array), rtol=1e-6)
+
+
+def be_broadcast(be: Any, view: Any, row: Any, column: Any) -> Any:
+    return row[: view.shape[1]] if view.shape[1] <= 10 else column[:1]
+
+
+def numpy_broadcast(values: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return array[0][: values.shape[1]] if values.shape[1] <= 10 else array[:1, :1]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"])
+def test_every_dtype(compiled, be, dtype):
+    values = np.array([0, 1, 2, 3, 100], dtype)
+    results = []
+    for backend in (compiled, be):
+        x = backend.array(values, dtype)
+        tree = backend.where(x > 1, x, backend.maximum(x, x)) * 1.5 + backend.cast(x, np.float32)
+        results.append((tree.asnumpyarray(), (x + x).asnumpyarray(), (x == x).asnumpyarray()))
+    for ours, numpys in zip(*results, strict=True):
+        assert ours.dtype == numpys.dtype
+        np.testing.assert_array_equal(ours, numpys)
+
+
+@needs_compiler
+def test_special_values(compiled, be):
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -1.0], np.float32)
+    for name in ("exp", "log", "sin", "tanh", "sqrt", "sig", "relu", "abs", "floor", "reciprocal"):
+        ours, numpys = (getattr(b, name)(b.array(values)).asnumpyarray() for b in (compiled, be))
+        np.testing.assert_allclose(ours, numpys, rtol=2e-6, err_msg=name)
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(numpys))
+
+
+@needs_compiler
+def test_a_target_that_is_read_elsewhere_is_read_first(compiled):
+    array = drawn(0, 50)
+    x = compiled.array(array)
+    x[1:] = x[:-1] * 2
+    np.testing.assert_array_equal(x.get()[1:], array[:-1] * 2)
+    y = compiled.array(drawn(1, 6, 6))
+    before = y.get()
+    y[:] = y.T + y
+    np.testing.assert_array_equal(y.get(), before.T + before)
+    y[:] = y * 2  # in place, where that is safe
+    np.testing.assert_array_equal(y.get(), (before.T + before) * 2)
+
+
+@needs_compiler
+def test_updates_of_a_function_are_together(compiled):
+    a, b = compiled.array(drawn(0, 40), name="a"), compiled.array(drawn(1, 40), name="b")
+    before = a.get(), b.get()
+    step = function([], a + b, updates={a: b * 2, b: a * 3})
+    np.testing.assert_array_equal(step().get(), before[0] + before[1])
+    np.testing.assert_array_equal(a.get(), before[1] * 2)
+    np.testing.assert_array_equal(b.get(), before[0] * 3)
+
+
+@needs_compiler
+def test_a_function_whose_step_fails_writes_nothing(compiled):
+    a, places = compiled.zeros(4, name="a"), compiled.array(np.array([9]))
+    step = function([], compiled.take(a, places), updates={a: a + 1})
+    with pytest.raises(OptreeError):
+        step()
+    assert not a.get().any()
+
+
+# When kernels run
+
+
+@needs_compiler
+def test_small_and_rare_work_waits_for_no_compiler(be):
+    before = be.stats()["kernels"]
+    x, big = be.ones(100), be.ones(SMALL)
+    for _ in range(50):
+        (be.expm1(x) * 0.123).asnumpyarray()
+    (be.expm1(big) * 0.123).asnumpyarray()
+    assert be.stats()["kernels"] == before
+
+
+@needs_compiler
+def test_work_that_goes_on_gets_a_kernel_once(be):
+    big = be.array(drawn(0, 1 << 18))
+    target = be.empty(big.shape)
+
+    def run() -> None:
+        target[:] = be.log1p(be.square(big)) * 0.125 + 3
+
+    runs = WORK // (4 << 18) + 3
+    before = sum(be.stats()["kernels"][name] for name in ("misses", "disk_hits", "hits"))
+    for _ in range(runs):
+        run()
+    assert sum(be.stats()["kernels"][name] for name in ("misses", "disk_hits", "hits")) == before + 1
+    np.testing.assert_allclose(target.get(), np.log1p(np.square(big.get())) * 0.125 + 3, rtol=1e-6)
+
+
+@needs_compiler
+def test_sizes_and_numbers_compile_nothing(compiled):
+    def run(n: int, factor: float) -> Any:
+        x = compiled.array(drawn(0, n, 3))
+        return x, (compiled.exp2(x) * factor).asnumpyarray()
+
+    run(2, 0.5)
+    before = compiled.stats()["kernels"]["misses"], compiled.stats()["compiles"]
+    for n, factor in ((3, 0.25), (40, 7.0)):
+        x, result = run(n, factor)
+        np.testing.assert_allclose(result, np.exp2(x.get()) * np.float32(factor), rtol=1e-6)
+    assert (compiled.stats()["kernels"]["misses"], compiled.stats()["compiles"]) == before
+
+
+@needs_compiler
+def test_threads_share_a_backend(compiled):
+    errors: list[Exception] = []
+
+    def work(seed: int) -> None:
+        try:
+            values = drawn(seed, 100, 100)
+            for _ in range(20):
+                result = (compiled.array(values) * seed + 1).asnumpyarray()
+                np.testing.assert_allclose(result, values * seed + 1, rtol=1e-6)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_info_and_wrong_choices(monkeypatch):
+    assert "jit=False" in gen_backend("cpu", jit=False).info()
+    with pytest.raises(BackendError, match="'auto', True or False"):
+        gen_backend("cpu", jit="yes")
+    monkeypatch.setattr("backends.cpu.find_compiler", lambda: None)
+    assert "gcc or clang" in gen_backend("cpu").info()
+    with pytest.raises(BackendError, match="jit=True needs a C compiler"):
+        gen_backend("cpu", jit=True)
