@@ -14,7 +14,13 @@ import numpy as np
 
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.program import Instruction, Program
-from optree.reference import performer, taken
+from optree.reference import performer, taken, value_of
+from optree.rewrites import PASSES, stages
+from optree.schedule import apart, schedule
+from optree.types import TensorType
+
+#: Logarithms of what has lost nearly all its digits are so far off, and no further.
+LOST_DIGITS = 0.1
 
 #: Values that nobody can change, and that therefore may be shared.
 _CONTAINERS = (list, dict, set, bytearray)
@@ -39,6 +45,66 @@ def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
         for instruction in program.instructions:
             computed.append(_step(instruction, [computed[i] for i in instruction.inputs]))
     return [computed[number] for number in program.outputs]
+
+
+def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:
+    """Refuse a rewrite that changes what a program gives for these values, which stay as they are.
+
+    Raises
+    ------
+    ContractError
+        Naming the rule.
+    """
+    before = _outputs(program, values)
+    for name, rewritten in stages(program, True, without):
+        after = _outputs(rewritten, values)
+        wrong = _changed(name, program, before, after)
+        if wrong is not None:
+            guilty = _guilty_rule(name, program, values, without)
+            raise ContractError(
+                f"the rewrite {guilty} changes output {wrong}: {before[wrong]!r:.80} becomes {after[wrong]!r:.80}; "
+                f"Mode(without=({guilty!r},)) leaves it out"
+            )
+        before = after
+
+
+def _outputs(program: Program, values: Sequence[Any]) -> list[Any]:
+    """What a program gives, on copies of the values and of the constants that rules put in."""
+    ordered = schedule(apart(program))
+    computed = deepcopy([*values, *map(value_of, program.leaves[len(values) :])])
+    with np.errstate(all="ignore"):
+        for instruction in ordered.instructions:
+            cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
+            computed.append(_run(instruction, [computed[i] for i in instruction.inputs], cells))
+    return [computed[number] for number in ordered.outputs]
+
+
+def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence[Any]) -> int | None:
+    """The place of the first output that has changed; to more digits, where the pass is for that, is no change."""
+    for place, (number, x, y) in enumerate(zip(program.outputs, before, after, strict=True)):
+        type = program.type_of(number)
+        if name == "stabilise" and isinstance(type, TensorType) and type.dtype.kind == "f":
+            near = float(np.finfo(type.dtype).eps) ** 0.5
+            finite = np.isfinite(x)
+            if np.allclose(np.where(finite, y, 0), np.where(finite, x, 0), rtol=LOST_DIGITS, atol=near):
+                continue
+        elif type.values_eq(x, y):
+            continue
+        return place
+    return None
+
+
+def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Sequence[str]) -> str:
+    """The first rule of a pass without which it changes nothing; the pass where there is no such."""
+    for rule in next(each.rules for each in PASSES if each.name == name):
+        spared = (*without, rule.__name__)
+        before = _outputs(program, values)
+        for stage, rewritten in stages(program, True, spared):
+            after = _outputs(rewritten, values)
+            if stage == name and _changed(name, program, before, after) is None:
+                return rule.__name__
+            before = after
+    return name
 
 
 def _step(instruction: Instruction, inputs: list[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from threading import Lock
 from typing import Any
 from weakref import ref
@@ -178,12 +179,18 @@ class Function:
 
     def _compile(self) -> Any:
         if self.mode.kind == "debug":
-            return lambda values: debug.evaluate(self.program, values)
+            return self._debug
         if self.mode.kind == "reference" or self.backend is None:
             return lambda values: reference.evaluate(self.program, values)
         observe = None if self.profile is None else self.profile.observe
         run = self.backend.compile(self.program, keep=True, observe=observe)
         return lambda values: run(values, None)
+
+    def _debug(self, values: list[Any]) -> list[Any]:
+        before = deepcopy(values)
+        found = debug.evaluate(self.program, values)
+        debug.check_rewrites(self._written, before, self.mode.without)
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs, and then make the updates.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import random
+import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function
-from optree.errors import OperandError, ShapeError, line_of
+from optree.debug import check_rewrites
+from optree.errors import ContractError, OperandError, ShapeError, line_of
 from optree.program import Program, flatten
 from optree.random_trees import random_tree
 from optree.reference import evaluate, value_of
 from optree.registry import OPS, f
-from optree.rewrites import PASSES, rewrite, stages
+from optree.rewrites import PASSES, _tables, rewrite, stages
+from optree.rewriting import on
 from optree.types import TensorType
 
 RULES = [rule for each in PASSES for rule in each.rules]
@@ -448,3 +452,36 @@ def test_an_op_that_takes_a_name_of_ours_is_not_rewritten(be: Any) -> None:
 
     op = Odd()
     assert count(rewrite(flatten([op(op(mild(be)))]), True)) == 2
+
+
+def test_debug_mode_convicts_a_rule_that_changes_a_value(be: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = TensorType("float64", (None,))("x")
+    tree = -(-f.exp(x)) + f.log(1 + f.exp(x))
+    checked = function([x], tree, mode="debug")
+    assert np.asarray(checked([1.0])) == pytest.approx(np.e + 1.3132616875)
+
+    def double_negation(value: Any) -> Any:
+        return f.exp(value.inputs[0].inputs[0].operand)
+
+    wrong = on("neg", of=("neg",))(double_negation)
+    right = PASSES
+    changed = tuple(
+        replace(each, rules=tuple(wrong if r.__name__ == "double_negation" else r for r in each.rules))
+        for each in right
+    )
+    for module in ("optree.rewrites", "optree.debug"):
+        monkeypatch.setattr(sys.modules[module], "PASSES", changed)
+    _tables.cache_clear()
+    try:
+        with pytest.raises(ContractError, match="the rewrite double_negation changes output 0: .* leaves it out"):
+            function([x], tree, mode="debug")([1.0])
+        function([x], tree, mode=Mode("debug", without=("double_negation",)))([1.0])
+    finally:
+        _tables.cache_clear()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_debug_mode_acquits_our_rules(be: Any, name: str) -> None:
+    for make, _ in CASES[name]:
+        program = flatten([make(be)])
+        check_rewrites(program, [value_of(leaf) for leaf in program.leaves])
