@@ -58,6 +58,11 @@ class Program:
     outputs: list[int]
     owners: list[Any] | None = None
 
+    def type_of(self, number: int) -> Any:
+        """The type of a value."""
+        first = len(self.leaves)
+        return as_variable(self.leaves[number]).type if number < first else self.instructions[number - first].type
+
     def outline(self) -> Program:
         """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
         numbers: dict[int, int] = {}
