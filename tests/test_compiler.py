@@ -16,7 +16,7 @@ import pytest
 from backends.kernels import compiler, threads
 from backends.kernels.compiler import CompilerError, compile_counts, compile_source, find_compiler
 from optree.settings import override
-from tests.harness.compiling import added, adder, compiled, done, forget, needs_compiler, program, python
+from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
 
@@ -176,6 +176,18 @@ def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
     assert ended(int((tmp_path / "pid").read_text()))
 
 
+def test_an_interrupted_compilation_is_stopped(folder, tmp_path):
+    slow = program(tmp_path / "slow", f"echo $$ > {tmp_path}/pid; sleep 60")
+    code = f"from backends.kernels.compiler import compile_source; compile_source({adder()[0]!r}, 'add')"
+    process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
+    assert appears(tmp_path / "pid")
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
+    assert ended(int((tmp_path / "pid").read_text()))
+    assert list(folder.iterdir()) == []
+
+
 def ended(pid):
     """Whether a process ends within a few seconds."""
     for _ in range(300):
@@ -261,13 +273,13 @@ def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):
     real = find_compiler().command[0]
     slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
     code = f"""
-    import os, pathlib, signal, threading, time
+    import os, pathlib, signal, threading
     from backends.kernels.compiler import compile_source
+    from tests.harness.compiling import appears
     source = {adder()[0]!r}
     thread = threading.Thread(target=compile_source, args=(source, "add"))
     thread.start()
-    while not pathlib.Path({str(tmp_path / "begun")!r}).exists():
-        time.sleep(0.01)
+    assert appears(pathlib.Path({str(tmp_path / "begun")!r}))
     child = os.fork()
     if child == 0:
         signal.alarm(20)
@@ -286,8 +298,7 @@ def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all
     source, number = adder()
     code = f"from backends.kernels.compiler import compile_source; compile_source({source!r}, 'add')"
     process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
-    while not (tmp_path / "begun").exists():
-        time.sleep(0.01)
+    assert appears(tmp_path / "begun")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (left,) = folder.iterdir()

@@ -228,6 +228,17 @@ def test_a_folder_without_permission_to_write_is_read(folder, counted):
     assert the_file(folder)
 
 
+def test_a_user_without_home_is_served(monkeypatch, caplog, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that the system does not know
+    forget()
+    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.kernels.cache"):
+        compiled()
+    assert "there is no home folder" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
 def mounts():
     """Whether this process may mount a disk of its own."""
     try:

@@ -46,6 +46,8 @@ def usable_folder() -> Path | None:
     """The cache folder, made where there is none; None where it cannot be used, with the reason in the log, once."""
     folder = cache_folder()
     try:
+        if not folder.is_absolute():
+            raise RuntimeError("there is no home folder; name one in OPTREE_CACHE_DIR")
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         real = folder.resolve(strict=True)  # from here on, what links lead to it no longer matters

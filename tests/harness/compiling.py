@@ -51,9 +51,10 @@ def program(path, text):
 def python(code, **environment):
     """Run code in a new process."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **{name: str(given) for name, given in environment.items()}},
+        env={**os.environ, "PYTHONPATH": path, **{name: str(given) for name, given in environment.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,6 +65,14 @@ def done(process, limit=60):
     output, errors = process.communicate(timeout=limit)
     assert process.returncode == 0, errors
     return output
+
+
+def appears(path):
+    """Whether a file comes to be within a minute."""
+    end = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return path.exists()
 
 
 def forget():
