@@ -229,7 +229,14 @@ class Op(Differentiable, AbstractOperator):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (type(self), self.props)
+        if self.is_shared:
+            return _made_again, (type(self), self.props)
+        # By its attributes, and not by its parameters: its __init__ may take others.
+        return _restored, (type(self),), self.state()
+
+    def state(self) -> dict[str, Any]:
+        """The attributes set on the op itself, without what it remembers for speed."""
+        return {name: value for name, value in vars(self).items() if name not in ("applications", "tokens")}
 
     # Building
 
@@ -412,6 +419,11 @@ class Op(Differentiable, AbstractOperator):
 
     def value(self, *arrays: Any) -> Any:
         """The value on NumPy arrays and Python numbers."""
+        if self.numpy is None:
+            raise DefinitionError(
+                f"{self}: write numpy or value, or perform(self, node, inputs, output_storage); "
+                "what a kernel computes is compared with it"
+            )
         return self.numpy(*arrays, **self.props)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
@@ -431,8 +443,6 @@ class Op(Differentiable, AbstractOperator):
             A cell for each output. It holds None, or what the op put there in
             the call before, which it may use again.
         """
-        if self.numpy is None and not self.defines("value"):
-            raise DefinitionError(f"{self}: write perform(self, node, inputs, output_storage)")
         output_storage[0][0] = self.value(*inputs)
 
     def make_thunk(
@@ -479,6 +489,10 @@ class Op(Differentiable, AbstractOperator):
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
     return cls.make(**props)
+
+
+def _restored(cls: type[Op]) -> Any:
+    return cls.__new__(cls)
 
 
 def _hashable(value: Any) -> Any:

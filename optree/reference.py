@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,41 @@ _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
 SHAPES = 64
 
 
-def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
+def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., None] | None = None) -> list[Any]:
     """The outputs of a program whose leaves have these values.
+
+    Parameters
+    ----------
+    observe : callable, optional
+        Called after each step, as `optree.profile.Profile.observe` is.
 
     Raises
     ------
     DefinitionError
         If an op's `perform` breaks its contract.
     """
+
+    def step(instruction: Instruction, inputs: list[Any]) -> Any:
+        return performer(instruction)(*inputs)
+
+    return run_steps(program, values, step, observe)
+
+
+def run_steps(
+    program: Program,
+    values: Sequence[Any],
+    step: Callable[[Instruction, list[Any]], Any],
+    observe: Callable[..., None] | None,
+) -> list[Any]:
+    """The outputs of a program each of whose instructions `step` computes from its inputs' values."""
     computed = list(values)
     with np.errstate(all="ignore"):
-        for instruction in program.instructions:
-            computed.append(performer(instruction)(*(computed[i] for i in instruction.inputs)))
+        for place, instruction in enumerate(program.instructions):
+            inputs = [computed[i] for i in instruction.inputs]
+            begin = perf_counter()
+            computed.append(step(instruction, inputs))
+            if observe is not None:
+                observe(place, perf_counter() - begin, inputs, computed[-1])
     return [computed[number] for number in program.outputs]
 
 
