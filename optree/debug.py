@@ -6,7 +6,7 @@ what the first left in its cells, and then for good.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.program import Instruction, Program
-from optree.reference import performer, taken, value_of
+from optree.reference import performer, run_steps, taken, value_of
 from optree.rewrites import PASSES, stages
 from optree.schedule import apart, schedule
 from optree.types import TensorType
@@ -26,8 +26,8 @@ LOST_DIGITS = 0.1
 _CONTAINERS = (list, dict, set, bytearray)
 
 
-def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
-    """The outputs of a program whose leaves have these values.
+def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., None] | None = None) -> list[Any]:
+    """The outputs of a program whose leaves have these values; `observe` is told of each step.
 
     Raises
     ------
@@ -40,11 +40,7 @@ def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     NotFiniteError
         If an op makes a nan or an infinity of finite inputs.
     """
-    computed = list(values)
-    with np.errstate(all="ignore"):
-        for instruction in program.instructions:
-            computed.append(_step(instruction, [computed[i] for i in instruction.inputs]))
-    return [computed[number] for number in program.outputs]
+    return run_steps(program, values, _step, observe)
 
 
 def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:

@@ -34,13 +34,14 @@ SIZES = 1024
 _backends: list[Callable[[], Any]] = []
 
 
+def last_backend() -> Any:
+    """The last backend made that lives, on which functions without tensors run; None if there is none."""
+    return next((found for made in reversed(_backends) if (found := made()) is not None), None)
+
+
 def use_backend(backend: Any) -> None:
     """Let functions without tensors run on a backend, as long as it lives."""
     _backends[:] = [*(made for made in _backends if made() is not None), ref(backend)]
-
-
-def _last_backend() -> Any:
-    return next((found for made in reversed(_backends) if (found := made()) is not None), None)
 
 
 def function(
@@ -160,7 +161,7 @@ class Function:
     def _backend(self, roots: Sequence[Any]) -> Any:
         leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
-        return _last_backend() if found is None else found
+        return last_backend() if found is None else found
 
     def _check_leaves(self, on_unused_input: str) -> None:
         if on_unused_input not in ("raise", "warn", "ignore"):
@@ -178,17 +179,17 @@ class Function:
                     warnings.warn(message, stacklevel=4)
 
     def _compile(self) -> Any:
-        if self.mode.kind == "debug":
-            return self._debug
-        if self.mode.kind == "reference" or self.backend is None:
-            return lambda values: reference.evaluate(self.program, values)
         observe = None if self.profile is None else self.profile.observe
+        if self.mode.kind == "debug":
+            return lambda values: self._debug(values, observe)
+        if self.mode.kind == "reference" or self.backend is None:
+            return lambda values: reference.evaluate(self.program, values, observe)
         run = self.backend.compile(self.program, keep=True, observe=observe)
         return lambda values: run(values, None)
 
-    def _debug(self, values: list[Any]) -> list[Any]:
+    def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
-        found = debug.evaluate(self.program, values)
+        found = debug.evaluate(self.program, values, observe)
         debug.check_rewrites(self._written, before, self.mode.without)
         return found
 

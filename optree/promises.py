@@ -1,6 +1,6 @@
 """What every op promises, each promise one function, checked on an op's examples.
 
-`check_op` checks them all; the tests check each on every registered op.
+`optree.testing.check_op` checks them all; the tests check each on every registered op.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from optree import debug
 from optree.autodiff import grad
 from optree.errors import DTypeError, NotFiniteError
-from optree.examples import Example, Runner, examples_of, inputs_for
-from optree.node import OpTreeNode, find_op, post_order
-from optree.op import Op
+from optree.examples import Example, Runner, inputs_for
+from optree.node import OpTreeNode, post_order
 from optree.program import flatten
 from optree.registry import f
 from optree.traits import ElementwiseOperator
@@ -393,28 +392,3 @@ PROMISES: dict[str, Callable[[Example, Any], None]] = {
         check_weak_numbers,
     )
 }
-
-
-def check_op(op: str | type[Op], backend: Any) -> None:
-    """Check all that an op promises, on its examples.
-
-    Parameters
-    ----------
-    op : str or type
-        A registered op's name, or its class.
-    backend : Backend
-        Where its values are compared with the reference's.
-
-    Raises
-    ------
-    AssertionError
-        If a promise is broken: it names the op, the example and the promise.
-
-    Examples
-    --------
-    >>> from backends import gen_backend
-    >>> check_op("sin", gen_backend("cpu"))
-    """
-    for example in examples_of(find_op(op) if isinstance(op, str) else op):
-        for check in PROMISES.values():
-            check(example, backend)

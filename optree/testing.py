@@ -6,19 +6,66 @@ function of tensors, and `random_tree` makes trees that nobody thought of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from optree.autodiff import grad
+from optree.conformance import check_on
 from optree.errors import GradientError, OperandError, describe
-from optree.promises import central_difference, check_op, weighted_sum, where_off
+from optree.examples import examples_of
+from optree.function import last_backend
+from optree.node import find_op
+from optree.op import Op
+from optree.promises import PROMISES, central_difference, weighted_sum, where_off
 from optree.random_trees import random_tree
 from optree.tensor import Tensor
 from optree.variable import Variable
 
 __all__ = ["check_grad", "check_op", "random_tree"]
+
+
+def check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None = None) -> None:
+    """Check each part of the contract that an op claims, on inputs.
+
+    Of any op, in any style: equality and hash, `make_node`, the maps, all that
+    debug mode asks of `perform` and `infer_shape`, functions of it, pickling
+    where its parts pickle; its gradient and `R_op` against central differences.
+
+    Parameters
+    ----------
+    op : Op, type or str
+        The op, its class if that needs no parameters, or a registered op's name.
+    inputs : sequence, optional
+        What it is applied to: arrays, tensors, numbers, and ``Constant(type,
+        value)`` for a value of a type of one's own. Without them it is held to all
+        that this project's own ops are, on its `examples`, and for an elementwise
+        one on each way to broadcast; its values are compared with those of the
+        last backend made.
+
+    Raises
+    ------
+    ContractError, AssertionError, OptreeError
+        If a part is broken: it names the op and the part.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> check_op("sin")
+    >>> check_op("dot", [np.ones((2, 3)), np.ones((3, 4))])
+    """
+    if inputs is not None:
+        check_on(op, inputs)
+        return
+    kind = find_op(op) if isinstance(op, str) else op if isinstance(op, type) else type(op)
+    examples, backend = examples_of(kind), last_backend()
+    if backend is None:
+        raise OperandError(f"check_op: make a backend, with which {kind.__name__} is compared: gen_backend('cpu')")
+    for example in examples:
+        for check in PROMISES.values():
+            check(example, backend)
 
 
 def check_grad(

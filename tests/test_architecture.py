@@ -46,6 +46,7 @@ LAYERS = (
     ("optree.pictures",),
     ("optree.examples",),
     ("optree.promises", "optree.random_trees"),
+    ("optree.conformance",),
     ("optree.testing",),
     ("optree",),
     ("backends.kernels", "backends.kernels.vectormath"),

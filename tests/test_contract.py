@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from optree.missing import is_disconnected
 from optree.node import OpTreeNode
 from optree.program import flatten
 from optree.reference import evaluate
+from optree.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 
 int64, float64 = TensorType("int64", ()), TensorType("float64", ())
 
@@ -270,3 +272,40 @@ def test_an_op_of_ones_own_takes_attributes():
     op = Scaled(3)
     op.comment = "later"
     assert (op.factor, op.seen, op.comment) == (3, [], "later") and op == Scaled(3)
+
+
+class Power(Op):
+    """x to a power, which it is not given under its parameter's name."""
+
+    __props__ = ("power",)
+
+    def __init__(self, square_root_of: float) -> None:
+        self.power = square_root_of**2
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] ** self.power
+
+
+def _doubled(node: Any, inputs: Any, output_storage: Any) -> None:
+    output_storage[0][0] = inputs[0] * 2
+
+
+def test_ops_pickle_by_their_attributes(be):
+    x = be.array([3.0])
+    op = pickle.loads(pickle.dumps(Power(2)))
+    assert op == Power(2) and op(x).asnumpyarray() == [81.0]
+    bare = Op()
+    bare.perform = _doubled
+    assert pickle.loads(pickle.dumps(bare)).perform is _doubled
+    assert pickle.loads(pickle.dumps(be.sum(x, axis=0).op)) is be.sum(x, axis=0).op
+
+
+def test_a_kernel_alone_is_no_value(be):
+    class Bell(UnaryOperator, ElementwiseOperator, FloatOperator):
+        kernel = "exp(-{0} * {0})"
+
+    with pytest.raises(DefinitionError, match="Bell: write numpy or value, or perform"):
+        Bell()(be.ones(2)).asnumpyarray()

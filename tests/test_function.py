@@ -320,6 +320,15 @@ def test_a_profile_counts(be):
     assert "mul" in str(f.profile) and "test_function.py" in str(f.profile)
 
 
+@pytest.mark.parametrize("mode", ["reference", "debug"])
+def test_every_mode_counts_for_a_profile(be, mode):
+    x = VECTOR("x")
+    f = function([x], x * x, profile=True, mode=mode)
+    f(np.ones(10))
+    (mul,) = [cost for cost in f.profile.costs if cost.instruction.op.name == "mul"]
+    assert (mul.calls, mul.flops, mul.bytes) == (1, 10, 240) and mul.seconds > 0
+
+
 def test_debugprint_lists_the_steps(be):
     x, w = VECTOR("x"), be.zeros((), name="w")
     y = x + 1
