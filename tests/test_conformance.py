@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from harness.ops import DoubleOp, double
 
-from optree import Apply, ComputationOp, Constant, Op, TensorType, Type
+from backends import gen_backend
+from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
 from optree.errors import DefinitionError, OptreeError
 from optree.examples import examples_of
 from optree.missing import is_disconnected
 from optree.registry import OPS, f
 from optree.testing import check_op
 from optree.traits import ElementwiseOperator, FloatOperator, UnaryOperator
+from tests.harness.compiling import needs_compiler
 
 VECTOR = TensorType("float64", (None,))
 X, Y = np.array([0.3, -1.2, 2.0]), np.array([1.5, 0.4, -0.7])
@@ -216,3 +218,22 @@ def test_an_op_on_a_type_that_is_equal_to_nothing_else() -> None:
             output_storage[0][0] = inputs[0].upper()
 
     check_op(Upper(), ["tree"])
+
+
+@needs_compiler
+def test_a_kernel_that_computes_another_value_is_found() -> None:
+    backend = gen_backend("cpu", jit=True)  # the one that functions without tensors run on
+    check_op(Bell, [X])
+    with pytest.raises(DefinitionError, match="Broken: in a function of mode 'default' it gives"):
+        check_op(changed(Bell, kernel="exp({0} * {0})"), [X])
+    assert backend.jit is True
+
+
+@needs_compiler
+def test_a_users_kernel_and_perform_run_between_fused_parts() -> None:
+    backend = gen_backend("cpu", jit=True)
+    x, vector = VECTOR("x"), np.linspace(-1, 1, 40)
+    fused = function([x], AddedInPlace()(Bell()(x * 2) + 1, x) * x - 1)
+    np.testing.assert_allclose(fused(vector).get(), (np.exp(-4 * vector**2) + 1 + vector) * vector - 1, rtol=1e-14)
+    kernels = backend.stats()["kernels"]
+    assert kernels["hits"] + kernels["disk_hits"] + kernels["misses"] > 0
