@@ -173,7 +173,8 @@ def check_function(subject: Subject) -> None:
         given = deepcopy(list(subject.values.values()))
         for _ in range(2):
             got = [x.get() if isinstance(x, Tensor) else x for x in run(*given)]
-            subject.expect(subject.same(got, wanted), f"in a function of mode {mode!r} it gives {got!r:.60}, and perform {wanted!r:.60}")
+            gives = f"it gives {got!r:.60}, and perform {wanted!r:.60}"
+            subject.expect(subject.same(got, wanted), f"in a function of mode {mode!r} {gives}")
         kept = all(x.type.values_eq(a, b) for (x, a), b in zip(subject.values.items(), given, strict=True))
         subject.expect(kept, f"a function of mode {mode!r} changed its arguments")
 
