@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DefinitionError
+from optree.errors import DefinitionError, describe
 from optree.program import Instruction, Program
 from optree.types import DTYPES, TensorType
 from optree.variable import Constant
@@ -56,7 +56,11 @@ def run_steps(
         for place, instruction in enumerate(program.instructions):
             inputs = [computed[i] for i in instruction.inputs]
             begin = perf_counter()
-            computed.append(step(instruction, inputs))
+            try:
+                computed.append(step(instruction, inputs))
+            except Exception as error:
+                error.add_note(f"while running {describe(instruction.node)}")
+                raise
             if observe is not None:
                 observe(place, perf_counter() - begin, inputs, computed[-1])
     return [computed[number] for number in program.outputs]

@@ -310,6 +310,17 @@ def test_modes_agree(be):
         np.testing.assert_allclose(result, results[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["default", "reference", "debug"])
+def test_an_op_that_fails_is_named_with_its_line(be, mode):
+    def fails(a):
+        raise ZeroDivisionError("no")
+
+    x = Double()("x")
+    with pytest.raises(ZeroDivisionError) as caught:
+        function([x], DoubleOp("inverse", fails, 1)(x), mode=mode)(1.0)
+    assert "while running" in str(caught.value.__notes__) and "test_function.py" in str(caught.value.__notes__)
+
+
 def test_a_profile_counts(be):
     x = VECTOR("x")
     f = function([x], be.sum(x * x), profile=True)
