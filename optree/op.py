@@ -21,6 +21,7 @@ from optree.errors import (
     DTypeError,
     OperandError,
     ShapeError,
+    caller_origin,
     describe,
 )
 from optree.node import OpDict, applied
@@ -284,6 +285,8 @@ class Op(Differentiable, AbstractOperator):
     def _outputs_of(self, apply: Any) -> Any:
         if not isinstance(apply, Apply):
             raise DefinitionError(f"{self}: make_node returns an Apply, not {describe(apply)}")
+        for node in (apply.node, *apply.outputs):
+            node.origin = caller_origin()  # the line that wrote the op, and not that of its make_node
         if self.default_output is not None:
             return apply.outputs[self.default_output]
         return apply.outputs[0] if len(apply.outputs) == 1 else apply.outputs
