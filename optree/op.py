@@ -15,15 +15,7 @@ import numpy as np
 from optree.apply import Apply
 from optree.definition import register, sorted_arguments, usage
 from optree.differentiable import Differentiable
-from optree.errors import (
-    AxisError,
-    DefinitionError,
-    DTypeError,
-    OperandError,
-    ShapeError,
-    caller_origin,
-    describe,
-)
+from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
 from optree.node import OpDict, applied
 from optree.operators import AbstractOperator
 from optree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
