@@ -207,9 +207,12 @@ class _Fusion:
         found = {i: self._axes_of(kernel, i, axes) for i in operands}
         if any(known is None for known in found.values()):
             return False
+        stage = max((kernel.stages.get(i, 0) for i in operands), default=0)
+        if stage and any(axis in kernel.reduced for axis in axes):
+            return False  # one stage walks the domain; what needs its reductions at each element is another kernel's
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
-        kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
+        kernel.stages[value] = stage
         kernel.places.append(place)
         return True
 
@@ -220,7 +223,7 @@ class _Fusion:
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):
             return False
         reduced = frozenset(axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None)
-        if not reduced or (kernel.reduced and kernel.reduced != reduced):
+        if not reduced or (kernel.reduced and kernel.reduced != reduced) or kernel.stages.get(operand):
             return False
         kept = [None if i in op.axes(len(dims)) else axis for i, axis in enumerate(axes)]
         if not op.keepdims:
@@ -280,7 +283,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
     if len(dtypes) < len(instruction.inputs) or not {*dtypes, getattr(node.type, "dtype", None)} <= KERNEL_DTYPES:
         return False
     if isinstance(op, ReductionOperator):
-        return getattr(op, "accumulator", None) is not None
+        return op.accumulator is not None and node.type.dtype == dtypes[0] and dtypes[0].kind == "f"
     if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
         return False
     return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None

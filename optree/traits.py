@@ -7,7 +7,7 @@ A mixin stands before `Op` in an op's bases, and those named first win.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -165,6 +165,27 @@ class AxisOperator(Op):
         return normalise_axes(self.axis, ndim, str(self.name))
 
 
+class Accumulator(NamedTuple):
+    """How a kernel reduces floating elements one by one, in C expressions.
+
+    Attributes
+    ----------
+    start : str
+        The value of nothing.
+    combine : str
+        Of ``{0}``, what there is so far, and ``{1}``, an element or another part.
+    finish : str
+        Of ``{0}``, what there is at the end, and ``{count}``, how many elements there were.
+    sums : bool
+        Whether parts are added up, for which kernels take a wider type.
+    """
+
+    start: str
+    combine: str
+    finish: str = "{0}"
+    sums: bool = False
+
+
 class ReductionOperator(AxisOperator, UnaryOperator):
     """An op of one operand that reduces no, one or several axes.
 
@@ -176,11 +197,14 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     keepdims : bool
     has_identity : bool
         Whether the reduction of nothing has a value.
+    accumulator : Accumulator, optional
+        How kernels reduce floating elements.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
     keepdims: bool = True
     has_identity: ClassVar[bool] = True
+    accumulator: ClassVar[Accumulator | None] = None
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         bound = super().bind(types, backend)

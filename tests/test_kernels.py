@@ -20,6 +20,7 @@ from optree.errors import BackendError, OptreeError
 from optree.fusion import Call, Kernel, fuse
 from optree.program import flatten
 
+pytestmark = pytest.mark.usefixtures("folder")
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 
@@ -93,6 +94,23 @@ def test_steps_respect_what_is_overwritten(be):
     assert names.index("mul") < len(names) - 1 - names[::-1].index("assign")
 
 
+def test_reductions_join_what_they_reduce(be):
+    x, y = be.ones((5, 7)), be.ones((5, 7))
+    assert kernels_of(be.mean(be.square(x - y)) * 2) == [["sub", "square", "mean", "mul"]]
+    assert kernels_of(be.sum(x, axis=1) * be.max(x, axis=1)) == [["sum", "max", "mul"]]
+    stages = kernels_of(be.exp(x - be.max(x, axis=1)))
+    assert stages == [["max"], ["sub", "exp"]]  # what needs a row's maximum at each element is another pass
+    assert kernels_of(be.sum(x, axis=1), be.sum(x, axis=0)) == [["sum"], ["sum"]]
+
+
+def test_a_sum_of_many_pairs_makes_no_matrix_of_them(be):
+    x, y = be.ones((30,)), be.ones((40,))
+    pairs = be.expand_dims(x, 1) - be.expand_dims(y, 0)
+    steps = fuse(flatten([be.sum(be.exp(-be.square(pairs)), axis=1)]))
+    (kernel,) = [step for step in steps if isinstance(step, Kernel)]
+    assert len(kernel.writes) == 1 and len(kernel.places) == 5
+
+
 # Loop nests
 
 
@@ -118,7 +136,7 @@ def test_equal_nests_are_equal_source(be):
 def _nest(be: Any, tree: Any) -> Any:
     program = flatten([tree])
     (kernel,) = fuse(program)
-    return FusedKernel(program, kernel, lambda nest: None).nest(1, (1, 1))
+    return FusedKernel(program, kernel, lambda nest: None).nest(1, 1, (1, 1))
 
 
 # Values
@@ -185,6 +203,49 @@ def test_special_values(compiled, be):
         ours, numpys = (getattr(b, name)(b.array(values)).asnumpyarray() for b in (compiled, be))
         np.testing.assert_allclose(ours, numpys, rtol=2e-6, err_msg=name)
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(numpys))
+
+
+REDUCTIONS = {
+    "all": lambda b, x, v: b.sum(x * x),
+    "rows": lambda b, x, v: b.sum(b.exp(x) * v, axis=1),
+    "rows dropped": lambda b, x, v: b.mean(x * v, axis=1, keepdims=False) * 0.5 + 1,
+    "several": lambda b, x, v: b.max(x, axis=1) - b.min(x, axis=1) * b.mean(x, axis=1),
+    "columns": lambda b, x, v: b.sum(x * 2, axis=0),
+    "transposed": lambda b, x, v: b.sum(b.transpose(x) * 2, axis=0),
+    "flipped": lambda b, x, v: b.sum(b.flip(x, 1) * v, axis=1),
+    "with its elements": lambda b, x, v: b.sum(x * 2, axis=1) + (x * 2),
+    "softmax": lambda b, x, v: b.exp(x - b.max(x, axis=1)) / b.sum(b.exp(x - b.max(x, axis=1)), axis=1),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(5, 7), (1, 9), (9, 1), (33, 700), (3, 0)])
+def test_reductions_in_kernels_give_what_numpy_gives(compiled, be, name, shape):
+    if 0 in shape and name in ("several", "softmax"):
+        return  # the maximum of nothing is refused
+    x, v = drawn(0, *shape), drawn(1, shape[1])
+    ours, numpys = (REDUCTIONS[name](b, b.array(x), b.array(v)).asnumpyarray() for b in (compiled, be))
+    assert ours.dtype == numpys.dtype
+    np.testing.assert_allclose(ours, numpys, rtol=3e-6)
+
+
+@needs_compiler
+def test_extremes_of_nans_and_infinities(compiled, be):
+    x = np.array([[1, np.nan, 2], [3, 1, 2], [-np.inf] * 3, [np.inf, 1, np.nan]], np.float32)
+    for name in ("max", "min", "sum", "mean"):
+        ours, numpys = (getattr(b, name)(b.array(x) * 1.0, axis=1).asnumpyarray() for b in (compiled, be))
+        np.testing.assert_array_equal(ours, numpys)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_sums_are_as_accurate_as_numpys(compiled, dtype):
+    values = np.random.RandomState(0).uniform(0, 1, 3_000_017).astype(dtype)
+    exact = np.sum(values.astype(np.longdouble))
+    ours = (compiled.sum(compiled.array(values, dtype) * 1.0)).asnumpyarray().item()
+    unit = float(np.spacing(np.asarray(exact, dtype)))
+    assert abs(ours - float(exact)) <= max(abs(float(np.sum(values)) - float(exact)), unit)
 
 
 @needs_compiler

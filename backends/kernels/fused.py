@@ -10,9 +10,10 @@ import numpy as np
 
 from backends.kernels.binding import joined, strides_along
 from backends.kernels.launch import Runner
-from backends.kernels.loopnest import LoopNest, Statement
+from backends.kernels.loopnest import LoopNest, Reduction, Statement
 from optree.fusion import SPREADING, Kernel, loop_dtypes
 from optree.program import Program
+from optree.traits import ReductionOperator
 
 #: A kernel remembers so many combinations of its arrays' shapes and strides.
 LAYOUTS = 256
@@ -47,11 +48,16 @@ class FusedKernel:
         self.dtypes = {i: _dtype(program, i) for i in (*self.reads, *self.numbers, *self.writes)}
         self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
         self._likes = [kernel.axes[i] for i in self.likes]
+        self._reduced = kernel.reduced
+        self._inner = tuple(kernel.is_inner(i) for i in (*self.reads, *self.writes))
         self._statements, places = _statements(program, kernel, [*self.reads, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
 
-    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any]:
+    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets that are given and in new arrays for the rest.
+
+        None if it reduces nothing, or along another axis than that on which the
+        elements lie together, which NumPy does better.
 
         Parameters
         ----------
@@ -72,6 +78,8 @@ class FusedKernel:
             np.empty(shape, self.dtypes[i]) if target is None else target
             for i, shape, target in zip(self.writes, shapes, targets, strict=True)
         ]
+        if layout is None:
+            return None
         if runner is not None:
             pointers = [x.__array_interface__["data"][0] for x in (*inputs, *outputs)]
             runner(pointers, [_bits(values[i], self.dtypes[i]) for i in self.numbers], layout)
@@ -88,28 +96,43 @@ class FusedKernel:
         ]
         arrays = zip((*inputs, *outputs), self._axes, strict=True)
         strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
-        order = sorted(range(self.rank), key=lambda axis: -abs(strides[-1][axis]))
-        found_sizes, found = joined(
-            [sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides]
-        )
-        layout = found_sizes, [step for steps in found for step in steps]
-        return shapes, layout, self._runner(len(found_sizes), found) if all(found_sizes) else None
+        kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
+        reduced = self._joined(sorted(self._reduced), sizes, strides)
+        if self._reduced and not (all(sizes) and _is_quick(kept, reduced, self._inner)):
+            return shapes, None, None
+        loops = [part for part in (kept, reduced) if part is not None]
+        found_sizes = [size for part in loops for size in part[0]]
+        found = [[step for part in loops for step in part[1][place]] for place in range(len(strides))]
+        runner = self._runner(found_sizes, found, 0 if kept is None else len(kept[0])) if all(found_sizes) else None
+        return shapes, (found_sizes, [step for steps in found for step in steps]), runner
 
-    def _runner(self, rank: int, strides: Sequence[Sequence[int]]) -> Runner:
+    def _joined(self, axes: list[int], sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> Any:
+        """The loops along some axes, the longest steps first; None if there is none to make, but for all axes."""
+        first = next((x for x, inner in zip(strides, self._inner, strict=True) if inner), strides[-1])
+        lead = strides[-1] if not self._reduced else first
+        order = sorted(axes, key=lambda axis: -abs(lead[axis]))
+        if self._reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self._reduced:
+            return None
+        return joined([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
+
+    def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int) -> Runner:
         steps = tuple(each[-1] if each[-1] in (0, 1) else -1 for each in strides)
-        runner = self._runners.get((rank, steps))
+        key = len(sizes), kept, steps
+        runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[rank, steps] = self._compile(self.nest(rank, steps))
+            runner = self._runners[key] = self._compile(self.nest(len(sizes), kept, steps))
         return runner
 
-    def nest(self, rank: int, steps: tuple[int, ...]) -> LoopNest:
-        """The loop nest for arrays that need so many loops, with these steps along the innermost."""
+    def nest(self, rank: int, kept: int, steps: tuple[int, ...]) -> LoopNest:
+        """The loop nest for arrays that need so many loops, so many kept, with these steps along the innermost."""
         return LoopNest(
             tuple(self.dtypes[i] for i in self.reads),
             tuple(self.dtypes[i] for i in self.numbers),
             self._statements,
             self._written,
             rank,
+            kept,
+            self._inner,
             steps,
         )
 
@@ -151,31 +174,40 @@ def _dtype(program: Program, value: int) -> np.dtype:
     return np.dtype("float64") if isinstance(leaf, float) else leaf.type.dtype
 
 
+def _is_quick(kept: Any, reduced: Any, inner: Sequence[bool]) -> bool:
+    """Whether the elements that are reduced together lie together."""
+    if kept is None:
+        return True
+    steps = [
+        (abs(along[-1]), min((abs(step) for step in across if step), default=0))
+        for along, across, is_inner in zip(reduced[1], kept[1], inner, strict=True)
+        if is_inner
+    ]
+    return all(along <= across or not across for along, across in steps)
+
+
 def _statements(
     program: Program, kernel: Kernel, operands: Sequence[int]
-) -> tuple[tuple[Statement, ...], dict[int, int]]:
+) -> tuple[tuple[Statement | Reduction, ...], dict[int, int]]:
     """A kernel's instructions as statements, and each value's number in the nest."""
     first = len(program.leaves)
     places = {value: i for i, value in enumerate(operands)}
-    statements = []
+    statements: list[Statement | Reduction] = []
     for place in kernel.places:
-        instruction = program.instructions[place]
+        instruction, number = program.instructions[place], len(places)
+        op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
+        places[first + place] = number
+        if isinstance(op, ReductionOperator) and op.accumulator is not None:
+            statements.append(Reduction(number, places[inputs[0]], op.accumulator, dtype))
+            continue
         loop = loop_dtypes(program, instruction)
-        spread = SPREADING.get(instruction.op.name)
-        inputs = list(instruction.inputs)
+        spread = SPREADING.get(op.name)
         if spread is not None:  # the other operand is only there for its shape
-            inputs[spread[1]] = inputs[spread[0]]
-            loop[spread[1]] = loop[spread[0]]
-        places[first + place] = len(places)
-        statements.append(
-            Statement(
-                places[first + place],
-                instruction.op.kernel_for(*loop),
-                tuple(places[i] for i in inputs),
-                tuple(loop),
-                instruction.type.dtype,
-            )
-        )
+            inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
+        inner, after = kernel.is_inner(first + place), kernel.stages[first + place]
+        level = "inner" if inner else "after" if after else "before"
+        arguments = tuple(places[i] for i in inputs)
+        statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level))
     return tuple(statements), places
 
 

@@ -41,7 +41,8 @@ def fused_steps(
     dead = _dead(program, kept, targets)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
-            found.append((_kernel_step(FusedKernel(program, step, compile), targets, first), free))
+            calls = [(call_of(place), program.instructions[place].inputs, first + place) for place in step.places]
+            found.append((_kernel_step(FusedKernel(program, step, compile), targets, first, calls), free))
         else:
             inputs = program.instructions[step.place].inputs
             found.append((_call_step(call_of(step.place), inputs, first + step.place), free))
@@ -55,14 +56,24 @@ def _call_step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> 
     return run
 
 
-def _kernel_step(kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int) -> FusedStep:
-    """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read."""
+def _kernel_step(
+    kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[Any]
+) -> FusedStep:
+    """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
+
+    What the kernel leaves to NumPy goes through the calls of its instructions.
+    """
 
     def run(values: list[Any]) -> None:
         wanted = [values[targets[i][0]] if i in targets else None for i in kernel.writes]
         reads = [values[i] for i in kernel.reads]
         direct = [x if x is not None and _is_apart(x, reads) else None for x in wanted]
-        for i, output, target in zip(kernel.writes, kernel.run(values, direct), wanted, strict=True):
+        outputs = kernel.run(values, direct)
+        if outputs is None:
+            for call, inputs, output in calls:
+                values[output] = call(*(values[i] for i in inputs))
+            outputs = [values[i] for i in kernel.writes]
+        for i, output, target in zip(kernel.writes, outputs, wanted, strict=True):
             values[i] = output
             if target is not None:
                 if output is not target:

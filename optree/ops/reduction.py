@@ -13,6 +13,7 @@ from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
 from optree.traits import (
+    Accumulator,
     AxisOperator,
     IntegerOperator,
     LogicalOperator,
@@ -60,6 +61,7 @@ class Sum(ReductionOperator):
 
     name = "sum"
     numpy = np.sum
+    accumulator = Accumulator("0", "{0} + {1}", sums=True)
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -90,6 +92,7 @@ class Mean(ReductionOperator):
 
     name = "mean"
     numpy = np.mean
+    accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": -2}),
@@ -321,6 +324,7 @@ class Max(ExtremeOperator):
     numpy = np.max
     numpy_names = (np.max, np.amax)
     ufunc = np.maximum
+    accumulator = Accumulator("-INFINITY", "{1} > {0} || {1} != {1} ? {1} : {0}")
 
 
 class Min(ExtremeOperator):
@@ -330,6 +334,7 @@ class Min(ExtremeOperator):
     numpy = np.min
     numpy_names = (np.min, np.amin)
     ufunc = np.minimum
+    accumulator = Accumulator("INFINITY", "{1} < {0} || {1} != {1} ? {1} : {0}")
 
 
 class PlaceOperator(ReductionOperator, IntegerOperator):
