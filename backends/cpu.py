@@ -87,6 +87,11 @@ class CPUBackend(Backend):
         outputs, instructions = program.outputs, program.instructions
         open_registers = [None] * len(instructions)
 
+        def note(error: Exception, place: int, roots: Sequence[Any] | None) -> None:
+            # The node of the trees that failed, not of those that were compiled.
+            ran = instructions if roots is None else self.program(roots).instructions
+            error.add_note(f"while running {describe(ran[place].node)}")
+
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             registers = [*values, *open_registers]
             step = None
@@ -100,16 +105,15 @@ class CPUBackend(Backend):
                     for i in dead:
                         registers[i] = None
             except Exception as error:
-                if step is not None:  # the node of the trees that failed, not of those that were compiled
-                    ran = instructions if roots is None else self.program(roots).instructions
-                    error.add_note(f"while running {describe(ran[step.place].node)}")
+                if step is not None:
+                    note(error, step.place, roots)
                 raise
             return [registers[i] for i in outputs]
 
         if self.compiler is None or observe is not None:
             return partial(_quietly, run)
         outline = program.outline()
-        plan = KernelPlan(outline, run, partial(_call_of, outline, keep=keep), self.jit is True)
+        plan = KernelPlan(outline, run, partial(_call_of, outline, keep=keep), note, self.jit is True)
         return partial(_quietly, plan)
 
 

@@ -286,7 +286,11 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return op.accumulator is not None and node.type.dtype == dtypes[0] and dtypes[0].kind == "f"
     if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
         return False
-    return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
+    loop = loop_dtypes(program, instruction)
+    for i, dtype in zip(instruction.inputs, loop, strict=True):
+        if not op.bounds_numbers and dtype.kind in "iu" and i < len(program.leaves) and type(program.leaves[i]) is int:
+            return False  # a number that the dtype need not hold
+    return not op.destroy_map and op.kernel_for(*loop) is not None
 
 
 def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:

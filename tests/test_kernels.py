@@ -197,6 +197,23 @@ def test_every_dtype(compiled, be, dtype):
 
 
 @needs_compiler
+def test_numbers_of_every_size(compiled, be):
+    small, wide = np.array([0, 44, 255], np.uint8), np.array([0, 2**63 + 5], np.uint64)
+    cases = [
+        lambda b: b.array(small) == 300,
+        lambda b: b.array(small) > -1,
+        lambda b: b.array(small) + 200,
+        lambda b: b.array(wide) + (2**63 - 1),
+        lambda b: b.array(small, np.float64) * 10**30,
+        lambda b: b.where(b.array(small) > 1, True, False),
+    ]
+    for case in cases:
+        ours, numpys = (case(b).asnumpyarray() for b in (compiled, be))
+        assert ours.dtype == numpys.dtype
+        np.testing.assert_array_equal(ours, numpys)
+
+
+@needs_compiler
 def test_special_values(compiled, be):
     values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -1.0], np.float32)
     for name in ("exp", "log", "sin", "tanh", "sqrt", "sig", "relu", "abs", "floor", "reciprocal"):

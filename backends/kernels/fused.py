@@ -18,7 +18,7 @@ from optree.traits import ReductionOperator
 #: A kernel remembers so many combinations of its arrays' shapes and strides.
 LAYOUTS = 256
 
-_INTEGER, _FLOAT = struct.Struct("q"), struct.Struct("d")
+_SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
 class FusedKernel:
@@ -45,7 +45,7 @@ class FusedKernel:
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         self.writes = kernel.writes
-        self.dtypes = {i: _dtype(program, i) for i in (*self.reads, *self.numbers, *self.writes)}
+        self.dtypes = {i: _dtype(program, kernel, i) for i in (*self.reads, *self.numbers, *self.writes)}
         self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
         self._likes = [kernel.axes[i] for i in self.likes]
         self._reduced = kernel.reduced
@@ -164,14 +164,16 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[int], l
     return list(reads), list(numbers), [i for i in likes if i not in reads and i not in numbers]
 
 
-def _dtype(program: Program, value: int) -> np.dtype:
-    first = len(program.leaves)
-    if value >= first:
-        return program.instructions[value - first].type.dtype
-    leaf = program.leaves[value]
-    if isinstance(leaf, bool | int):
-        return np.dtype("int64")
-    return np.dtype("float64") if isinstance(leaf, float) else leaf.type.dtype
+def _dtype(program: Program, kernel: Kernel, value: int) -> np.dtype:
+    """The dtype of a value; of a Python number, the widest of the kind that it is computed in."""
+    if value >= len(program.leaves) or not isinstance(program.leaves[value], bool | int | float):
+        return program.type_of(value).dtype
+    for place in kernel.places:
+        instruction = program.instructions[place]
+        if value in instruction.inputs:
+            dtype = loop_dtypes(program, instruction)[instruction.inputs.index(value)]
+            return np.dtype("float64" if dtype.kind == "f" else "uint64" if dtype.kind == "u" else "int64")
+    raise AssertionError(value)
 
 
 def _is_quick(kept: Any, reduced: Any, inner: Sequence[bool]) -> bool:
@@ -212,5 +214,7 @@ def _statements(
 
 
 def _bits(number: Any, dtype: np.dtype) -> int:
-    """A Python number's 8 bytes, as the integer that they are."""
-    return int(number) if dtype.kind == "i" else _INTEGER.unpack(_FLOAT.pack(number))[0]
+    """A Python number's 8 bytes, as the signed integer that they are."""
+    if dtype.kind == "f":
+        return _SIGNED.unpack(_FLOAT.pack(number))[0]
+    return int(number) if dtype.kind == "i" else _SIGNED.unpack(_UNSIGNED.pack(number))[0]

@@ -30,6 +30,8 @@ class KernelPlan:
         The plan that runs the program by NumPy.
     call_of : callable
         From an instruction's place to its function of values, for those that no kernel runs.
+    note : callable
+        Adds to an error what an instruction, by its place, was doing for the trees that ran.
     always : bool
         Whether kernels run whatever there is to do, from the first call on.
     """
@@ -39,19 +41,25 @@ class KernelPlan:
         program: Program,
         by_numpy: Callable[[list[Any], Any], list[Any]],
         call_of: Callable[[int], Callable[..., Any]],
+        note: Callable[[Exception, int, Any], None],
         always: bool,
     ) -> None:
-        self.program, self.by_numpy, self.call_of, self.always = program, by_numpy, call_of, always
+        self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
+        self.note, self.always = note, always
         self.count = len(program.instructions)
         self.work = 0
-        self._steps: list[tuple[FusedStep, list[int]]] | None = None
+        self._steps: list[tuple[FusedStep, list[int], int]] | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
         if not self._pays(values):
             return self.by_numpy(values, roots)
         registers = [*values, *[None] * self.count]
-        for step, dead in self.steps():
-            step(registers)
+        for step, dead, place in self.steps():
+            try:
+                step(registers)
+            except Exception as error:
+                self.note(error, place, roots)
+                raise
             for i in dead:
                 registers[i] = None
         return [registers[i] for i in self.program.outputs]
@@ -67,7 +75,7 @@ class KernelPlan:
             self.work += size * self.count
         return self.work >= WORK
 
-    def steps(self) -> list[tuple[FusedStep, list[int]]]:
+    def steps(self) -> list[tuple[FusedStep, list[int], int]]:
         """The steps, fused at the first call; each kernel is compiled when it first runs."""
         if self._steps is None:
             self._steps = fused_steps(self.program, runner_of, self.call_of)

@@ -21,8 +21,8 @@ FusedStep = Callable[[list[Any]], None]
 
 def fused_steps(
     program: Program, compile: Callable[[LoopNest], Runner], call_of: Callable[[int], Callable[..., Any]]
-) -> list[tuple[FusedStep, list[int]]]:
-    """The steps, each with the values that nothing needs after it.
+) -> list[tuple[FusedStep, list[int], int]]:
+    """The steps, each with the values that nothing needs after it, and the place of its last instruction.
 
     Parameters
     ----------
@@ -36,16 +36,18 @@ def fused_steps(
     targets = _targets(program, steps)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
-    found: list[tuple[FusedStep, list[int]]] = []
+    found: list[tuple[FusedStep, list[int], int]] = []
     kept = [step for step in steps if isinstance(step, Kernel) or step.place not in assigned]
     dead = _dead(program, kept, targets)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
             calls = [(call_of(place), program.instructions[place].inputs, first + place) for place in step.places]
-            found.append((_kernel_step(FusedKernel(program, step, compile), targets, first, calls), free))
+            found.append(
+                (_kernel_step(FusedKernel(program, step, compile), targets, first, calls), free, step.places[-1])
+            )
         else:
             inputs = program.instructions[step.place].inputs
-            found.append((_call_step(call_of(step.place), inputs, first + step.place), free))
+            found.append((_call_step(call_of(step.place), inputs, first + step.place), free, step.place))
     return found
 
 
