@@ -21,8 +21,9 @@ TYPES = {
     "float64": "double",
 }
 
-#: Fewer elements than this are not worth waking threads for.
-PARALLEL = 1 << 16
+#: Fewer elements than this are not worth waking threads for: it takes tens of microseconds, and where other
+#: processes keep the processors busy, a slice of their time.
+PARALLEL = 1 << 19
 
 NAME = "kernel"
 

@@ -68,7 +68,10 @@ class KernelPlan:
         """Whether kernels are worth it for these values, by how much there is to do and has been done."""
         if self.count > LONGEST or self.always:
             return self.count <= LONGEST
-        size = max((value.size for value in values if value.__class__ is np.ndarray), default=0)
+        size = 0
+        for value in values:  # a loop, for the sake of small operands
+            if value.__class__ is np.ndarray and value.size > size:
+                size = value.size
         if size < SMALL:
             return False
         if self._steps is None:
