@@ -139,6 +139,30 @@ def _nest(be: Any, tree: Any) -> Any:
     return FusedKernel(program, kernel, lambda nest: None).nest(1, 1, (1, 1))
 
 
+def loops_of(*trees: Any) -> list[tuple[int, int, tuple[int, ...]]]:
+    """The loops, the kept loops and the innermost steps of each nest that trees of C-contiguous tensors need."""
+    program = flatten(trees)
+    found: list[tuple[int, int, tuple[int, ...]]] = []
+
+    def compile(nest: Any) -> Any:
+        found.append((nest.rank, nest.kept, nest.steps))
+        return lambda pointers, numbers, layout: None
+
+    values = [getattr(leaf, "array", leaf) for leaf in program.leaves] + [None] * len(program.instructions)
+    for kernel in fuse(program):
+        FusedKernel(program, kernel, compile).run(values, [None] * len(kernel.writes))
+    return found
+
+
+def test_loops_are_as_few_as_can_be(be):
+    x, y, row, column = be.ones((5, 7)), be.ones((5, 7)), be.ones((7,)), be.ones((5, 1))
+    assert loops_of(x * y + 1) == [(1, 1, (1, 1, 1))]
+    assert loops_of(x * row) == [(2, 2, (1, 1, 1))]
+    assert loops_of(x * column) == [(2, 2, (1, 0, 1))]
+    assert loops_of(be.sum(x * y)) == [(1, 0, (1, 1, 0))]
+    assert loops_of(be.sum(x * row, axis=1)) == [(2, 1, (1, 1, 0))]
+
+
 # Values
 
 

@@ -97,7 +97,7 @@ class FusedKernel:
         arrays = zip((*inputs, *outputs), self._axes, strict=True)
         strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
         kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
-        reduced = self._joined(sorted(self._reduced), sizes, strides)
+        reduced = self._joined(sorted(self._reduced), sizes, strides) if self._reduced else None
         if self._reduced and not (all(sizes) and _is_quick(kept, reduced, self._inner)):
             return shapes, None, None
         loops = [part for part in (kept, reduced) if part is not None]
