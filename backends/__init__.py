@@ -10,8 +10,10 @@ import numpy as np
 from backends.backend import Backend
 from backends.cpu import CPUBackend
 from backends.gpu import gpu_backend
-from optree.errors import BackendError, names
-from optree.function import use_backend
+from backends.kernels.source import sources
+from optree.errors import BackendError, OperandError, describe, names
+from optree.function import Function, use_backend
+from optree.variable import Variable
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": gpu_backend}
 
@@ -68,4 +70,36 @@ def gen_backend(
     return made
 
 
-__all__ = ["BACKENDS", "Backend", "gen_backend"]
+def source(what: Variable | Function, target: str = "c") -> list[str]:
+    """The source of the kernels that a tree or a function runs as where it is compiled, one for each kernel.
+
+    Nothing is compiled or run, and no compiler is needed. What calls of NumPy
+    do has no source, and arrays in another layout than C order can have another.
+
+    Parameters
+    ----------
+    what : Variable or Function
+        Sizes that it does not know count as larger than 1.
+    target : str
+        The language: ``'c'``.
+
+    Raises
+    ------
+    BackendError
+        If there is no such target.
+
+    Examples
+    --------
+    >>> be = gen_backend("cpu")
+    >>> (kernel,) = source(be.exp(be.ones(9)) * 2)
+    >>> [line.strip() for line in kernel.splitlines() if "exp(v" in line]
+    ['const float v2 = (float)(exp(v0));']
+    """
+    if isinstance(what, Function):
+        return sources(what.program, target)
+    if not isinstance(what, Variable):
+        raise OperandError(f"source: a tree or a function is wanted, not {describe(what)}")
+    return sources(Backend.program([what]), target)
+
+
+__all__ = ["BACKENDS", "Backend", "gen_backend", "source"]

@@ -191,7 +191,8 @@ class Backend(RandomMethods):
         self.plans[key] = plan
         return plan
 
-    def program(self, roots: Sequence[Any]) -> Program:
+    @staticmethod
+    def program(roots: Sequence[Any]) -> Program:
         """What runs for these trees."""
         return schedule(apart(rewrite(flatten(roots))))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import backends
 import optree
 from backends import Backend, gen_backend
 from backends.randomness import RandomMethods
@@ -163,7 +164,7 @@ def text() -> str:
     parts += ["\n## Methods of tensors and trees alike\n", *rows(method_rows(Variable))]
     parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
-    for module in (optree, testing, pictures):
+    for module in (backends, optree, testing, pictures):
         parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
     names = ", ".join(f"`{name}`" for name in numpy_names())
     parts += [NUMPY, "\n", textwrap.fill(names, 120, break_on_hyphens=False), ".\n"]

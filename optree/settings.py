@@ -11,9 +11,9 @@ settings for a block of code:
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -114,7 +114,16 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 
 _environment: dict[str, Any] = {}
-_overrides: ContextVar[Mapping[str, Any]] = ContextVar("overrides", default=MappingProxyType({}))
+
+
+class _Overrides(threading.local):
+    """What `override` has set in this thread."""
+
+    # Not a context variable: backends run kernels in a context of their own, where NumPy does not warn.
+    values: Mapping[str, Any] = MappingProxyType({})
+
+
+_overrides = _Overrides()
 
 
 def value(name: str) -> Any:
@@ -125,9 +134,8 @@ def value(name: str) -> Any:
     SettingError
         If there is no such setting, or the environment has a value that it cannot take.
     """
-    overrides = _overrides.get()
-    if name in overrides:
-        return overrides[name]
+    if name in _overrides.values:
+        return _overrides.values[name]
     if name not in _environment:
         setting = _setting(name)
         given = os.environ.get(setting.variable, "")
@@ -142,11 +150,12 @@ def override(**values: Any) -> Iterator[None]:
     for name, given in values.items():
         setting = _setting(name)
         checked[name] = setting.default if given is None else _checked(setting, given)
-    token = _overrides.set({**_overrides.get(), **checked})
+    before = _overrides.values
+    _overrides.values = {**before, **checked}
     try:
         yield
     finally:
-        _overrides.reset(token)
+        _overrides.values = before
 
 
 def reread() -> None:

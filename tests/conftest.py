@@ -27,6 +27,10 @@ settings.register_profile("long", parent=settings.get_profile("ci"), derandomize
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
+
+
 @pytest.fixture(autouse=True)
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""

@@ -56,7 +56,7 @@ LAYERS = (
     ("backends.kernels.c",),
     ("backends.kernels.launch",),
     ("backends.kernels.fused",),
-    ("backends.kernels.steps",),
+    ("backends.kernels.steps", "backends.kernels.source"),
     ("backends.kernels.plan",),
     ("backends.creation",),
     ("backends.randomness",),

@@ -1,0 +1,74 @@
+"""The source of a program's kernels, on any machine: nothing is compiled or run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from backends.kernels import c
+from backends.kernels.fused import FusedKernel
+from backends.kernels.loopnest import LoopNest
+from optree.dims import ONE, Dims, dims_of
+from optree.errors import BackendError, names
+from optree.fusion import LONGEST, Kernel, fuse
+from optree.program import Program
+
+#: From a loop nest to its source, for each language.
+PRINTERS = {"c": c.source}
+
+#: What stands for the size of an axis that is known only at the call.
+UNKNOWN = 64
+
+
+def sources(program: Program, target: str) -> list[str]:
+    """The source of each kernel of a program, in order, for arrays that lie in C order.
+
+    Raises
+    ------
+    BackendError
+        If there is no such target.
+    """
+    if target not in PRINTERS:
+        raise BackendError(f"source: there is no target {target!r}; there are {names(PRINTERS)}")
+    found: list[str] = []
+
+    def keep(nest: LoopNest) -> Any:
+        found.append(PRINTERS[target](nest))
+        return lambda pointers, numbers, layout: None
+
+    if len(program.instructions) <= LONGEST:
+        dims = dims_of(program)
+        sizes = _sizes(program, dims)
+        for step in fuse(program):
+            if isinstance(step, Kernel):
+                _meet_layout(FusedKernel(program, step, keep), program, dims, sizes)
+    return found
+
+
+def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
+    """The size of each dimension, as far as a value's type tells it."""
+    found = {ONE: 1}
+    for value, own in enumerate(dims):
+        if own is not None:
+            known = zip(own, program.type_of(value).shape, strict=True)
+            found.update({dim: size for dim, size in known if size is not None and dim != ONE})
+    return found
+
+
+def _meet_layout(kernel: FusedKernel, program: Program, dims: list[Dims | None], sizes: dict[int, int]) -> None:
+    """Let a kernel find the loop nest for arrays in C order, which have shapes and no memory."""
+
+    def array(value: int) -> np.ndarray:
+        dtype = np.dtype(program.type_of(value).dtype)
+        shape = tuple(sizes.get(dim, UNKNOWN) for dim in dims[value] or ())
+        strides = [dtype.itemsize]
+        for size in shape[:0:-1]:
+            strides.append(strides[-1] * size)
+        return as_strided(np.empty(1, dtype), shape, strides[::-1][: len(shape)] if shape else ())
+
+    values = [*program.leaves, *[None] * len(program.instructions)]
+    for i in (*kernel.reads, *kernel.likes):
+        values[i] = array(i)
+    kernel.run(values, [array(i) for i in kernel.writes])

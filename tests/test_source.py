@@ -1,0 +1,249 @@
+"""The source of kernels: as it was reviewed, without warnings, and clean under the sanitizers."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.compiling import ROOT, needs_compiler
+
+from backends import gen_backend, source
+from backends.kernels import c, compiler
+from backends.kernels.compiler import FLAGS, find_compiler
+from optree import OpTreeNode, function
+from optree.errors import BackendError, OperandError, OptreeError
+from optree.registry import OPS
+from optree.settings import override
+from optree.traits import ElementwiseOperator
+from optree.types import TensorType
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+# The trees whose source is kept
+
+
+def chain(be: Any) -> Any:
+    a, b, c, d = (be.ones((4, 6)) for _ in range(4))
+    return a * b + c * be.sin(d)
+
+
+def gelu(be: Any) -> Any:
+    x = be.ones((4, 6))
+    return x * 0.5 * (1 + be.erf(x * math.sqrt(0.5)))
+
+
+def broadcast(be: Any) -> Any:
+    matrix, row, column = be.ones((4, 6)), be.ones((6,)), be.ones((4, 1))
+    return (matrix - row) * column
+
+
+def three_loops(be: Any) -> Any:
+    return be.maximum(be.ones((3, 1, 5)), be.ones((3, 4, 1))) / be.ones((1, 4, 5))
+
+
+def mixed_dtypes(be: Any) -> Any:
+    bytes_, longs, doubles = be.ones((7,), np.uint8), be.ones((7,), np.int64), be.ones((7,), np.float64)
+    return be.cast(bytes_ + longs, np.float32) * 2.5 + doubles
+
+
+def conditions(be: Any) -> Any:
+    x, y = be.ones((7,)), be.ones((7,))
+    return be.where(be.logical_and(x > y, x != 0), be.sqrt(x), -y)
+
+
+def two_kernels(be: Any) -> Any:
+    x, y = be.ones((4, 6)), be.ones((6, 3))
+    return be.tanh(be.dot(x * 2, y)) + 1
+
+
+def adam(be: Any) -> Any:
+    w, m, v = be.ones((64,)), be.zeros((64,)), be.zeros((64,))
+    g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
+    mean, square = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return function([g, rate], updates={m: mean, v: square, w: w - rate * mean / (be.sqrt(square) + 1e-8)})
+
+
+def softmax(be: Any) -> Any:
+    x = be.ones((4, 6))
+    exponentials = be.exp(x - be.max(x, axis=1))
+    return exponentials / be.sum(exponentials, axis=1)
+
+
+def squared_error(be: Any) -> Any:
+    return be.mean(be.square(be.ones((4, 6)) - be.ones((4, 6))))
+
+
+TREES = (
+    chain,
+    gelu,
+    broadcast,
+    three_loops,
+    mixed_dtypes,
+    conditions,
+    two_kernels,
+    adam,
+    softmax,
+    squared_error,
+)
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
+def test_the_source_is_the_one_that_was_reviewed(be, tree, request):
+    kernels = source(tree(be))
+    assert kernels and all(kernel.startswith(c.HEAD) for kernel in kernels)
+    text = "\n".join(kernel.removeprefix(c.HEAD).lstrip() for kernel in kernels)
+    path = GOLDEN / f"{tree.__name__}.c"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.exists() and text == path.read_text(), "if the change is meant: pytest --update-golden, and read it"
+
+
+def test_no_golden_file_is_left_over():
+    assert {path.stem for path in GOLDEN.iterdir()} == {tree.__name__ for tree in TREES}
+
+
+# What source gives
+
+
+def test_a_kernel_each_and_none_for_calls(be):
+    x, y = be.ones((5, 7)), be.ones((7, 5))
+    assert len(source(be.exp(x))) == 1
+    assert len(source(be.exp(be.dot(x * 2, y + 1)) * 3)) == 3
+    assert source(be.dot(x, y)) == []
+
+
+@needs_compiler
+def test_it_is_what_runs(capfd, folder):
+    be = gen_backend("cpu", jit=True)
+    x, row, number = be.ones((5, 7)), be.ones((7,)), math.pi * 1e-3
+    tree = be.sinh(x * number + row) / x - be.arctan(row)
+    with override(show="source"):
+        before = compiler._loaded.libraries
+        compiler._loaded.libraries = {}  # so that the kernel is made, whatever ran before
+        try:
+            tree.asnumpyarray()
+        finally:
+            compiler._loaded.libraries = before | compiler._loaded.libraries
+    assert capfd.readouterr().err == "".join(kernel + "\n" for kernel in source(tree))
+
+
+@needs_compiler
+def test_the_setting_is_read_from_the_environment(tmp_path):
+    code = "from backends import gen_backend as g; be = g(jit=True); (be.ones(9) + 1).asnumpyarray()"
+    environment = {"OPTREE_SHOW": "source", "OPTREE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "" and f"void {c.NAME}(" in ran.stderr and "v0 + v" in ran.stderr
+
+
+def test_no_compiler_is_asked_and_nothing_runs(be, counted, monkeypatch):
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    tree = be.log(be.ones((1000,))) + 1
+    before = be.stats()["executions"]
+    assert source(tree)
+    assert counted() == {"hits": 0, "disk_hits": 0, "misses": 0} and be.stats()["executions"] == before
+
+
+def test_memory_is_asked_for_no_size(be):
+    x = TensorType("float32", (1 << 20, 1 << 20))("x")
+    assert len(source(x * 2 + 1)) == 1
+
+
+def test_sizes_that_are_not_known(be):
+    x, row = TensorType("float32", (None, None))("x"), TensorType("float32", (1, None))("row")
+    assert source(x * row) == source(be.ones((2, 3)) * be.ones((1, 3)))
+    assert source(be.exp(x)) == source(be.exp(be.ones((2, 3))))
+
+
+def test_an_assignment_is_its_value(be):
+    x, z = be.ones((4, 6)), be.empty((4, 6))
+    assert source(OpTreeNode.build("assign", z, be.cos(x) * 2)) == source(be.cos(x) * 2)
+
+
+def test_wrong_arguments(be):
+    with pytest.raises(BackendError, match="no target 'fortran'; there are c"):
+        source(be.ones(3) + 1, "fortran")
+    with pytest.raises(OperandError, match="a tree or a function is wanted"):
+        source(3.0)
+
+
+# Warnings and sanitizers
+
+
+@needs_compiler
+def test_the_golden_trees_compile_without_a_warning(be, tmp_path):
+    _compile_all([kernel for tree in TREES for kernel in source(tree(be))], tmp_path, ())
+
+
+#: What GCC finds odd in an op's expression only because of the dtype that it is for: x < 0 of unsigned integers, say.
+ODD = ("type-limits", "bool-compare", "int-in-bool-context", "tautological-compare")
+
+
+@needs_compiler
+def test_every_op_compiles_without_a_warning(be, tmp_path):
+    kernels: dict[str, None] = {}
+    for cls in OPS.values():
+        if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
+            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"):
+                try:
+                    tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
+                except OptreeError:
+                    continue
+                kernels.update(dict.fromkeys(source(tree)))
+    assert len(kernels) > 200
+    _compile_all(list(kernels), tmp_path, ODD)
+
+
+def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
+    """Compile kernels as one file in which each has a name of its own."""
+    bodies = (
+        kernel.removeprefix(c.HEAD).replace(f"void {c.NAME}(", f"void {c.NAME}{i}(") for i, kernel in enumerate(kernels)
+    )
+    (folder / "all.c").write_text(c.HEAD + "".join(bodies))
+    warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
+    command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp", *warnings, "-c", "all.c", "-o", "all.o"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with kernels that end the process where they reach beyond their arrays, or do what C leaves open."""
+    found = find_compiler()
+    names = [
+        subprocess.run([*found.command, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    if not all(Path(name).is_absolute() for name in names):
+        pytest.skip("the compiler has no sanitizers that can be loaded first")
+    environment = {
+        **os.environ,
+        "CC": f"{found} -fsanitize=address,undefined -fno-sanitize-recover=all",
+        "LD_PRELOAD": " ".join(names),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python itself frees not everything
+        "PYTHONPATH": str(ROOT),
+    }
+    return subprocess.run([sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+BEYOND = """
+import numpy as np
+from backends.kernels.compiler import compile_source
+compile_source("void f(float *x) { x[3000] = 1; }", "f")(np.zeros(3000, np.float32).ctypes.data)
+"""
+
+
+@needs_compiler
+def test_kernels_are_clean_under_the_sanitizers(folder, monkeypatch):
+    monkeypatch.setenv("OPTREE_CACHE_DIR", str(folder))
+    assert "heap-buffer-overflow" in _sanitized("-c", BEYOND).stderr
+    tests = "every_layout or every_dtype or special_values or read_elsewhere"
+    ran = _sanitized("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/test_kernels.py", "-k", tests)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
