@@ -15,6 +15,8 @@ from optree.registry import OPS, f
 from optree.types import Spec, TensorType, array_of, check_fits
 from optree.variable import Variable, as_operand, check_name, is_neon, one_or_many
 
+HALF = np.dtype("float16")
+
 
 class Tensor(Variable):
     """An array in a backend's memory, under a name.
@@ -249,8 +251,9 @@ class Tensor(Variable):
 
     def rounded(self, value: Any) -> Any:
         """What is written here for a value: with `stochastic_round`, a wider floating one rounded by chance."""
-        wider = isinstance(value, Variable) and value.dtype in (np.float32, np.float64)
-        if not (wider and self.dtype == np.float16 and self.backend.stochastic_round):
+        if self.dtype != HALF or not self.backend.stochastic_round:
+            return value
+        if not (isinstance(value, Variable) and value.dtype in (np.float32, np.float64)):
             return value
         return f.stochastic_cast(self.backend.rng_state, value, dtype=self.dtype)
 

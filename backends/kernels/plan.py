@@ -51,7 +51,13 @@ class KernelPlan:
         self._steps: list[tuple[FusedStep, list[int], int]] | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        if not self._pays(values):
+        if not self.always:
+            for value in values:
+                if value.__class__ is np.ndarray and value.size >= SMALL:
+                    break
+            else:
+                return self.by_numpy(values, roots)
+        if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
         registers = [*values, *[None] * self.count]
         for step, dead, place in self.steps():
@@ -64,18 +70,11 @@ class KernelPlan:
                 registers[i] = None
         return [registers[i] for i in self.program.outputs]
 
-    def _pays(self, values: Sequence[Any]) -> bool:
-        """Whether kernels are worth it for these values, by how much there is to do and has been done."""
-        if self.count > LONGEST or self.always:
-            return self.count <= LONGEST
-        size = 0
-        for value in values:  # a loop, for the sake of small operands
-            if value.__class__ is np.ndarray and value.size > size:
-                size = value.size
-        if size < SMALL:
-            return False
-        if self._steps is None:
-            self.work += size * self.count
+    def _has_paid(self, values: Sequence[Any]) -> bool:
+        """Whether compiling is worth it, by how much has been done without."""
+        if self.always or self.work >= WORK:
+            return True
+        self.work += self.count * max(value.size for value in values if isinstance(value, np.ndarray))
         return self.work >= WORK
 
     def steps(self) -> list[tuple[FusedStep, list[int], int]]:
