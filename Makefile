@@ -31,9 +31,10 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: $(VENV)/examples.stamp ## measure what trees cost beyond their NumPy work
+bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, and kernels beside other libraries
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 	$(BIN)/python benchmarks/training_step.py $(ARGS)
+	$(BIN)/python benchmarks/cpu.py
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
 	$(BIN)/python docs/generate.py

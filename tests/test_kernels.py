@@ -14,6 +14,7 @@ from backends.kernels.binding import joined
 from backends.kernels.compiler import find_compiler
 from backends.kernels.fused import FusedKernel
 from backends.kernels.plan import SMALL, WORK
+from backends.kernels.steps import _targets
 from optree import OpTreeNode, function
 from optree.dims import ONE, dims_of
 from optree.errors import BackendError, OptreeError
@@ -290,6 +291,17 @@ def test_long_sums_are_as_accurate_as_numpys(compiled, dtype):
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("inner", ["arctan", "arctanh"])
+@pytest.mark.parametrize("outer", ["sin", "cos", "sinh", "cosh"])
+def test_a_compiler_puts_nothing_in_the_place_of_two_functions(compiled, outer, inner, dtype):
+    values = np.tile(np.array([np.nan, 0.5, -0.25, 0.125], dtype), 8)
+    ours = getattr(compiled, outer)(getattr(compiled, inner)(compiled.array(values, dtype))).asnumpyarray()
+    wanted = getattr(np, outer)(getattr(np, inner)(values))
+    np.testing.assert_allclose(ours, wanted, rtol=8 * np.finfo(dtype).eps)
+
+
+@needs_compiler
 def test_a_target_that_is_read_elsewhere_is_read_first(compiled):
     array = drawn(0, 50)
     x = compiled.array(array)
@@ -311,6 +323,21 @@ def test_updates_of_a_function_are_together(compiled):
     np.testing.assert_array_equal(step().get(), before[0] + before[1])
     np.testing.assert_array_equal(a.get(), before[1] * 2)
     np.testing.assert_array_equal(b.get(), before[0] * 3)
+
+
+@needs_compiler
+def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compiled):
+    w, m = compiled.array(drawn(0, 40, 5), name="w"), compiled.array(drawn(1, 40, 5), name="m")
+    before, addresses = (w.get(), m.get()), (w.array.ctypes.data, m.array.ctypes.data)
+    mean = m * 0.5 + w
+    step = function([], updates={m: mean, w: w - mean})
+    step()
+    np.testing.assert_array_equal(m.get(), before[1] * np.float32(0.5) + before[0])
+    np.testing.assert_array_equal(w.get(), before[0] - m.get())
+    assert addresses == (w.array.ctypes.data, m.array.ctypes.data)
+    program = step.program
+    steps = fuse(program)
+    assert len(_targets(program, steps)) == 2  # no array is made
 
 
 @needs_compiler

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.compiling import needs_compiler
 from harness.expected import MEANINGS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import gen_backend
@@ -65,6 +66,12 @@ def cpu() -> Any:
     return gen_backend("cpu", datatype=np.float64)
 
 
+@pytest.fixture(scope="module")
+def kernels() -> Any:
+    """A backend that runs all it can by kernels."""
+    return gen_backend("cpu", datatype=np.float64, jit=True)
+
+
 def _leaves(backend: Any, dtypes: Any, low: float = -2.0) -> list[Any]:
     """A tensor of each shape, of quarters: sums and products of a few are exact."""
     rng = np.random.RandomState(0)
@@ -113,14 +120,14 @@ def _run_by_numpy(tree: Any) -> tuple[Any, float]:
     return values[id(tree)], largest
 
 
-def _assert_alike(got: Any, wanted: Any, tree: Any, largest: float, exact: bool) -> None:
+def _assert_alike(got: Any, wanted: Any, tree: Any, largest: float, exact: bool, ulps: float = 1e3) -> None:
     assert got.dtype == wanted.dtype, tree.pp()
     assert got.shape == wanted.shape, tree.pp()
     if exact or got.dtype.kind != "f":
         np.testing.assert_array_equal(got, wanted, err_msg=tree.pp())
         return
     eps = max(np.finfo(x.dtype).eps for x in _floats(tree))
-    np.testing.assert_allclose(got, wanted, rtol=1e3 * eps, atol=1e3 * eps * largest, err_msg=tree.pp())
+    np.testing.assert_allclose(got, wanted, rtol=ulps * eps, atol=ulps * eps * largest, err_msg=tree.pp())
 
 
 def _floats(tree: Any) -> list[Any]:
@@ -153,6 +160,23 @@ def test_a_random_tree_is_numpy_run_op_by_op(cpu: Any, data: Any, dtypes: Any) -
     target = cpu.empty(tree.shape[::-1], tree.dtype).T
     target[...] = tree
     _assert_alike(target.get(), wanted, tree, largest, exact)
+
+
+@needs_compiler
+@settings(max_examples=80)  # a compiler takes a tenth of a second for each kernel
+@given(data=st.data(), dtypes=DTYPES, size=st.integers(3, 12))
+def test_a_random_tree_by_compiled_kernels(kernels: Any, data: Any, dtypes: Any, size: int) -> None:
+    """To the bit where all is exact, else within 4 units in the last place for each operation, of the largest value."""
+    exactness = _Exactness()
+    leaves = _leaves(kernels, dtypes)
+    tree = random_tree(lambda options: data.draw(st.sampled_from(options)), leaves, size, USABLE, exactness.accepts)
+    if not isinstance(tree, OpTreeNode):
+        return
+    wanted, largest = _run_by_numpy(tree)
+    target = kernels.empty(tree.shape[::-1], tree.dtype).T
+    target[...] = tree
+    for got in (tree.asnumpyarray(), target.get()):
+        _assert_alike(got, wanted, tree, largest, not exactness.is_rounded(tree), 4 * size)
 
 
 @given(data=st.data(), place=st.integers(0, len(SHAPES) - 1))

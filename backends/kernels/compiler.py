@@ -33,7 +33,11 @@ from optree.errors import BackendError
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
-FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off")
+#: GCC knows nothing of atan and atanh, or it would make roots of cos(atan(x)) and the like, and 0 of a NaN.
+FLAGS = (
+    *("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
+    *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
+)
 
 #: Flags that not every compiler takes, and what is tried in the place of each.
 OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp", "-fopenmp-simd"))

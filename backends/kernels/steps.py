@@ -98,7 +98,7 @@ def _is_apart(target: np.ndarray, reads: Sequence[Any]) -> bool:
 def _targets(program: Program, steps: Sequence[Any]) -> dict[int, tuple[int, int]]:
     """For each value that a kernel may make in the tensor that it is assigned to: the tensor, and the assignment.
 
-    Nothing else needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
+    Nothing outside the kernel needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
     """
     dims, first, owned = dims_of(program), len(program.leaves), memories(program)
     step_of = {
@@ -115,7 +115,7 @@ def _targets(program: Program, steps: Sequence[Any]) -> dict[int, tuple[int, int
         target, value = instruction.inputs
         made = value - first
         same = dims[value] == dims[target] and program.instructions[made].type.dtype == instruction.type.dtype
-        alone = readers[value] == [place] and value not in program.outputs
+        alone = value not in program.outputs and all(p == place or step_of[p] == step_of[made] for p in readers[value])
         if not (same and alone and isinstance(steps[step_of[made]], Kernel)):
             continue
         may_fail = [n for n, step in enumerate(steps) if not isinstance(step, Kernel) and not _is_assign(program, step)]
