@@ -210,6 +210,10 @@ class _Fusion:
         stage = max((kernel.stages.get(i, 0) for i in operands), default=0)
         if stage and any(axis in kernel.reduced for axis in axes):
             return False  # one stage walks the domain; what needs its reductions at each element is another kernel's
+        along = {axis for axis in axes if axis is not None}
+        everywhere = set(range(len(kernel.domain)))
+        if along != everywhere and along != everywhere - kernel.reduced:
+            return False  # it would be made once for each place of the axes that it does not run along
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
         kernel.stages[value] = stage

@@ -33,9 +33,13 @@ class FusedKernel:
 
     Attributes
     ----------
-    reads, numbers, likes, writes : list of int
-        The values of the program that it takes as arrays and as Python numbers,
-        those that it takes for their shapes, and those that it makes.
+    reads, likes, writes : list of int
+        The values of the program that it takes as arrays, those that it takes for
+        their shapes, and those that it makes.
+    numbers : list of (int, numpy.dtype)
+        Those that it takes as Python numbers, once for each dtype that they are passed in.
+    axes : dict
+        The axes of the domain that each value runs along.
     """
 
     def __init__(self, program: Program, kernel: Kernel, compile: Callable[[LoopNest], Runner]) -> None:
@@ -45,7 +49,8 @@ class FusedKernel:
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         self.writes = kernel.writes
-        self.dtypes = {i: _dtype(program, kernel, i) for i in (*self.reads, *self.numbers, *self.writes)}
+        self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
+        self.axes = kernel.axes
         self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
         self._likes = [kernel.axes[i] for i in self.likes]
         self._reduced = kernel.reduced
@@ -82,14 +87,20 @@ class FusedKernel:
             return None
         if runner is not None:
             pointers = [x.__array_interface__["data"][0] for x in (*inputs, *outputs)]
-            runner(pointers, [_bits(values[i], self.dtypes[i]) for i in self.numbers], layout)
+            runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
     def _layout(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[Any]) -> Any:
         """The shapes of the outputs, the layout, and what runs the nest for it; None if there is nothing to do."""
         sizes = self._sizes([*inputs, *targets], likes)
+        everything = [x for x in (*inputs, *targets) if x is not None]
+        odd = any(
+            step % x.itemsize for x in everything for step, size in zip(x.strides, x.shape, strict=True) if size > 1
+        )
         written = self._axes[len(inputs) :]
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes) for axes in written]
+        if odd or not all(x.flags.aligned for x in everything):
+            return shapes, None, None  # elements that lie as no C array's do
         outputs = [
             np.empty(shape, self.dtypes[i]) if target is None else target
             for i, shape, target in zip(self.writes, shapes, targets, strict=True)
@@ -127,7 +138,7 @@ class FusedKernel:
         """The loop nest for arrays that need so many loops, so many kept, with these steps along the innermost."""
         return LoopNest(
             tuple(self.dtypes[i] for i in self.reads),
-            tuple(self.dtypes[i] for i in self.numbers),
+            tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
             rank,
@@ -147,33 +158,33 @@ class FusedKernel:
         return sizes
 
 
-def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[int], list[int]]:
+def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[int, np.dtype]], list[int]]:
     """The values that a kernel takes from outside: arrays, Python numbers, and what only has a shape."""
     first = len(program.leaves)
     made = {first + place for place in kernel.places}
     reads: dict[int, None] = {}
-    numbers: dict[int, None] = {}
+    numbers: dict[tuple[int, np.dtype], None] = {}
     likes: dict[int, None] = {}
     for place in kernel.places:
         instruction = program.instructions[place]
         _, like = SPREADING.get(instruction.op.name, (None, None))
         for position, i in enumerate(instruction.inputs):
-            if i not in made:
-                is_number = i < first and isinstance(program.leaves[i], bool | int | float)
-                (likes if position == like else numbers if is_number else reads)[i] = None
-    return list(reads), list(numbers), [i for i in likes if i not in reads and i not in numbers]
+            if position == like:
+                likes[i] = None
+            elif _is_number(program, i):
+                numbers[i, _passed(loop_dtypes(program, instruction)[position])] = None
+            elif i not in made:
+                reads[i] = None
+    return list(reads), list(numbers), [i for i in likes if i not in reads and i not in made]
 
 
-def _dtype(program: Program, kernel: Kernel, value: int) -> np.dtype:
-    """The dtype of a value; of a Python number, the widest of the kind that it is computed in."""
-    if value >= len(program.leaves) or not isinstance(program.leaves[value], bool | int | float):
-        return program.type_of(value).dtype
-    for place in kernel.places:
-        instruction = program.instructions[place]
-        if value in instruction.inputs:
-            dtype = loop_dtypes(program, instruction)[instruction.inputs.index(value)]
-            return np.dtype("float64" if dtype.kind == "f" else "uint64" if dtype.kind == "u" else "int64")
-    raise AssertionError(value)
+def _is_number(program: Program, value: int) -> bool:
+    return value < len(program.leaves) and isinstance(program.leaves[value], bool | int | float)
+
+
+def _passed(dtype: np.dtype) -> np.dtype:
+    """The dtype of 8 bytes, or bool, that a number is passed in to be computed in another."""
+    return np.dtype({"f": "float64", "u": "uint64", "i": "int64"}.get(dtype.kind, "bool"))
 
 
 def _is_quick(kept: Any, reduced: Any, inner: Sequence[bool]) -> bool:
@@ -189,8 +200,8 @@ def _is_quick(kept: Any, reduced: Any, inner: Sequence[bool]) -> bool:
 
 
 def _statements(
-    program: Program, kernel: Kernel, operands: Sequence[int]
-) -> tuple[tuple[Statement | Reduction, ...], dict[int, int]]:
+    program: Program, kernel: Kernel, operands: Sequence[Any]
+) -> tuple[tuple[Statement | Reduction, ...], dict[Any, int]]:
     """A kernel's instructions as statements, and each value's number in the nest."""
     first = len(program.leaves)
     places = {value: i for i, value in enumerate(operands)}
@@ -208,7 +219,8 @@ def _statements(
             inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
         inner, after = kernel.is_inner(first + place), kernel.stages[first + place]
         level = "inner" if inner else "after" if after else "before"
-        arguments = tuple(places[i] for i in inputs)
+        named = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
+        arguments = tuple(places[i] for i in named)
         statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level))
     return tuple(statements), places
 
@@ -217,4 +229,6 @@ def _bits(number: Any, dtype: np.dtype) -> int:
     """A Python number's 8 bytes, as the signed integer that they are."""
     if dtype.kind == "f":
         return _SIGNED.unpack(_FLOAT.pack(number))[0]
-    return int(number) if dtype.kind == "i" else _SIGNED.unpack(_UNSIGNED.pack(number))[0]
+    if dtype.kind == "u":
+        return _SIGNED.unpack(_UNSIGNED.pack(number))[0]
+    return int(number) if dtype.kind == "i" else int(bool(number))

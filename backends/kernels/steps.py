@@ -11,7 +11,7 @@ from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
 from optree.dims import dims_of
-from optree.fusion import Kernel, fuse
+from optree.fusion import Axes, Kernel, fuse
 from optree.program import Program
 from optree.schedule import memories
 
@@ -68,8 +68,11 @@ def _kernel_step(
 
     def run(values: list[Any]) -> None:
         wanted = [values[targets[i][0]] if i in targets else None for i in kernel.writes]
-        reads = [values[i] for i in kernel.reads]
-        direct = [x if x is not None and _is_apart(x, reads) else None for x in wanted]
+        reads = [(values[i], kernel.axes[i]) for i in kernel.reads]
+        direct = [
+            x if x is not None and _is_apart(x, kernel.axes[i], reads) else None
+            for i, x in zip(kernel.writes, wanted, strict=True)
+        ]
         outputs = kernel.run(values, direct)
         if outputs is None:
             for call, inputs, output in calls:
@@ -85,12 +88,12 @@ def _kernel_step(
     return run
 
 
-def _is_apart(target: np.ndarray, reads: Sequence[Any]) -> bool:
+def _is_apart(target: np.ndarray, axes: Axes, reads: Sequence[tuple[Any, Axes]]) -> bool:
     """Whether a kernel that writes an array reads nothing there but, at each place, what it writes there."""
-    for x in reads:
+    for x, along in reads:
         if isinstance(x, np.ndarray) and np.may_share_memory(x, target):
             here = x.__array_interface__["data"][0] == target.__array_interface__["data"][0]
-            if not (here and x.shape == target.shape and x.strides == target.strides):
+            if not (here and along == axes and x.shape == target.shape and x.strides == target.strides):
                 return False
     return True
 
