@@ -138,7 +138,7 @@ def _check_equal(instruction: Instruction, first: Any, second: Any, when: str) -
 
 def _check_inputs(instruction: Instruction, before: list[Any], after: list[Any]) -> None:
     """Refuse a change to an input that no destroy_map tells of."""
-    destroyed = {i for positions in instruction.op.destroy_map.values() for i in positions}
+    destroyed = instruction.op.destroyed_inputs()
     for i, variable in enumerate(instruction.node.owner.inputs):
         if i not in destroyed and not variable.type.values_eq(before[i], after[i]):
             raise ContractError(

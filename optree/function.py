@@ -25,7 +25,7 @@ from optree.schedule import apart, schedule
 from optree.sizes import check_sizes
 from optree.tensor import Tensor
 from optree.types import TensorType
-from optree.variable import Constant, Input, Variable, as_operand, as_variable, check_same_backend
+from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 #: A function remembers so many combinations of its arguments' sizes that it has checked.
 SIZES = 1024
@@ -204,7 +204,8 @@ class Function:
             If the arguments' sizes do not fit together; nothing has been written then.
         """
         given = self._bind(args, kwargs)
-        values = [given[x] if x in given else self._value_of(x) for x in self.program.leaves]
+        value_of = reference.value_of if self.backend is None else self.backend.value_of
+        values = [given[x] if x in given else value_of(x) for x in self.program.leaves]
         self._check_sizes(values)
         with self._lock:
             found = self._plan(values)
@@ -243,11 +244,6 @@ class Function:
         if isinstance(value, Tensor):
             return value.array if self.backend is not None else value.get()
         return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
-
-    def _value_of(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.array
-        return leaf.value if isinstance(leaf, Constant) else leaf
 
     def _check_sizes(self, values: Sequence[Any]) -> None:
         shapes = tuple(None if shape is None else tuple(shape) for shape in (_shape_of(value) for value in values))

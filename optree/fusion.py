@@ -3,13 +3,12 @@
 A kernel's domain is a tuple of dimensions (`optree.dims`), some of them
 reduced. A value in a kernel runs along some of its axes: along a reduced one,
 it is an inner value, made for each element of the domain; along none, an outer
-one, made once for each place of the kept axes. A reduction ends a stage, and
-what needs its value at each element stands in the next stage.
+one, made once for each place of the kept axes. A kernel walks its domain once:
+what needs a reduction's value at each element is another kernel's.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,9 @@ from optree.dims import ONE, Dims, dims_of
 from optree.program import Instruction, Program
 from optree.schedule import memories
 from optree.traits import ElementwiseOperator, ReductionOperator
+from optree.types import weak_dtype
+from optree.variable import spec_of
+from optree.walks import in_order
 
 #: The axis of the domain that each axis of a value runs along; None for an axis of size 1.
 Axes = tuple[int | None, ...]
@@ -64,7 +66,7 @@ class Kernel:
     axes : dict
         For each value that it reads or makes, the axes that the value runs along.
     stages : dict
-        For each value that it makes, the first stage that may use it.
+        For each value that it makes, 1 if it is known only when the domain has been walked, and otherwise 0.
     writes : list of int
         The values that are needed outside.
     """
@@ -115,35 +117,15 @@ class _Fusion:
     def _order(self) -> list[int]:
         """The steps, each after those it needs, and otherwise by their last instructions."""
         last = [max(step.places) if isinstance(step, Kernel) else step.place for step in self.steps]
-        users: list[list[int]] = [[] for _ in self.steps]
-        waiting = []
-        for step, needs in enumerate(self.needs):
-            others = [i for i in range(len(self.steps)) if needs >> i & 1 and i != step]
-            waiting.append(len(others))
-            for i in others:
-                users[i].append(step)
-        ready = [(last[step], step) for step, count in enumerate(waiting) if not count]
-        heapq.heapify(ready)
-        order: list[int] = []
-        while ready:
-            _, step = heapq.heappop(ready)
-            order.append(step)
-            for user in users[step]:
-                waiting[user] -= 1
-                if not waiting[user]:
-                    heapq.heappush(ready, (last[user], user))
-        return order
+        waits = [
+            [i for i in range(len(self.steps)) if needs >> i & 1 and i != step] for step, needs in enumerate(self.needs)
+        ]
+        return in_order(waits, last)
 
     def _conflicts(self, place: int, instruction: Instruction) -> set[int]:
         """The steps that must come first because one of the two overwrites what the other reads."""
-        found: set[int] = set()
-        reads = (
-            frozenset().union(*(self.memories[i] for i in instruction.inputs)) if instruction.inputs else frozenset()
-        )
-        for earlier, destroyed in self.destroyed.items():
-            if destroyed & reads:
-                found.add(self.made_in[self.first + earlier])
-        positions = {i for positions in instruction.op.destroy_map.values() for i in positions}
+        found = self._overwriters(instruction)
+        positions = instruction.op.destroyed_inputs()
         if positions:
             mine = frozenset().union(*(self.memories[instruction.inputs[i]] for i in positions))
             self.destroyed[place] = mine
@@ -151,6 +133,15 @@ class _Fusion:
                 if any(self.memories[i] & mine for i in other.inputs):
                     found.add(self.made_in[self.first + earlier])
         return found
+
+    def _overwriters(self, instruction: Instruction) -> set[int]:
+        """The steps so far that overwrite what an instruction takes."""
+        takes = [self.memories[i] for i in instruction.inputs]
+        return {
+            self.made_in[self.first + place]
+            for place, destroyed in self.destroyed.items()
+            if any(destroyed & memory for memory in takes)
+        }
 
     def _place(self, place: int, instruction: Instruction) -> int:
         """The step that an instruction becomes part of."""
@@ -181,10 +172,7 @@ class _Fusion:
     def _is_free(self, step: int, instruction: Instruction) -> bool:
         """Whether nothing that the instruction needs waits for the step, other than from within it."""
         makers = {self.made_in[i] for i in instruction.inputs if i in self.made_in} - {step}
-        reads = [self.memories[i] for i in instruction.inputs]
-        for place, destroyed in self.destroyed.items():  # a step that overwrites what is read here has run
-            if any(destroyed & read for read in reads):
-                makers.add(self.made_in[self.first + place])
+        makers |= self._overwriters(instruction)
         return not any(self.needs[maker] >> step & 1 for maker in makers)
 
     def _domain(self, place: int, instruction: Instruction) -> Dims:
@@ -299,15 +287,9 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
 
 def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:
     """The dtypes that an instruction's operands are computed in; a Python number is weak."""
-    weak = [
-        type(x) if isinstance(x, int | float) and not isinstance(x, bool) else None
-        for x in _leaves_of(program, instruction)
+    given = [
+        weak_dtype(spec_of(program.leaves[i])) if i < len(program.leaves) else program.type_of(i).dtype
+        for i in instruction.inputs
     ]
-    given = [kind or x.type.dtype for kind, x in zip(weak, instruction.node.inputs, strict=True)]
     *operands, _ = instruction.op.resolve_dtypes(*given)
     return list(operands)
-
-
-def _leaves_of(program: Program, instruction: Instruction) -> list[Any]:
-    """The leaf in each operand's place, None for a value."""
-    return [program.leaves[i] if i < len(program.leaves) else None for i in instruction.inputs]

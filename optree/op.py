@@ -201,6 +201,10 @@ class Op(Differentiable, AbstractOperator):
 
     __repr__ = __str__
 
+    def destroyed_inputs(self) -> list[int]:
+        """The inputs that the op overwrites, by destroy_map."""
+        return sorted({i for inputs in self.destroy_map.values() for i in inputs})
+
     def shared_inputs(self) -> set[int]:
         """The inputs whose memory an output may lie in, by view_map or destroy_map."""
         return {

@@ -289,7 +289,7 @@ def _at_destroyers(program: Program) -> tuple[set[int], set[int]]:
         op, inputs, _ = program.instructions[place]
         if op.destroy_map:
             destroyers += 1
-            destroyed |= {inputs[i] for positions in op.destroy_map.values() for i in positions}
+            destroyed |= {inputs[i] for i in op.destroyed_inputs()}
             read |= set(inputs)
         elif op.view_map:
             for found in (destroyed, read):

@@ -8,7 +8,6 @@ state, do so one after another, each for the next to see.
 
 from __future__ import annotations
 
-import heapq
 from typing import Any, NamedTuple
 
 from optree.node import applied
@@ -16,6 +15,7 @@ from optree.program import Instruction, Program
 from optree.registry import OPS
 from optree.tensor import Tensor
 from optree.variable import Input, as_variable
+from optree.walks import in_order
 
 
 def schedule(program: Program) -> Program:
@@ -24,15 +24,17 @@ def schedule(program: Program) -> Program:
         return program
     draft = _Draft(program)
     for step in [step for step in draft.steps if step.op.destroy_map]:
-        for position in _destroyed(step.op):
+        for position in step.op.destroyed_inputs():
             if draft.needs_copy(step, position):
                 draft.copy_before(step, position)
     while True:
-        waits = draft.waits()
-        order, stuck = _in_order(draft.steps, waits)
-        if stuck is None:
-            return draft.program(order)
-        for position in _destroyed(stuck.op):  # two destroyers wait for each other
+        waits, places = draft.waits(), draft.memory().place
+        order = in_order([[places[x] for x in waits[step]] for step in draft.steps], range(len(draft.steps)))
+        if len(order) == len(draft.steps):
+            return draft.program([draft.steps[i] for i in order])
+        ran = set(order)
+        stuck = next(step for i, step in enumerate(draft.steps) if i not in ran and step.op.destroy_map)
+        for position in stuck.op.destroyed_inputs():  # two destroyers wait for each other
             draft.copy_before(stuck, position)
 
 
@@ -94,11 +96,6 @@ class _Memory(NamedTuple):
         return [step for step in steps if any(self.of[x] & mine and x not in new for x in step.inputs)]
 
 
-def _destroyed(op: Any) -> list[int]:
-    """The inputs that an op destroys."""
-    return sorted({position for positions in op.destroy_map.values() for position in positions})
-
-
 def _is_assignment(value: Any) -> bool:
     return isinstance(value, _Step) and value.op.name == "assign"
 
@@ -131,7 +128,7 @@ class _Draft:
                 for x in step.inputs:
                     for owner in memories[x]:
                         readers.setdefault(owner, {})[step] = None
-                destroyed[step] = frozenset().union(*(memories[step.inputs[i]] for i in _destroyed(step.op)))
+                destroyed[step] = frozenset().union(*(memories[step.inputs[i]] for i in step.op.destroyed_inputs()))
             self._known = _Memory(memories, readers, destroyed, {step: i for i, step in enumerate(self.steps)})
         return self._known
 
@@ -214,25 +211,3 @@ class _Draft:
         numbers.update({step: i for i, step in enumerate(order, len(self.leaves))})
         instructions = [Instruction(s.op, tuple(numbers[x] for x in s.inputs), s.node) for s in order]
         return Program(self.leaves, instructions, [numbers[x] for x in self.outputs])
-
-
-def _in_order(steps: list[_Step], waits: dict[_Step, list[_Step]]) -> tuple[list[_Step], _Step | None]:
-    """The steps, each after those it waits for, and otherwise as they stand; the first destroyer that is stuck."""
-    places = {step: i for i, step in enumerate(steps)}
-    left = {step: len(set(waits[step])) for step in steps}
-    followers: dict[_Step, list[_Step]] = {step: [] for step in steps}
-    for step in steps:
-        for other in set(waits[step]):
-            followers[other].append(step)
-    ready = [places[step] for step in steps if not left[step]]
-    heapq.heapify(ready)
-    order: list[_Step] = []
-    while ready:
-        step = steps[heapq.heappop(ready)]
-        order.append(step)
-        for follower in followers[step]:
-            left[follower] -= 1
-            if not left[follower]:
-                heapq.heappush(ready, places[follower])
-    stuck = next((step for step in steps if left[step] and step.op.destroy_map), None)
-    return order, stuck

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
@@ -29,4 +30,28 @@ def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) 
             done.add(id(entry))
             pending.append(Finished(entry))
             pending.extend(reversed(list(inputs_of(entry))))
+    return order
+
+
+def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
+    """Numbers, each after those that it waits for, and otherwise by rank.
+
+    Those that wait for each other, and what waits for them, are left out.
+    """
+    followers: list[list[int]] = [[] for _ in waits]
+    left = []
+    for number, others in enumerate(map(set, waits)):
+        left.append(len(others))
+        for other in others:
+            followers[other].append(number)
+    ready = [(ranks[number], number) for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        order.append(number)
+        for follower in followers[number]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, (ranks[follower], follower))
     return order

@@ -83,10 +83,15 @@ def _kept_loops(nest: LoopNest, arrays: list[np.dtype], count: int) -> list[str]
     if count:
         lines.append(f"{'    ' * count}{{")
     for place, dtype in enumerate(arrays):
-        type = f"{'const ' if place < len(nest.reads) else ''}{_type(dtype)} *"
+        type = _pointer(nest, place, dtype)
         offset = "".join(f" + i{axis} * s{place}_{axis}" for axis in range(count) if _has_step(nest, place, axis))
         lines.append(f"{'    ' * (count + 1)}{type}x{place} = ({type})a[{place}]{offset};")
     return lines
+
+
+def _pointer(nest: LoopNest, place: int, dtype: np.dtype) -> str:
+    """The type of a pointer into an array, which those that are only read are not written through."""
+    return f"{'const ' if place < len(nest.reads) else ''}{_type(dtype)} *"
 
 
 def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
@@ -175,7 +180,7 @@ def _reduction_loops(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
     alone = nest.kept == 0 and nest.rank == 1
     lines = _kept_loops(nest, arrays, nest.kept)
     pad = "    " * (nest.kept + 1)
-    body = _outer(nest, arrays, "before")
+    body = _read_once(nest) + _made(nest, "before")
     count = " * ".join(f"(double)n{axis}" for axis in range(nest.kept, nest.rank))
     for r in _reductions(nest):
         body += _opened(r)
@@ -183,9 +188,7 @@ def _reduction_loops(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
     for r in _reductions(nest):
         finished = r.accumulator.finish.format(_closed(r), count=f"({count})")
         body.append(f"const {_type(r.dtype)} v{r.value} = ({_type(r.dtype)})({finished});")
-    body += [
-        line for s in nest.statements if isinstance(s, Statement) and s.level == "after" for line in _statement(nest, s)
-    ]
+    body += _made(nest, "after")
     for i, value in enumerate(nest.writes):
         if not nest.inner[len(nest.reads) + i]:
             body.append(f"x{len(nest.reads) + i}[0] = v{value};")
@@ -193,18 +196,16 @@ def _reduction_loops(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
     return [*lines, f"{'    ' * nest.kept}}}"] if nest.kept else lines
 
 
-def _outer(nest: LoopNest, arrays: list[np.dtype], level: str) -> list[str]:
-    """What is read and made once for each place of the kept loops, ahead of the reduced ones."""
-    lines = [
-        f"const {_type(dtype)} v{place} = x{place}[0];"
-        for place, dtype in enumerate(nest.reads)
-        if not nest.inner[place]
-    ]
-    lines += _numbers(nest)
-    for statement in nest.statements:
-        if isinstance(statement, Statement) and statement.level == level:
-            lines += _statement(nest, statement)
-    return lines
+def _read_once(nest: LoopNest) -> list[str]:
+    """What is read once for each place of the kept loops, ahead of the reduced ones."""
+    reads = [(place, _type(dtype)) for place, dtype in enumerate(nest.reads) if not nest.inner[place]]
+    return [f"const {type} v{place} = x{place}[0];" for place, type in reads] + _numbers(nest)
+
+
+def _made(nest: LoopNest, level: str) -> list[str]:
+    """What is made once for each place of the kept loops, before the reduced ones or after."""
+    made = [s for s in nest.statements if isinstance(s, Statement) and s.level == level]
+    return [line for statement in made for line in _statement(nest, statement)]
 
 
 def _all_places(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
@@ -214,7 +215,7 @@ def _all_places(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
     lines.append("{")
     for place, dtype in enumerate(arrays):
         if nest.inner[place]:
-            type = f"{'const ' if place < len(nest.reads) else ''}{_type(dtype)} *"
+            type = _pointer(nest, place, dtype)
             offset = "".join(f" + i{axis} * s{place}_{axis}" for axis in range(nest.kept, last))
             lines.append(f"    {type}y{place} = x{place}{offset};")
     lines += [f"    {line}" for line in _blocks(nest, last, "0", f"n{last}")]
@@ -232,7 +233,7 @@ def _in_parts(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
     lines.append("for (int64_t k = 0; k < parts; k++) {")
     for place, dtype in enumerate(arrays):
         if nest.inner[place]:
-            type = f"{'const ' if place < len(nest.reads) else ''}{_type(dtype)} *"
+            type = _pointer(nest, place, dtype)
             lines.append(f"    {type}y{place} = x{place};")
     lines += [f"    {line}" for r in _reductions(nest) for line in _opened(r)]
     lines.append("    const int64_t end = (k + 1) * size < n0 ? (k + 1) * size : n0;")

@@ -67,7 +67,7 @@ class LoopNest:
     reads : tuple of numpy.dtype
         Of the arrays that are read.
     numbers : tuple of numpy.dtype
-        Of the Python numbers: int64 or float64.
+        Of the Python numbers: bool, int64, uint64 or float64.
     statements : tuple of Statement or Reduction
         In order; their numbers follow those of the arrays and numbers.
     writes : tuple of int

@@ -38,7 +38,7 @@ def fused_steps(
     assigned = {assign for _, assign in targets.values()}
     found: list[tuple[FusedStep, list[int], int]] = []
     kept = [step for step in steps if isinstance(step, Kernel) or step.place not in assigned]
-    dead = _dead(program, kept, targets)
+    dead = _dead(program, kept)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
             calls = [(call_of(place), program.instructions[place].inputs, first + place) for place in step.places]
@@ -132,7 +132,7 @@ def _is_assign(program: Program, step: Any) -> bool:
     return program.instructions[step.place].op.name == "assign"
 
 
-def _dead(program: Program, steps: Sequence[Any], targets: dict[int, tuple[int, int]]) -> list[list[int]]:
+def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
     """For each step the values, none of them leaves, that no later step and no view needs."""
     first = len(program.leaves)
     last: dict[int, int] = {i: len(steps) for i in program.outputs}
