@@ -1,0 +1,135 @@
+"""CUDA source compiled for real architectures, on any machine: NVRTC from its pip wheel, which needs no driver.
+
+NVRTC comes with the extra ``nvrtc``. A wheel of another CUDA that is installed, say
+through the extra ``gpu``, serves too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+#: What the kernels are compiled for: Turing, Ampere, Hopper and Blackwell.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+
+
+class NvrtcError(Exception):
+    """A source that NVRTC refuses, or warns about; the text has its log and the source."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one kernel takes on one architecture.
+
+    Attributes
+    ----------
+    registers : int
+        For each thread.
+    stack, spill_stores, spill_loads : int
+        Bytes for each thread. What is spilled is kept in memory for want of registers.
+    shared : int
+        Bytes of static shared memory for each block.
+    """
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What NVRTC makes of a source: its machine code, the log, and what each kernel takes."""
+
+    cubin: bytes
+    log: str
+    usage: dict[str, Usage]
+
+
+@cache
+def _folders() -> tuple[Path, ...]:
+    """Where the wheels of CUDA's libraries are installed, the newest CUDA first."""
+    spec = importlib.util.find_spec("nvidia")
+    found = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return tuple(part for place in found for part in sorted(place.iterdir(), reverse=True) if part.is_dir())
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL | None:
+    for folder in _folders():
+        for path in sorted((folder / "lib").glob("libnvrtc.so.*")):
+            return ctypes.CDLL(str(path))
+    return None
+
+
+needs_nvrtc = pytest.mark.skipif(_nvrtc() is None, reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
+
+
+def version() -> tuple[int, int]:
+    """The version of CUDA that NVRTC is of."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _checked(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return major.value, minor.value
+
+
+def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> Compiled:
+    """Compile a source for an architecture; a warning is an error.
+
+    ``#include <cuda_fp16.h>`` and the like find CUDA's own headers; there are no others.
+    """
+    nvrtc, program = _library(), ctypes.c_void_p()
+    _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
+    try:
+        includes = [f"--include-path={path}" for folder in _folders() if (path := folder / "include").is_dir()]
+        given = [f"--gpu-architecture={arch}", "--ptxas-options=-v", *includes, *options]
+        result = nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*map(str.encode, given)))
+        log = _bytes(program, "ProgramLog").rstrip(b"\0").decode()
+        # Found in the log: -Werror is known to CUDA 13 only, and not to the assembler, which warns too.
+        if result or re.search(r"\bwarning\b", log):
+            numbered = "\n".join(f"{number:4} {line}" for number, line in enumerate(source.splitlines(), 1))
+            raise NvrtcError(f"NVRTC, for {arch}:\n{log}\n{numbered}")
+        return Compiled(_bytes(program, "CUBIN"), log, _usage(log))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _library() -> ctypes.CDLL:
+    nvrtc = _nvrtc()
+    if nvrtc is None:
+        raise NvrtcError("NVRTC is not installed: pip install -e '.[nvrtc]'")
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return nvrtc
+
+
+def _checked(result: int) -> None:
+    if result:
+        raise NvrtcError(f"NVRTC fails: {_library().nvrtcGetErrorString(result).decode()}")
+
+
+def _bytes(program: ctypes.c_void_p, what: str) -> bytes:
+    """What NVRTC gives in two calls, its size and then itself."""
+    size = ctypes.c_size_t()
+    _checked(getattr(_library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _checked(getattr(_library(), f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _usage(log: str) -> dict[str, Usage]:
+    """What the assembler reports of each kernel."""
+    found = {}
+    for part in re.split(r"Compiling entry function ", log)[1:]:
+        name = part.split("'")[1]
+        figures = (r"Used (\d+) registers", r"(\d+) bytes stack", r"(\d+) bytes spill stores")
+        figures += (r"(\d+) bytes spill loads", r"(\d+) bytes smem")
+        matches = [re.search(figure, part) for figure in figures]
+        found[name] = Usage(*(int(match[1]) if match else 0 for match in matches))
+    return found
