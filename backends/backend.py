@@ -234,6 +234,7 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
     own = inspect.signature(function)
     takes_out = "out" in own.parameters
+    homes = (backend.home, None)
 
     def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
@@ -242,12 +243,12 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
         if takes_out:
             kwargs["out"] = out
         tree = function(*args, **kwargs)
-        if tree.backend is not backend and tree.backend is not None:
+        if tree.spec.home not in homes:
             raise BackendError(
                 f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
                 "over with be.array(x.get()), or call the other backend's function"
             )
-        return write_out(tree, None if takes_out else out)
+        return tree if out is None or takes_out else write_out(tree, out)
 
     own_name = function.__name__
     if not takes_out:

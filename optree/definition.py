@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DefinitionError, OperandError, Origin, caller_origin
+from optree.errors import DefinitionError, OperandError, caller_origin
 from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.types import HUGE, is_huge
@@ -51,46 +51,51 @@ def _check_definition(cls: Any, base: Any) -> None:
 
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-    count = len(cls.operands or ())
-    plain = cls.__props__ == () and cls.function.__func__ is base.function.__func__
-    quick: Callable[..., Any] = cls.make() if plain else cls.function
-    if plain and count in (1, 2) and cls.__call__ is base.__call__:
-        quick = _application(cls.make(), count, caller_origin)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return cls.function(*args, **kwargs) if kwargs or len(args) != count else quick(*args)
-
+    plain = cls.__props__ == () and cls.function.__func__ is base.function.__func__ and cls.__call__ is base.__call__
+    call = _application(cls) if plain and len(cls.operands or ()) in (1, 2) else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__
     call.__signature__ = inspect.Signature(cls.parameters())  # type: ignore[attr-defined]
     return call
 
 
-def _application(op: Any, count: int, origin: Callable[[], Origin | None]) -> Callable[..., Any]:
-    """The quickest way from one or two operands to a node, where their specs are known to the op."""
-    applications, new = op.applications, tuple.__new__
+def _general(cls: Any) -> Callable[..., Any]:
+    """`cls.function` as a function of its own."""
 
-    def unary(x: Any) -> Any:
-        spec = getattr(x, "spec", x.__class__)
-        op_dict = applications.get((spec,))
-        if op_dict is None or (spec is int and is_huge(x)):
-            return op(x)
-        node = new(OpTreeNode, (op_dict, x, None))
-        node.spec = op_dict.spec
-        node.origin = origin()
-        return node
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return cls.function(*args, **kwargs)
 
-    def binary(x: Any, y: Any) -> Any:
-        first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
-        op_dict = applications.get((first, second))
-        if op_dict is None or (first is int and is_huge(x)) or (second is int and is_huge(y)):
-            return op(x, y)
-        node = new(OpTreeNode, (op_dict, x, y))
-        node.spec = op_dict.spec
-        node.origin = origin()
-        return node
+    return call
 
-    return unary if count == 1 else binary
+
+def _application(cls: Any) -> Callable[..., Any]:
+    """`cls.function`, by the quickest way to a node where the op knows the specs of its one or two operands."""
+    applications, new, origin = cls.make().applications, tuple.__new__, caller_origin
+
+    def unary(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            (x,) = args
+            op_dict = applications.get((getattr(x, "spec", None),))
+            if op_dict is not None:
+                node = new(OpTreeNode, (op_dict, x, None))
+                node.spec = op_dict.spec
+                node.origin = origin()
+                return node
+        return cls.function(*args, **kwargs)
+
+    def binary(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2 and not kwargs:
+            x, y = args
+            first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
+            op_dict = applications.get((first, second))
+            if op_dict is not None and not ((first is int and is_huge(x)) or (second is int and is_huge(y))):
+                node = new(OpTreeNode, (op_dict, x, y))
+                node.spec = op_dict.spec
+                node.origin = origin()
+                return node
+        return cls.function(*args, **kwargs)
+
+    return unary if len(cls.operands) == 1 else binary
 
 
 def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -126,7 +131,7 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
     """Python's operator for an op."""
     op = cls.make()
     if len(cls.operands or ()) == 1:
-        method = _application(op, 1, caller_origin)
+        method = _application(cls)
     else:
         applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
         least, most = -HUGE, HUGE
@@ -152,7 +157,7 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
 
 def _reflected(cls: Any, name: str) -> Callable[..., Any]:
     """Python's operator for an op with the variable on the right."""
-    apply = _application(cls.make(), 2, caller_origin)
+    apply = _application(cls)
 
     def reflected(self: Variable, other: Any) -> Any:
         return apply(other, self)

@@ -79,10 +79,10 @@ class DisconnectedError(GradientError):
 
 
 def caller_origin() -> Origin | None:
-    """The innermost line on the stack that is not op-tree's own."""
-    frame = sys._getframe(1)
+    """The innermost line on the stack that is not op-tree's own; what calls this is."""
+    frame, own = sys._getframe(2), _OWN_PACKAGES
     while frame is not None:
-        if frame.f_globals.get("__package__") not in _OWN_PACKAGES:
+        if frame.f_globals.get("__package__") not in own:
             return frame.f_code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
     return None

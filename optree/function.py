@@ -155,6 +155,11 @@ class Function:
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
+        value_of = reference.value_of if self.backend is None else self.backend.value_of
+        arguments, leaves = list(self._arguments_of.values()), self.program.leaves
+        #: The leaves' values, None for an argument's, and where in them each argument stands.
+        self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
+        self._places = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
         self._sizes_seen: dict[Any, None] = {}
         self._lock = Lock()
 
@@ -203,17 +208,22 @@ class Function:
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
         """
-        given = self._bind(args, kwargs)
-        value_of = reference.value_of if self.backend is None else self.backend.value_of
-        values = [given[x] if x in given else value_of(x) for x in self.program.leaves]
+        given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
+        values = self._known.copy()
+        for number, (x, place, value) in enumerate(zip(self.inputs, self._places, given, strict=True)):
+            array = self._filtered(number, x, value)
+            if place is not None:
+                values[place] = array
         self._check_sizes(values)
         with self._lock:
             found = self._plan(values)
+        if self._returns == "none":
+            return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
-        return None if self._returns == "none" else results[0] if self._returns == "one" else results
+        return results[0] if self._returns == "one" else results
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Variable, Any]:
-        """The value of each argument, as its type holds it."""
+    def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments in the inputs' order."""
         if len(args) > len(self.inputs):
             raise OperandError(f"{self} takes {len(self.inputs)} arguments, not {len(args)}")
         given: dict[Variable, Any] = dict(zip(self.inputs, args, strict=False))
@@ -228,7 +238,7 @@ class Function:
         missing = [x.label for x in self.inputs if x not in given]
         if missing:
             raise OperandError(f"{self}: missing {', '.join(missing)}")
-        return {self._arguments_of[x]: self._filtered(number, x, given[x]) for number, x in enumerate(self.inputs)}
+        return [given[x] for x in self.inputs]
 
     def _filtered(self, number: int, x: Variable, value: Any) -> Any:
         wanted = x.type.any_size if isinstance(x, Tensor) else x.type
@@ -246,23 +256,22 @@ class Function:
         return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
 
     def _check_sizes(self, values: Sequence[Any]) -> None:
-        shapes = tuple(None if shape is None else tuple(shape) for shape in (_shape_of(value) for value in values))
-        if shapes in self._sizes_seen:
+        given = tuple([None if place is None else _shape_of(values[place]) for place in self._places])
+        if given in self._sizes_seen:
             return
-        check_sizes(self._written, shapes[: len(self._written.leaves)])  # rewrites leave out what only checks
+        shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
+        check_sizes(self._written, shapes)  # rewrites leave out what only checks
         if len(self._sizes_seen) >= SIZES:
             self._sizes_seen.clear()
-        self._sizes_seen[shapes] = None
+        self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:
         """What a caller gets for an output's value."""
         if not isinstance(type, TensorType):
             return value
-        return (
-            np.asarray(value, type.dtype)
-            if self.backend is None
-            else self.backend.adopt(self.backend.owned(np.asarray(value, type.dtype)))
-        )
+        if getattr(value, "dtype", None) is not type.dtype:
+            value = np.asarray(value, type.dtype)
+        return np.asarray(value) if self.backend is None else self.backend.adopt(self.backend.owned(value))
 
     def __str__(self) -> str:
         return self.name or f"function({', '.join(x.label for x in self.inputs)})"
@@ -286,7 +295,10 @@ def debugprint(what: Any) -> str:
 
 def _shape_of(value: Any) -> Any:
     """A value's shape; that of a number is (), and other values have none."""
-    return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
+    if isinstance(value, bool | int | float):
+        return ()
+    shape = getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
 
 
 def _stand_in(x: Variable) -> Input:

@@ -339,7 +339,7 @@ def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
 
 def operands_of(node: Any) -> list[Any]:
     """The operands of a node, those in its chain of ``args`` nodes too."""
-    left, right = tuple.__getitem__(node, 1), tuple.__getitem__(node, 2)
+    _, left, right = node
     operands = [] if left is None else [left]
     while type(right) is OpTreeNode and tuple.__getitem__(right, 0) is ARGS:
         operands.append(right[1])
@@ -362,34 +362,38 @@ def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
 def signature_of(roots: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
     """The key of trees that run together, and their leaves in the order in which post-order meets them.
 
-    The key lists each tree in pre-order: a node by its op's token, a tensor or
-    constant by its spec's, a number by its class, and whatever was met before
-    by the place where it was.
+    The key lists each tree in pre-order: a node by its op's token, after it a None
+    if there is no right operand, a tensor or constant by its spec's, a number by its
+    class, and whatever was met before by its place among all that is no number.
     """
     key: list[Any] = []
     leaves: list[Any] = []
-    places: dict[int, int] = {}
+    places: dict[Any, int] = {}
     pending: list[Any] = list(reversed(roots))
-    add, pop, push = key.append, pending.pop, pending.append
+    # Every repeated assignment comes through here: what is looked up once is not looked up in the loop.
+    add, keep, pop, push, place_of = key.append, leaves.append, pending.pop, pending.append, places.setdefault
     while pending:
         entry = pop()
         kind = entry.__class__
         if kind in _PLAIN:
             add(kind)
             if entry is not None:
-                leaves.append(entry)
+                keep(entry)
             continue
-        place = places.setdefault(id(entry), len(key))
-        if place != len(key):
-            add(place)
+        place = len(places)
+        if place_of(entry, place) != place:
+            add(places[entry])
         elif kind is OpTreeNode:
             op_dict, left, right = entry
             add(op_dict.token)
-            push(right)
+            if right is None:
+                add(None)
+            else:
+                push(right)
             push(left)
         else:
             add(entry.spec.token)
-            leaves.append(entry)
+            keep(entry)
     return tuple(key), leaves
 
 

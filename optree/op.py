@@ -161,7 +161,7 @@ class Op(Differentiable, AbstractOperator):
             If there is no parameter of a given name.
         """
         try:
-            key = tuple(sorted((name, _hashable(value)) for name, value in props.items()))
+            key = tuple(sorted([(name, _hashable(value)) for name, value in props.items()])) if props else ()
             found = cls._instances.get(key)
         except TypeError:  # a parameter that cannot be hashed or ordered
             return cls(**props)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from typing import Any, NoReturn
+from weakref import ref
 
 import numpy as np
 
@@ -16,6 +17,23 @@ from optree.types import Spec, TensorType, array_of, check_fits
 from optree.variable import Variable, as_operand, check_name, is_neon, one_or_many
 
 HALF = np.dtype("float16")
+
+#: So many kinds of array are remembered, each with its spec.
+SPECS = 4096
+
+_specs: dict[Any, Spec] = {}
+
+
+def _spec_of(array: Any, backend: Any) -> Spec:
+    """The spec of a tensor with such an array: one look-up where there has been one."""
+    key = array.dtype, array.shape, ref(backend)
+    found = _specs.get(key)
+    if found is None:
+        found = Spec(TensorType(array.dtype, array.shape), backend)
+        if len(_specs) >= SPECS:
+            _specs.clear()
+        _specs[key] = found
+    return found
 
 
 class Tensor(Variable):
@@ -46,7 +64,7 @@ class Tensor(Variable):
         self.array = array
         self._backend = backend
         self.name, self.base, self.view = check_name(name), base, view
-        self.spec = Spec(TensorType(array.dtype, array.shape), backend)
+        self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
 
     # What it is
@@ -217,8 +235,8 @@ class Tensor(Variable):
         if not isinstance(value, Variable):
             value = self._from_host(value)
         part = isinstance(value, Tensor) and value.base is self
-        if indices.is_everything(index) and not part:
-            f.assign(self, value).execute()
+        if not part and indices.is_everything(index):
+            self._backend.execute(f.assign(self, value))
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:

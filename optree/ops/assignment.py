@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import OperandError, ShapeError, describe
-from optree.node import OpDict
+from optree.errors import OperandError, ShapeError, caller_origin, describe
+from optree.node import OpDict, OpTreeNode
 from optree.ops.shape import without_lead
-from optree.tensor import Tensor
+from optree.tensor import HALF, Tensor
 from optree.traits import NonDifferentiableOperator
-from optree.types import Shape, Spec, Type, broadcast
+from optree.types import Shape, Spec, Type, broadcast, is_huge
 
 
 class Assign(NonDifferentiableOperator):
@@ -24,6 +24,18 @@ class Assign(NonDifferentiableOperator):
     operands = ("target", "value")
     __props__ = ()
     destroy_map = {0: [0]}
+
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        """The assignment as a node; each tensor's ``x[:] = y`` comes through here."""
+        if len(args) == 2 and type(args[0]) is Tensor and not kwargs:
+            target, value = args
+            op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
+            if op_dict is not None and target.dtype != HALF and not (type(value) is int and is_huge(value)):
+                node = tuple.__new__(OpTreeNode, (op_dict, target, value))
+                node.spec, node.origin = op_dict.spec, caller_origin()
+                return node
+        return super().function(*args, **kwargs)
 
     def __call__(self, *inputs: Any) -> Any:
         if not inputs or not isinstance(inputs[0], Tensor):
@@ -52,3 +64,7 @@ class Assign(NonDifferentiableOperator):
         """Write the value; NumPy reads it all before it writes where the two overlap."""
         target[...] = value
         return target
+
+
+#: What it makes of operands that it knows.
+_known = Assign.make().applications
