@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 METADATA := setup.cfg pyproject.toml
 
-# Arguments for the demo, the tests and the benchmark: make demo ARGS="--epochs 5"
+# Arguments for the demo, the tests and the benchmark of kernels: make demo ARGS="--epochs 5"
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -32,9 +32,9 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 	$(BIN)/python -m ruff format .
 
 bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, and kernels beside other libraries
-	$(BIN)/python benchmarks/overhead.py $(ARGS)
-	$(BIN)/python benchmarks/training_step.py $(ARGS)
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
 	$(BIN)/python docs/generate.py

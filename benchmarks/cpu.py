@@ -1,322 +1,201 @@
 """How fast kernels on the CPU are, beside NumPy and what else is installed (`pip install .[bench]`).
 
-Three workloads of float32, each checked against float64 first. The ways take
-turns in one process; a figure is the median of its rounds. What a way needs to
-be at its best is done before: it is compiled, and gives its result into memory
-that is there where it can.
+The results of each way are checked against NumPy's in float64 first. The ways
+take turns in one process; a figure is the median of its rounds. What a way
+needs to be at its best is done before: it is compiled, and gives its result
+into memory that is there where it can. Writes a table, JSON and a picture.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import math
+import datetime
+import json
+import os
+import platform
+import re
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chart import draw
+from peers import PEERS, NumPy, Peer
+from reductions import REDUCTIONS
+from startup import BATCHES, compilations, first_results
 from timing import rounds_of
+from workloads import ELEMENTWISE, Copy, Workload
 
-import optree
-from backends import gen_backend
+WORKLOADS: tuple[type[Workload], ...] = (*ELEMENTWISE, *REDUCTIONS)
 
-#: For each way, in the order of the columns, what it is imported as; those that are not there are left out.
-PEERS = {"numexpr": "numexpr", "numba": "numba", "jax": "jax", "torch": "torch"}
+#: Which numbers of elements are measured in which dtype where the command line does not say.
+SIZES = {"float32": (1 << 10, 1 << 18, 1 << 22, 1 << 24), "float64": (1 << 18, 1 << 24)}
+QUICK = {"float32": (1 << 10, 1 << 18)}
 
-#: Numba uses threads from so many elements on: below, they cost more than they bring.
-PARALLEL = 1 << 15
+#: Arrays of so many elements fit no cache: what they take is memory's time.
+LARGE = 1 << 24
 
-SIZES = (1 << 10, 1 << 18, 1 << 22)
+#: The relative and absolute error that a result may have: what tells another formula from long sums in float32.
+TOLERANCES = {"float32": (5e-4, 5e-6), "float64": (1e-9, 1e-11)}
 
-#: What is timed: it computes all results and waits for them; and a function that gives them.
-Way = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
+#: Seconds between ways: the threads of the last one spin for a while before they sleep, and would take a processor.
+PAUSE = 0.003
 
-RATE, MEAN, SQUARE, TINY = 0.001, 0.9, 0.999, 1e-8
 
-
-class Workload:
-    """One expression, its operands, and each way to compute it: a method of the way's name."""
-
-    title = ""
-    operands = 0
-
-    def __init__(self, elements: int) -> None:
-        rng = np.random.RandomState(0)
-        self.elements = elements
-        self.arrays = [rng.uniform(0.1, 2.0, elements).astype(np.float32) for _ in range(self.operands)]
-
-    def expected(self) -> list[np.ndarray]:
-        """The results in float64."""
-        raise NotImplementedError
-
-
-class Chain(Workload):
-    """Memory and one sine."""
-
-    title = "a*b + c*sin(d)"
-    operands = 4
-
-    def expected(self) -> list[np.ndarray]:
-        a, b, c, d = (x.astype(np.float64) for x in self.arrays)
-        return [a * b + c * np.sin(d)]
-
-    def numpy(self) -> Way:
-        a, b, c, d = self.arrays
-        out, part = np.empty_like(a), np.empty_like(a)
-
-        def run() -> None:
-            np.sin(d, out=part)
-            np.multiply(c, part, out=part)
-            np.multiply(a, b, out=out)
-            np.add(out, part, out=out)
-
-        return run, lambda: [out]
-
-    def optree(self, be: Any) -> Way:
-        a, b, c, d = map(be.array, self.arrays)
-        out = be.empty(self.elements)
-        step = optree.function([], updates={out: a * b + c * be.sin(d)})
-        return step, lambda: [out.get()]
-
-    def numexpr(self, numexpr: Any) -> Way:
-        names = dict(zip("abcd", self.arrays, strict=True))
-        out = np.empty_like(self.arrays[0])
-        numexpr.validate("a*b + c*sin(d)", names)
-        return lambda: numexpr.evaluate("a*b + c*sin(d)", names, out=out), lambda: [out]
-
-    def numba(self, numba: Any) -> Way:
-        out = np.empty_like(self.arrays[0])
-
-        @numba.njit(parallel=self.elements >= PARALLEL)
-        def loop(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
-            for i in numba.prange(a.size):
-                out[i] = a[i] * b[i] + c[i] * math.sin(d[i])
-
-        return lambda: loop(*self.arrays, out), lambda: [out]
-
-    def jax(self, jax: Any) -> Way:
-        return _jitted(jax, lambda a, b, c, d: [a * b + c * jax.numpy.sin(d)], self.arrays)
-
-    def torch(self, torch: Any) -> Way:
-        return _torched(torch, lambda a, b, c, d: [a * b + c * torch.sin(d)], self.arrays)
-
-
-class Activations(Workload):
-    """Many operations on one array, three of them transcendental."""
-
-    title = "GELU + softplus"
-    operands = 1
-
-    @staticmethod
-    def _of(x: Any, m: Any) -> Any:
-        gelu = 0.5 * x * (1.0 + m.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
-        return gelu + m.log1p(m.exp(-abs(x))) + m.maximum(x, 0.0)
-
-    def expected(self) -> list[np.ndarray]:
-        return [self._of(self.arrays[0].astype(np.float64), np)]
-
-    def numpy(self) -> Way:
-        (x,) = self.arrays
-        out, part = np.empty_like(x), np.empty_like(x)
-
-        def run() -> None:
-            np.multiply(x, x, out=part)
-            np.multiply(part, x, out=part)
-            np.multiply(part, np.float32(0.044715), out=part)
-            np.add(part, x, out=part)
-            np.multiply(part, np.float32(0.7978845608), out=part)
-            np.tanh(part, out=part)
-            np.add(part, np.float32(1), out=part)
-            np.multiply(x, np.float32(0.5), out=out)
-            np.multiply(out, part, out=out)
-            np.abs(x, out=part)
-            np.negative(part, out=part)
-            np.exp(part, out=part)
-            np.log1p(part, out=part)
-            np.add(out, part, out=out)
-            np.maximum(x, np.float32(0), out=part)
-            np.add(out, part, out=out)
-
-        return run, lambda: [out]
-
-    def optree(self, be: Any) -> Way:
-        x, out = be.array(self.arrays[0]), be.empty(self.elements)
-        step = optree.function([], updates={out: self._of(x, be)})
-        return step, lambda: [out.get()]
-
-    def numexpr(self, numexpr: Any) -> Way:
-        half, one, a, b, zero = map(np.float32, (0.5, 1, 0.7978845608, 0.044715, 0))
-        names = {"x": self.arrays[0], "h": half, "o": one, "a": a, "b": b, "z": zero}
-        text = "h*x*(o + tanh(a*(x + b*x*x*x))) + log1p(exp(-abs(x))) + where(x > z, x, z)"
-        out = np.empty_like(self.arrays[0])
-        return lambda: numexpr.evaluate(text, names, out=out), lambda: [out]
-
-    def numba(self, numba: Any) -> Way:
-        out = np.empty_like(self.arrays[0])
-        half, one, a, b, zero = map(np.float32, (0.5, 1, 0.7978845608, 0.044715, 0))
-
-        @numba.njit(parallel=self.elements >= PARALLEL)
-        def loop(x: Any, out: Any) -> None:
-            for i in numba.prange(x.size):
-                v = x[i]
-                gelu = half * v * (one + math.tanh(a * (v + b * v * v * v)))
-                out[i] = gelu + math.log1p(math.exp(-abs(v))) + max(v, zero)
-
-        return lambda: loop(self.arrays[0], out), lambda: [out]
-
-    def jax(self, jax: Any) -> Way:
-        return _jitted(jax, lambda x: [self._of(x, jax.numpy)], self.arrays)
-
-    def torch(self, torch: Any) -> Way:
-        def value(x: Any) -> Any:
-            gelu = 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
-            return [gelu + torch.log1p(torch.exp(-torch.abs(x))) + torch.relu(x)]
-
-        return _torched(torch, value, self.arrays)
-
-
-class Adam(Workload):
-    """A step of Adam without its correction of the first steps: weights, means and squares, each written in place."""
-
-    title = "Adam, three results"
-    operands = 4
-
-    @staticmethod
-    def _of(w: Any, m: Any, v: Any, g: Any, root: Any) -> list[Any]:
-        mean, square = MEAN * m + (1 - MEAN) * g, SQUARE * v + (1 - SQUARE) * g * g
-        return [w - RATE * mean / (root(square) + TINY), mean, square]
-
-    def expected(self) -> list[np.ndarray]:
-        w, m, v, g = (x.astype(np.float64) for x in self.arrays)
-        return self._of(w, m, v, g, np.sqrt)
-
-    def numpy(self) -> Way:
-        (w, m, v), g = (x.copy() for x in self.arrays[:3]), self.arrays[3]
-        part = np.empty_like(w)
-
-        def run() -> None:
-            np.multiply(m, np.float32(MEAN), out=m)
-            np.multiply(g, np.float32(1 - MEAN), out=part)
-            np.add(m, part, out=m)
-            np.multiply(v, np.float32(SQUARE), out=v)
-            np.multiply(g, g, out=part)
-            np.multiply(part, np.float32(1 - SQUARE), out=part)
-            np.add(v, part, out=v)
-            np.sqrt(v, out=part)
-            np.add(part, np.float32(TINY), out=part)
-            np.divide(m, part, out=part)
-            np.multiply(part, np.float32(RATE), out=part)
-            np.subtract(w, part, out=w)
-
-        return run, lambda: [w, m, v]
-
-    def optree(self, be: Any) -> Way:
-        w, m, v, g = map(be.array, self.arrays)
-        step = optree.function([], updates=dict(zip((w, m, v), self._of(w, m, v, g, be.sqrt), strict=True)))
-        return step, lambda: [w.get(), m.get(), v.get()]
-
-    def numba(self, numba: Any) -> Way:
-        (w, m, v), g = (x.copy() for x in self.arrays[:3]), self.arrays[3]
-        mean, rest, square, other, rate, tiny = map(np.float32, (MEAN, 1 - MEAN, SQUARE, 1 - SQUARE, RATE, TINY))
-
-        @numba.njit(parallel=self.elements >= PARALLEL)
-        def loop(w: Any, m: Any, v: Any, g: Any) -> None:
-            for i in numba.prange(w.size):
-                m[i] = mean * m[i] + rest * g[i]
-                v[i] = square * v[i] + other * g[i] * g[i]
-                w[i] = w[i] - rate * m[i] / (math.sqrt(v[i]) + tiny)
-
-        return lambda: loop(w, m, v, g), lambda: [w, m, v]
-
-    def jax(self, jax: Any) -> Way:
-        step = jax.jit(lambda w, m, v, g: self._of(w, m, v, g, jax.numpy.sqrt), donate_argnums=(0, 1, 2))
-        g = jax.numpy.asarray(self.arrays[3])
-        kept = [[jax.numpy.array(x) for x in self.arrays[:3]]]
-
-        def run() -> None:
-            kept[0] = jax.block_until_ready(step(*kept[0], g))
-
-        return run, lambda: [np.asarray(x) for x in kept[0]]
-
-    def torch(self, torch: Any) -> Way:
-        w, m, v = (torch.from_numpy(x.copy()) for x in self.arrays[:3])
-        g = torch.from_numpy(self.arrays[3])
-
-        def step(w: Any, m: Any, v: Any, g: Any) -> None:
-            for old, new in zip((w, m, v), self._of(w, m, v, g, torch.sqrt), strict=True):
-                old.copy_(new)
-
-        compiled = torch.compile(step)
-        return lambda: compiled(w, m, v, g), lambda: [w.numpy(), m.numpy(), v.numpy()]
-
-
-WORKLOADS = (Chain, Activations, Adam)
-
-
-def _jitted(jax: Any, function: Callable[..., list[Any]], arrays: list[np.ndarray]) -> Way:
-    compiled, operands = jax.jit(function), [jax.numpy.asarray(x) for x in arrays]
-    found: list[Any] = []
-
-    def run() -> None:
-        found[:] = jax.block_until_ready(compiled(*operands))
-
-    return run, lambda: [np.asarray(x) for x in found]
-
-
-def _torched(torch: Any, function: Callable[..., list[Any]], arrays: list[np.ndarray]) -> Way:
-    compiled, operands = torch.compile(function), [torch.from_numpy(x) for x in arrays]
-    found: list[Any] = []
-
-    def run() -> None:
-        found[:] = compiled(*operands)
-
-    return run, lambda: [x.numpy() for x in found]
-
-
-def peers() -> Iterator[tuple[str, Any]]:
-    """The peers that are installed."""
-    for name, module in PEERS.items():
-        try:
-            yield name, importlib.import_module(module)
-        except ImportError:
-            print(f"{name}: not installed, left out (pip install .[bench])")
-
-
-def measured(workload: Workload, libraries: dict[str, Any], rounds: int) -> dict[str, float]:
-    """The median seconds of each way that this workload has, its results checked before."""
+def measured(workload: Workload, peers: list[Peer], rounds: int, limit: float) -> dict[str, list[float]]:
+    """The seconds of each way that this workload has, in each round, its results checked before."""
+    run, results = NumPy().way(type(workload)(workload.elements, np.float64), [])
+    run()
+    expected = [np.asarray(x) for x in results()]
+    shapes = [x.shape for x in expected]
+    relative, absolute = TOLERANCES[str(workload.dtype)]
+    bounds = [relative * np.abs(x) + absolute * max(1.0, float(np.abs(x).max())) for x in expected]
     names, functions = [], []
-    for name, library in libraries.items():
-        make = getattr(workload, name, None)
-        if make is None:
+    for peer in peers:
+        if peer.name in workload.without or not _has(workload, peer.name):
             continue
-        run, results = make(*([library] if library is not np else []))
+        run, results = peer.way(workload, shapes)
         run()
-        for got, wanted in zip(results(), workload.expected(), strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6, err_msg=f"{workload.title} by {name}")
-        names.append(name)
+        for got, wanted, bound in zip(results(), expected, bounds, strict=True):
+            if not (np.abs(np.reshape(got, wanted.shape) - wanted) <= bound).all():
+                raise AssertionError(f"{workload.title}, {workload.elements} {workload.dtype}: {peer.name} is wrong")
+        names.append(peer.name)
         functions.append(run)
-    calls = max(1, (1 << 17) // workload.elements)
-    times = rounds_of(functions, rounds, calls)
-    return dict(zip(names, map(statistics.median, times), strict=True))
+    calls = max(1, (1 << 16) // workload.elements)
+    return dict(zip(names, rounds_of(functions, rounds, calls, PAUSE, limit), strict=True))
+
+
+def _has(workload: Workload, name: str) -> bool:
+    """Whether a workload says how a library does it; those that are not named take the formula."""
+    return getattr(type(workload), name, None) is not getattr(Workload, name, Workload)
+
+
+def chosen(options: argparse.Namespace) -> Iterator[Workload]:
+    """The workloads that are asked for, each made when its turn comes."""
+    for cls in WORKLOADS:
+        words = [word.lower() for word in options.only]
+        if words and not any(word in f"{cls.__name__} {cls.title}".lower() for word in words):
+            continue
+        for dtype, usual in (QUICK if options.quick else SIZES).items():
+            for elements in cls.sizes(options.sizes or usual):
+                if dtype in options.dtypes:
+                    yield cls(elements, dtype)
+
+
+def rows_of(options: argparse.Namespace, peers: list[Peer]) -> list[dict[str, Any]]:
+    """Measure what is asked for, and print each row as it comes."""
+    names = [peer.name for peer in peers]
+    head = "".join(f"{name:>11}" for name in names)
+    print(f"\nMedians in microseconds\n{'':<26}{'elements':>11}{'':>9}{head}   ours/fastest   by least times")
+    rows: list[dict[str, Any]] = []
+    for workload in chosen(options):
+        title, elements, dtype = workload.title, workload.elements, str(workload.dtype)
+        times = measured(workload, peers, options.rounds, options.limit)
+        seconds, least = ({name: of(each) for name, each in times.items()} for of in (statistics.median, min))
+        row = {"workload": title, "elements": elements, "dtype": dtype, "seconds": seconds, "least": least}
+        row |= {"ratio": ratio(seconds), "ratio of least": ratio(least)}
+        row["bytes"] = workload.moved * elements * workload.dtype.itemsize
+        rows.append(row)
+        cells = "".join(f"{seconds[name] * 1e6:>11.1f}" if name in seconds else f"{'-':>11}" for name in names)
+        ratios = f"{row['ratio']:>15.2f}{row['ratio of least']:>17.2f}"
+        print(f"{title:<26}{elements:>11,}{dtype:>9}{cells}{ratios}", flush=True)
+    return rows
+
+
+def ratio(seconds: dict[str, float]) -> float:
+    """Our time over that of the fastest other."""
+    return seconds["optree"] / min(each for name, each in seconds.items() if name != "optree")
+
+
+def bandwidths(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes a second of what moves much memory, over those of the fastest copy of as many elements, by least times."""
+    copies = {}
+    for row in rows:
+        if row["workload"] == Copy.title and row["elements"] >= LARGE:
+            name = min(row["least"], key=row["least"].get)
+            copies[row["elements"], row["dtype"]] = name, row["bytes"] / row["least"][name]
+    found = []
+    for row in rows:
+        name, best = copies.get((row["elements"], row["dtype"]), ("", 0))
+        if name and row["bytes"]:
+            rate = row["bytes"] / row["least"]["optree"]
+            found.append({**{key: row[key] for key in ("workload", "elements", "dtype")}, "rate": rate})
+            found[-1] |= {"copy": best, "copied by": name, "share": rate / best}
+    return found
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print what stands beside the rows."""
+    print("\nBytes read and written in a second")
+    for row in result["bandwidths"]:
+        where = f"{row['workload']:<26}{row['elements']:>11,}{row['dtype']:>9}"
+        print(f"  {where}{row['rate'] / 1e9:>9.1f} GB/s, {row['share']:.0%} of the copy's by {row['copied by']}")
+    print("\nMilliseconds from import to the first result, in processes of their own")
+    for name, seconds in result["first results"].items():
+        print(f"  {name:<36}{seconds * 1e3:>9.1f}")
+    counts = ", ".join(f"{count} {name}" for name, count in result["compilations"].items())
+    print(f"\nCompiled for {BATCHES} sizes of a batch: {counts}")
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def available(options: argparse.Namespace) -> list[Peer]:
+    """The libraries that are asked for and installed."""
+    found: list[Peer] = []
+    for cls in PEERS:
+        if options.peers is not None and cls.name not in (*options.peers, "numpy", "optree"):
+            continue
+        try:
+            found.append(cls())
+        except ImportError as error:
+            print(f"{cls.name}: not installed, left out (pip install .[bench]): {error}")
+    return found
+
+
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    """What is asked for on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few sizes and rounds, to see that everything works")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="workloads with these words in their names"
+    )
+    parser.add_argument("--peers", nargs="*", help="libraries beside NumPy (all that are installed)")
+    parser.add_argument("--sizes", type=int, nargs="+", help="numbers of elements")
+    parser.add_argument("--dtypes", nargs="+", default=list(SIZES), choices=SIZES, help="dtypes (both)")
+    parser.add_argument("--rounds", type=int, help="rounds of each comparison at the most (15, or 3 with --quick)")
+    parser.add_argument("--limit", type=float, default=4.0, help="seconds after which no new round of a row begins (4)")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="where JSON and the picture go (output)")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (3 if options.quick else 15)
+    return options
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the times, and the ratios of ours to the fastest of the others."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of each comparison (31)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of elements")
-    options = parser.parse_args(arguments)
-    be = gen_backend("cpu", jit=True)
-    print(f"NumPy {np.__version__}; op-tree: {be.info()}; medians of {options.rounds} rounds, in microseconds")
-    libraries = {"numpy": np, "optree": be, **dict(peers())}
-    print(f"{'':<20}{'elements':>10}" + "".join(f"{name:>11}" for name in libraries) + f"{'ours/fastest':>14}")
-    for cls in WORKLOADS:
-        for elements in options.sizes:
-            found = measured(cls(elements), libraries, options.rounds)
-            fastest = min(seconds for name, seconds in found.items() if name != "optree")
-            cells = (f"{found[name] * 1e6:>11.1f}" if name in found else f"{'-':>11}" for name in libraries)
-            print(f"{cls.title:<20}{elements:>10,}{''.join(cells)}{found['optree'] / fastest:>14.2f}", flush=True)
+    options = options_of(arguments)
+    peers, date, name = available(options), datetime.date.today().isoformat(), processor()
+    machine = {"processor": name, "processors": os.cpu_count(), "load before": os.getloadavg()}
+    machine |= {"system": platform.platform(), "python": platform.python_version()}
+    versions = {peer.name: peer.version for peer in peers}
+    print(f"{os.cpu_count()} processors ({name}), load {os.getloadavg()[0]:.1f}; at most {options.rounds} rounds")
+    print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    rows = rows_of(options, peers)
+    result = {"date": date, "machine": machine, "versions": versions, "rows": rows, "bandwidths": bandwidths(rows)}
+    result |= {"first results": first_results(options.rounds), "compilations": compilations()}
+    report(result)
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / f"cpu-{date}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    draw(rows, list(versions), f"{name}, {date}", path.with_suffix(".png"))
+    print(f"\nWritten: {path}.json and .png")
 
 
 if __name__ == "__main__":

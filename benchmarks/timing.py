@@ -11,6 +11,12 @@ from typing import Any
 
 import numpy as np
 
+#: A call of so many seconds wakes its threads and fills its caches in a small part of its time.
+LONG = 0.02
+
+#: What takes more than so many times as long as the quickest has so many rounds.
+SLOW, FEW = 4.0, 3
+
 
 def options_of(purpose: str, rounds: int, calls: int, arguments: list[str] | None) -> argparse.Namespace:
     """How many rounds and calls are asked for on the command line; says what is measured with."""
@@ -24,25 +30,45 @@ def options_of(purpose: str, rounds: int, calls: int, arguments: list[str] | Non
     return options
 
 
-def rounds_of(functions: Sequence[Callable[[], Any]], rounds: int, calls: int) -> list[list[float]]:
-    """The seconds of a call of each function, in each round; the functions take turns within a round."""
+def rounds_of(
+    functions: Sequence[Callable[[], Any]], rounds: int, calls: int, pause: float = 0.0, limit: float = float("inf")
+) -> list[list[float]]:
+    """The seconds of a call of each function, in each round; the functions take turns within a round.
+
+    With a pause, threads of one function may go to sleep before the next one,
+    whose first call is not counted if it is short; and functions that are long
+    and much slower than the quickest have few rounds. After `limit` seconds no
+    new round begins.
+    """
     times: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()
+    seconds = [_seconds(function, 1) for function in functions]
+    slow = [pause > 0 and each > SLOW * min(seconds) and each > LONG for each in seconds]
     gc.collect()
     gc.disable()
     try:
+        end = time.perf_counter() + limit
         for number in range(rounds):
-            order = range(len(functions)) if number % 2 == 0 else reversed(range(len(functions)))
-            for which in order:
-                function = functions[which]
-                start = time.perf_counter()
-                for _ in range(calls):
-                    function()
-                times[which].append((time.perf_counter() - start) / calls)
+            if number >= FEW and time.perf_counter() > end:
+                break
+            for which in list(range(len(functions)))[:: 1 if number % 2 == 0 else -1]:
+                if slow[which] and number >= FEW:
+                    continue
+                if pause:
+                    time.sleep(pause)
+                    if seconds[which] < LONG:
+                        functions[which]()
+                times[which].append(_seconds(functions[which], calls))
     finally:
         gc.enable()
     return times
+
+
+def _seconds(function: Callable[[], Any], calls: int) -> float:
+    """The seconds of a call."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls
 
 
 def report(title: str, names: Sequence[str], times: list[list[float]]) -> None:

@@ -1,6 +1,7 @@
 """The examples do what their options say, and learn; the benchmarks run."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from backends import gen_backend
+from backends.kernels.compiler import find_compiler
 from optree.errors import BackendError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "digits.py"
@@ -124,3 +126,16 @@ def test_benchmarks_find_the_results_equal_and_print_ratios(name):
     run = subprocess.run([sys.executable, script, "--rounds", "2", "--calls", "1"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "ratio" in run.stdout
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_the_benchmark_of_kernels_finds_every_workload_right_and_writes_what_it_found(tmp_path):
+    script = SCRIPT.parent.parent / "benchmarks" / "cpu.py"
+    options = ["--quick", "--peers", "--rounds", "1", "--output", tmp_path]
+    run = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    (written,) = tmp_path.glob("*.json")
+    result = json.loads(written.read_text())
+    assert {row["workload"] for row in result["rows"]} >= {"copy", "softmax of rows", "training step"}
+    assert result["compilations"] == {"plans": 1, "kernels": 1}
+    assert written.with_suffix(".png").exists()

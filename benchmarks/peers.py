@@ -1,0 +1,228 @@
+"""The libraries that workloads are run by, each at its best setting: what makes a way to compute a workload.
+
+Ours, JAX, torch and PyTensor take the workload's `formula`, written once for
+them all; NumPy, numexpr and Numba have a method of the workload each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from workloads import Workload
+
+import optree
+from backends import gen_backend
+
+#: What is timed: it computes all results and waits for them; and a function that gives them.
+Way = tuple[Callable[[], Any], Callable[[], Sequence[Any]]]
+
+#: Numba uses threads from so many elements on: below, they cost more than they bring.
+PARALLEL = 1 << 15
+
+#: The functions of one operand that have one name everywhere.
+PLAIN = ("exp", "log", "log1p", "sin", "sqrt", "tanh")
+
+
+def _names(module: Any, **others: Any) -> SimpleNamespace:
+    """What formulas call `m`: a library's functions. A sum or mean along an axis keeps it; of all, it is 0-d."""
+
+    def reduction(name: str) -> Callable[..., Any]:
+        function = getattr(module, name)
+        return lambda x, axis=None: function(x, axis=axis, keepdims=axis is not None)
+
+    plain = {name: getattr(module, name) for name in PLAIN}
+    return SimpleNamespace(**plain, sum=reduction("sum"), mean=reduction("mean"), **others)
+
+
+class Peer:
+    """A library. An `ImportError` says that it is not installed."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.library: Any = importlib.import_module(self.name)
+        self.version: str = self.library.__version__
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        """A way to compute the workload into results of these shapes."""
+        raise NotImplementedError
+
+
+class NumPy(Peer):
+    """NumPy by hand: `out=` in each call, no memory but what is kept; derivatives worked out."""
+
+    name = "numpy"
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        return workload.numpy(*workload.copies())
+
+
+class Optree(Peer):
+    """Ours: one function with updates, under ``jit=True``."""
+
+    name = "optree"
+
+    def __init__(self) -> None:
+        self.backend = be = gen_backend("cpu", jit=True)
+        self.version = be.info()
+        self.names = _names(
+            be,
+            erf=be.erf,
+            relu=be.relu,
+            softmax=be.softmax,
+            log_softmax=be.log_softmax,
+            value_and_grad=lambda f, xs: ((value := f(xs)), optree.grad(value, list(xs))),
+        )
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        be = self.backend
+        operands = [be.array(x, dtype=x.dtype) for x in workload.arrays]
+        outs = operands[: workload.in_place] or [be.empty(shape, dtype=workload.dtype) for shape in shapes]
+        values = workload.formula(self.names, *operands)
+        step = optree.function([], updates=dict(zip(outs, values, strict=True)))
+        return step, lambda: [out.get() for out in outs]
+
+
+class Numexpr(Peer):
+    """numexpr: an expression that was parsed before, into memory that is there."""
+
+    name = "numexpr"
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        text, names = workload.numexpr(*workload.arrays)
+        if not workload.numexpr_writes:
+            return lambda: self.library.evaluate(text, names), lambda: [self.library.evaluate(text, names)]
+        (out,) = (np.empty(shape, workload.dtype) for shape in shapes)
+        return lambda: self.library.evaluate(text, names, out=out), lambda: [out]
+
+
+class Numba(Peer):
+    """Numba: loops by hand, over threads where they pay, sums in any order."""
+
+    name = "numba"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loops: dict[Any, Any] = {}
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        parallel = workload.elements >= PARALLEL
+        key = type(workload), workload.dtype, parallel
+        if key not in self.loops:
+            loop = workload.numba(self.library.prange, workload.dtype.type)
+            self.loops[key] = self.library.njit(loop, parallel=parallel, fastmath=True)
+        loop, operands = self.loops[key], workload.copies()
+        outs = [] if workload.in_place else [np.empty(shape, workload.dtype) for shape in shapes]
+        return lambda: loop(*operands, *outs), lambda: outs or operands[: workload.in_place]
+
+
+class Jax(Peer):
+    """``jax.jit``; the memory of the last results is donated to the next."""
+
+    name = "jax"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.library.config.update("jax_enable_x64", True)
+        nn = self.library.nn
+        self.names = _names(
+            self.library.numpy,
+            erf=self.library.scipy.special.erf,
+            relu=nn.relu,
+            softmax=nn.softmax,
+            log_softmax=nn.log_softmax,
+            value_and_grad=lambda f, xs: self.library.value_and_grad(f)(xs),
+        )
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        jax, count = self.library, workload.in_place
+        operands = [jax.numpy.array(x) for x in workload.arrays]
+        kept = operands[:count] or [jax.numpy.zeros(shape, workload.dtype) for shape in shapes]
+        rest = operands[count:]
+        del operands
+
+        def formula(kept: list[Any], rest: list[Any]) -> list[Any]:
+            return list(workload.formula(self.names, *(kept if count else []), *rest))
+
+        compiled = jax.jit(formula, donate_argnums=0, keep_unused=True)
+
+        def run() -> None:
+            kept[:] = jax.block_until_ready(compiled(list(kept), rest))
+
+        return run, lambda: [np.asarray(x) for x in kept]
+
+
+class Torch(Peer):
+    """``torch.compile``, for the sizes at hand; results are copied to memory that is there, which it does in one go."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch = self.library
+        torch.set_grad_enabled(False)
+        self.names = _names(
+            torch,
+            erf=torch.erf,
+            relu=torch.relu,
+            softmax=torch.softmax,
+            log_softmax=torch.log_softmax,
+            value_and_grad=lambda f, xs: torch.func.grad_and_value(f)(xs)[::-1],
+        )
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        self.library._dynamo.reset()  # else it counts the rows as sizes of one function, and gives up
+        operands = [self.library.from_numpy(x) for x in workload.copies()]
+        outs = operands[: workload.in_place] or [self.library.from_numpy(np.empty(s, workload.dtype)) for s in shapes]
+
+        def step(outs: list[Any], operands: list[Any]) -> None:
+            for out, value in zip(outs, workload.formula(self.names, *operands), strict=True):
+                out.copy_(value)
+
+        compiled = self.library.compile(step, dynamic=False)
+        return lambda: compiled(outs, operands), lambda: [out.numpy() for out in outs]
+
+
+class Pytensor(Peer):
+    """PyTensor: a function with updates of shared variables, in C and with OpenMP."""
+
+    name = "pytensor"
+
+    def __init__(self) -> None:
+        super().__init__()
+        warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")  # nothing here needs one
+        tensor = importlib.import_module("pytensor.tensor")
+        special = importlib.import_module("pytensor.tensor.special")
+
+        def value_and_grad(f: Any, xs: Any) -> Any:
+            value = f(xs)
+            return value, tensor.grad(value, list(xs))
+
+        self.names = _names(
+            tensor,
+            erf=tensor.erf,
+            relu=lambda x: tensor.maximum(x, 0),
+            softmax=special.softmax,
+            log_softmax=special.log_softmax,
+            value_and_grad=value_and_grad,
+        )
+
+    def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
+        def shared(array: np.ndarray) -> Any:  # an axis of 1 is broadcast only where its type says so
+            return self.library.shared(array, borrow=True, shape=tuple(1 if n == 1 else None for n in array.shape))
+
+        with self.library.config.change_flags(floatX=str(workload.dtype), openmp=True):
+            operands = [shared(x) for x in workload.copies()]
+            outs = operands[: workload.in_place] or [shared(np.zeros(shape, workload.dtype)) for shape in shapes]
+            values = workload.formula(self.names, *operands)
+            run = self.library.function([], [], updates=list(zip(outs, values, strict=True)), mode="CVM")
+        return run, lambda: [out.get_value(borrow=True) for out in outs]
+
+
+#: In the order of the columns.
+PEERS = (NumPy, Optree, Numexpr, Numba, Jax, Torch, Pytensor)

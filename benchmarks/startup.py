@@ -1,0 +1,86 @@
+"""How long a first result takes, in processes of their own; and how often other sizes of a batch compile."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends import gen_backend
+
+#: The first result in NumPy, and by op-tree: both print the seconds since before their import.
+BY_NUMPY = """
+import time
+start = time.perf_counter()
+import numpy as np
+a, b, c, d = (np.full(4096, value, np.float32) for value in (1, 2, 3, 4))
+z = np.empty(4096, np.float32)
+z[:] = a * b + c * np.sin(d)
+print(time.perf_counter() - start)
+"""
+
+BY_OPTREE = """
+import time
+start = time.perf_counter()
+from backends import gen_backend
+be = gen_backend("cpu", jit=%s)
+a, b, c, d = (be.full(4096, value) for value in (1, 2, 3, 4))
+z = be.empty(4096)
+z[:] = a * b + c * be.sin(d)
+print(time.perf_counter() - start, be.stats()["kernels"]["seconds"], be.stats()["kernels"]["disk_hits"])
+"""
+
+BATCHES = 100
+
+
+def _process(program: str, modules: str, kernels: str) -> list[float]:
+    """What a program prints in a process of its own, with compiled modules and kernels kept in folders."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment |= {"OPTREE_CACHE_DIR": kernels, "PYTHONPYCACHEPREFIX": modules, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def first_results(rounds: int) -> dict[str, float]:
+    """Seconds from import to the first result of `a*b + c*sin(d)`, medians of processes that take turns."""
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as modules, tempfile.TemporaryDirectory() as warm:
+        _process(BY_OPTREE % True, modules, warm)
+        for _ in range(rounds):
+            times.setdefault("NumPy", []).append(_process(BY_NUMPY, modules, warm)[0])
+            times.setdefault("op-tree, jit='auto'", []).append(_process(BY_OPTREE % "'auto'", modules, warm)[0])
+            seconds, _, hits = _process(BY_OPTREE % True, modules, warm)
+            assert hits, "the kernel was not found on disk"
+            times.setdefault("op-tree, jit=True, kernel on disk", []).append(seconds)
+            with tempfile.TemporaryDirectory() as cold:
+                seconds, compiling, _ = _process(BY_OPTREE % True, modules, cold)
+            times.setdefault("op-tree, jit=True, kernel compiled", []).append(seconds)
+            times.setdefault("the compilation alone", []).append(compiling)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def compilations() -> dict[str, int]:
+    """How many plans and kernels a layer of a network takes for so many sizes of its batch.
+
+    They begin at 2: an axis of one element is broadcast, and has a plan of its own.
+    """
+    be = gen_backend("cpu", jit=True)
+    w, b = be.array(np.full((20, 10), 0.1)), be.array(np.zeros((1, 10)))
+
+    def count() -> dict[str, int]:
+        stats: dict[str, Any] = be.stats()
+        kernels = stats["kernels"]
+        return {"plans": stats["compiles"], "kernels": kernels["misses"] + kernels["disk_hits"]}
+
+    before = count()
+    for batch in range(2, BATCHES + 2):
+        x, out = be.array(np.ones((batch, 20))), be.empty((batch, 10))
+        out[:] = be.tanh(be.dot(x, w) + b)
+        np.testing.assert_allclose(out.get(), np.tanh(2.0), rtol=1e-6)
+    return {what: number - before[what] for what, number in count().items()}

@@ -1,0 +1,366 @@
+"""What is measured element by element: expressions, their operands, and how each library says them.
+
+A workload's `formula` is for all libraries that take one; `m` has their
+functions (`peers`). NumPy, numexpr and Numba have a method each, and a
+workload that lacks one does without that library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+#: Adam's rate, the decays of its means, and what keeps its divisor from zero.
+RATE, MEAN, SQUARE, TINY = 0.001, 0.9, 0.999, 1e-8
+
+#: The coefficients of GELU by tanh.
+OUTER, INNER = 0.7978845608, 0.044715
+
+#: Interest and volatility.
+INTEREST, VOLATILITY = 0.03, 0.3
+
+Loop = Callable[..., None]
+
+
+class Workload:
+    """One expression over random operands of about so many elements.
+
+    Attributes
+    ----------
+    title : str
+        How the tables name it.
+    operands : int
+        How many there are, each of `shape`, unless `fill` says otherwise.
+    in_place : int
+        How many of the first operands the results are written to.
+    moved : int
+        How many arrays a kernel reads and writes at the least; 0 where memory is not what limits it.
+    without : tuple of str
+        Libraries that have no fair way to do it.
+    numexpr_writes : bool
+        Whether numexpr can write the result to memory that is there.
+    """
+
+    title = ""
+    operands = 1
+    in_place = 0
+    moved = 0
+    without: tuple[str, ...] = ()
+    numexpr_writes = True
+
+    def __init__(self, elements: int, dtype: Any) -> None:
+        self.elements, self.dtype = elements, np.dtype(dtype)
+        # The same values in each dtype, so that float64 says what is right for float32.
+        arrays = self.fill(np.random.default_rng(0))
+        self.arrays = [x.astype(np.float32).astype(self.dtype) for x in arrays]
+
+    @classmethod
+    def sizes(cls, usual: Sequence[int]) -> Sequence[int]:
+        """The numbers of elements that it is measured at, where others are at the usual ones."""
+        return usual
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the operands."""
+        return (self.elements,)
+
+    def fill(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """The operands' values."""
+        return [rng.uniform(0.1, 2.0, self.shape) for _ in range(self.operands)]
+
+    def copies(self) -> list[np.ndarray]:
+        """The operands, those that are written to in memory of their own."""
+        return [x.copy() for x in self.arrays[: self.in_place]] + self.arrays[self.in_place :]
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        """The results."""
+        raise NotImplementedError
+
+    def numpy(self, *operands: Any) -> tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]:
+        """What computes the results, and what gives them."""
+        raise NotImplementedError
+
+    def numexpr(self, *operands: Any) -> tuple[str, dict[str, Any]]:
+        """The expression and its names."""
+        raise NotImplementedError
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        """A loop over operands and results; `number` makes a number of the dtype."""
+        raise NotImplementedError
+
+
+class Copy(Workload):
+    """The yardstick of memory: what no kernel can be quicker than."""
+
+    title = "copy"
+    moved = 2
+    without = ("numexpr", "jax", "pytensor")  # they have no copy into memory that is there
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        return list(operands)
+
+    def numpy(self, *operands: Any) -> Any:
+        (x,) = operands
+        out = np.empty_like(x)
+        return lambda: np.copyto(out, x), lambda: [out]
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        def loop(x: Any, out: Any) -> None:
+            for i in prange(x.size):
+                out[i] = x[i]
+
+        return loop
+
+
+class Chain(Workload):
+    """Memory and one sine."""
+
+    title = "a*b + c*sin(d)"
+    operands = 4
+    moved = 5
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        a, b, c, d = operands
+        return [a * b + c * m.sin(d)]
+
+    def numpy(self, *operands: Any) -> Any:
+        a, b, c, d = operands
+        out, part = np.empty_like(a), np.empty_like(a)
+
+        def run() -> None:
+            np.sin(d, out=part)
+            np.multiply(c, part, out=part)
+            np.multiply(a, b, out=out)
+            np.add(out, part, out=out)
+
+        return run, lambda: [out]
+
+    def numexpr(self, *operands: Any) -> Any:
+        return "a*b + c*sin(d)", dict(zip("abcd", operands, strict=True))
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        def loop(a: Any, b: Any, c: Any, d: Any, out: Any) -> None:
+            for i in prange(a.size):
+                out[i] = a[i] * b[i] + c[i] * math.sin(d[i])
+
+        return loop
+
+
+class Activations(Workload):
+    """Many operations on one array, three of them transcendental."""
+
+    title = "GELU + softplus"
+    moved = 2
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        (x,) = operands
+        gelu = 0.5 * x * (1.0 + m.tanh(OUTER * (x + INNER * x * x * x)))
+        return [gelu + m.log1p(m.exp(-abs(x))) + m.relu(x)]
+
+    def numpy(self, *operands: Any) -> Any:
+        (x,) = operands
+        out, part = np.empty_like(x), np.empty_like(x)
+
+        def run() -> None:
+            np.multiply(x, x, out=part)
+            np.multiply(part, x, out=part)
+            np.multiply(part, INNER, out=part)
+            np.add(part, x, out=part)
+            np.multiply(part, OUTER, out=part)
+            np.tanh(part, out=part)
+            np.add(part, 1, out=part)
+            np.multiply(x, 0.5, out=out)
+            np.multiply(out, part, out=out)
+            np.abs(x, out=part)
+            np.negative(part, out=part)
+            np.exp(part, out=part)
+            np.log1p(part, out=part)
+            np.add(out, part, out=out)
+            np.maximum(x, 0, out=part)
+            np.add(out, part, out=out)
+
+        return run, lambda: [out]
+
+    def numexpr(self, *operands: Any) -> Any:
+        numbers = dict(zip("hoabz", map(self.dtype.type, (0.5, 1, OUTER, INNER, 0)), strict=True))
+        text = "h*x*(o + tanh(a*(x + b*x*x*x))) + log1p(exp(-abs(x))) + where(x > z, x, z)"
+        return text, {"x": operands[0], **numbers}
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        half, one, a, b, zero = map(number, (0.5, 1, OUTER, INNER, 0))
+
+        def loop(x: Any, out: Any) -> None:
+            for i in prange(x.size):
+                v = x[i]
+                gelu = half * v * (one + math.tanh(a * (v + b * v * v * v)))
+                out[i] = gelu + math.log1p(math.exp(-abs(v))) + max(v, zero)
+
+        return loop
+
+
+class BlackScholes(Workload):
+    """The prices of a call and a put: two results of much arithmetic."""
+
+    title = "Black-Scholes"
+    operands = 3
+    moved = 5
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        price, strike, time = operands
+        deviation = VOLATILITY * m.sqrt(time)
+        first = (m.log(price / strike) + (INTEREST + 0.5 * VOLATILITY**2) * time) / deviation
+        later = strike * m.exp(-INTEREST * time)
+        call = price * self._normal(m, first) - later * self._normal(m, first - deviation)
+        return [call, call - price + later]
+
+    @staticmethod
+    def _normal(m: Any, x: Any) -> Any:
+        return 0.5 + 0.5 * m.erf(x * math.sqrt(0.5))
+
+    def numpy(self, *operands: Any) -> Any:
+        price, strike, time = operands
+        call, put, first, deviation = (np.empty_like(price) for _ in range(4))
+
+        def normal(x: np.ndarray) -> None:
+            np.multiply(x, math.sqrt(0.5), out=x)
+            special.erf(x, out=x)
+            np.multiply(x, 0.5, out=x)
+            np.add(x, 0.5, out=x)
+
+        def run() -> None:
+            np.sqrt(time, out=deviation)
+            np.multiply(deviation, VOLATILITY, out=deviation)
+            np.divide(price, strike, out=first)
+            np.log(first, out=first)
+            np.multiply(time, INTEREST + 0.5 * VOLATILITY**2, out=put)
+            np.add(first, put, out=first)
+            np.divide(first, deviation, out=first)
+            np.subtract(first, deviation, out=deviation)
+            normal(first)
+            normal(deviation)
+            np.multiply(time, -INTEREST, out=put)
+            np.exp(put, out=put)
+            np.multiply(strike, put, out=put)
+            np.multiply(price, first, out=call)
+            np.multiply(put, deviation, out=deviation)
+            np.subtract(call, deviation, out=call)
+            np.subtract(put, price, out=put)
+            np.add(call, put, out=put)
+
+        return run, lambda: [call, put]
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        half, rate, volatility, root = map(number, (0.5, INTEREST, VOLATILITY, math.sqrt(0.5)))
+        drift = number(INTEREST + 0.5 * VOLATILITY**2)
+
+        def loop(price: Any, strike: Any, time: Any, call: Any, put: Any) -> None:
+            for i in prange(price.size):
+                deviation = volatility * math.sqrt(time[i])
+                first = (math.log(price[i] / strike[i]) + drift * time[i]) / deviation
+                later = strike[i] * math.exp(-rate * time[i])
+                now = price[i] * (half + half * math.erf(first * root))
+                call[i] = now - later * (half + half * math.erf((first - deviation) * root))
+                put[i] = call[i] - price[i] + later
+
+        return loop
+
+
+class Adam(Workload):
+    """A step of Adam without its correction of the first steps: weights, means and squares, each written in place."""
+
+    title = "Adam, three results"
+    operands = 4
+    in_place = 3
+    moved = 7
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        return adam(m, *operands)
+
+    def numpy(self, *operands: Any) -> Any:
+        w, m, v, g = operands
+        part = np.empty_like(w)
+        return lambda: adam_by_numpy(w, m, v, g, part), lambda: [w, m, v]
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        mean, rest, square, other = map(number, (MEAN, 1 - MEAN, SQUARE, 1 - SQUARE))
+        rate, tiny = number(RATE), number(TINY)
+
+        def loop(w: Any, m: Any, v: Any, g: Any) -> None:
+            for i in prange(w.size):
+                m[i] = mean * m[i] + rest * g[i]
+                v[i] = square * v[i] + other * g[i] * g[i]
+                w[i] = w[i] - rate * m[i] / (math.sqrt(v[i]) + tiny)
+
+        return loop
+
+
+def adam(m: Any, w: Any, mean: Any, square: Any, g: Any) -> list[Any]:
+    """Weights, means and squares after a step along a gradient."""
+    mean, square = MEAN * mean + (1 - MEAN) * g, SQUARE * square + (1 - SQUARE) * g * g
+    return [w - RATE * mean / (m.sqrt(square) + TINY), mean, square]
+
+
+def adam_by_numpy(w: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, part: np.ndarray) -> None:
+    """The same step in place, with memory for what is on the way."""
+    np.multiply(m, MEAN, out=m)
+    np.multiply(g, 1 - MEAN, out=part)
+    np.add(m, part, out=m)
+    np.multiply(v, SQUARE, out=v)
+    np.multiply(g, g, out=part)
+    np.multiply(part, 1 - SQUARE, out=part)
+    np.add(v, part, out=v)
+    np.sqrt(v, out=part)
+    np.add(part, TINY, out=part)
+    np.divide(m, part, out=part)
+    np.multiply(part, RATE, out=part)
+    np.subtract(w, part, out=w)
+
+
+class Square(Workload):
+    """Operands that are square matrices."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        side = math.isqrt(self.elements)
+        return side, side
+
+
+class TransposedAdd(Square):
+    """Two operands whose memory runs in different orders."""
+
+    title = "x.T + y"
+    operands = 2
+    moved = 3
+
+    def formula(self, m: Any, *operands: Any) -> list[Any]:
+        x, y = operands
+        return [x.T + y]
+
+    def numpy(self, *operands: Any) -> Any:
+        x, y = operands
+        out = np.empty_like(x)
+        return lambda: np.add(x.T, y, out=out), lambda: [out]
+
+    def numexpr(self, *operands: Any) -> Any:
+        x, y = operands
+        return "x + y", {"x": x.T, "y": y}
+
+    def numba(self, prange: Any, number: Any) -> Loop:
+        def loop(x: Any, y: Any, out: Any) -> None:
+            rows, columns = out.shape
+            tiles = (rows + 31) // 32
+            for tile in prange(tiles):  # in tiles, so that each line of x is read from memory once
+                for first in range(0, columns, 32):
+                    for i in range(tile * 32, min(tile * 32 + 32, rows)):
+                        for j in range(first, min(first + 32, columns)):
+                            out[i, j] = x[j, i] + y[i, j]
+
+        return loop
+
+
+#: What each is, in the order of the tables.
+ELEMENTWISE = (Copy, Chain, Activations, BlackScholes, Adam, TransposedAdd)
