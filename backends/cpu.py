@@ -19,6 +19,7 @@ from optree.errors import BackendError, OperandError, brief, describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.reference import checked, performer
+from optree.rewrites import decompose
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
 from optree.types import TensorType
@@ -87,11 +88,6 @@ class CPUBackend(Backend):
         outputs, instructions = program.outputs, program.instructions
         open_registers = [None] * len(instructions)
 
-        def note(error: Exception, place: int, roots: Sequence[Any] | None) -> None:
-            # The node of the trees that failed, not of those that were compiled.
-            ran = instructions if roots is None else self.program(roots).instructions
-            error.add_note(f"while running {describe(ran[place].node)}")
-
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             registers = [*values, *open_registers]
             step = None
@@ -106,15 +102,21 @@ class CPUBackend(Backend):
                         registers[i] = None
             except Exception as error:
                 if step is not None:
-                    note(error, step.place, roots)
+                    _note(error, step.place, instructions if roots is None else self.program(roots).instructions)
                 raise
             return [registers[i] for i in outputs]
 
         if self.compiler is None or observe is not None:
             return partial(_quietly, run)
-        outline = program.outline()
-        plan = KernelPlan(outline, run, partial(_call_of, outline, keep=keep), note, self.jit is True)
-        return partial(_quietly, plan)
+        simple = decompose(program)
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        outline = simple.outline()
+
+        def note(error: Exception, place: int, roots: Sequence[Any] | None) -> None:
+            _note(error, place, (outline if roots is None else decompose(self.program(roots))).instructions)
+
+        call_of = partial(_call_of, outline, keep=keep)
+        return partial(_quietly, KernelPlan(outline, constants, run, call_of, note, self.jit is True))
 
 
 class _Quiet(threading.local):
@@ -133,6 +135,11 @@ _quiet = _Quiet()
 def _quietly(run: Callable[..., Any], *args: Any) -> Any:
     """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
     return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
+
+
+def _note(error: Exception, place: int, ran: Sequence[Instruction]) -> None:
+    """Say what failed, by the node of the trees that ran, not of those that were compiled."""
+    error.add_note(f"while running {describe(ran[place].node)}")
 
 
 class Step(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from optree.errors import ShapeError
 from optree.program import Instruction, Program
 from optree.traits import ElementwiseOperator
@@ -28,6 +30,43 @@ def dims_of(program: Program) -> list[Dims | None]:
     for instruction in program.instructions:
         found.append(_dims(instruction, [found[i] for i in instruction.inputs], same))
     return [None if dims is None else tuple(map(same.root, dims)) for dims in found]
+
+
+class Sizes:
+    """Where a program's sizes come from, so that what reads a value's shape alone need not wait for the value.
+
+    Attributes
+    ----------
+    dims : list of Dims
+        The dimensions of each value, as `dims_of` gives them.
+    sources : dict
+        For each dimension that a leaf has, the leaf's number and the axis.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.dims = dims_of(program)
+        self.sources: dict[int, tuple[int, int]] = {}
+        for leaf in range(len(program.leaves)):
+            for axis, dim in enumerate(self.dims[leaf] or ()):
+                if dim != ONE:
+                    self.sources.setdefault(dim, (leaf, axis))
+
+    def is_known(self, value: int) -> bool:
+        """Whether the leaves tell a value's shape."""
+        dims = self.dims[value]
+        return dims is not None and all(dim == ONE or dim in self.sources for dim in dims)
+
+    def shape_of(self, value: int, values: Sequence[Any]) -> tuple[int, ...]:
+        """The shape of a value that is known, from the leaves' values."""
+        found = [1 if dim == ONE else self.sources[dim] for dim in self.dims[value] or ()]
+        return tuple(size if isinstance(size, int) else np.shape(values[size[0]])[size[1]] for size in found)
+
+    def waits_for(self, instruction: Instruction) -> list[int]:
+        """The values that an instruction takes, but for those of which it reads a shape that is known."""
+        alone = instruction.op.shape_only
+        if not alone:
+            return list(instruction.inputs)
+        return [i for n, i in enumerate(instruction.inputs) if n not in alone or not self.is_known(i)]
 
 
 class _Same:

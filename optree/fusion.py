@@ -3,8 +3,9 @@
 A kernel's domain is a tuple of dimensions (`optree.dims`), some of them
 reduced. A value in a kernel runs along some of its axes: along a reduced one,
 it is an inner value, made for each element of the domain; along none, an outer
-one, made once for each place of the kept axes. A kernel walks its domain once:
-what needs a reduction's value at each element is another kernel's.
+one, made once for each place of the kept axes. At each place of the kept axes
+a kernel walks the reduced ones once for each stage: what needs a reduction's
+value at each element is made in the next walk.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from optree.dims import ONE, Dims, dims_of
+from optree.dims import ONE, Dims, Sizes
+from optree.index import EVERYTHING
 from optree.program import Instruction, Program
 from optree.schedule import memories
 from optree.traits import ElementwiseOperator, ReductionOperator
@@ -43,6 +45,12 @@ NEIGHBOURS = 8
 #: Ops that give one operand's value at each element of another's domain: (the value, the domain).
 SPREADING = {"broadcast_like": (0, 1), "fill_like": (1, 0)}
 
+#: Ops that leave elements in their order; where sizes other than 1 stay too, nothing but axes of size 1 comes or goes.
+RESHAPES = frozenset(("expand_dims", "squeeze", "reshape", "reshape_like"))
+
+#: Ops that do nothing in a kernel but let a value's axes stand otherwise.
+MOVES = RESHAPES | {"transpose", "slice"}
+
 
 @dataclass(frozen=True)
 class Call:
@@ -66,7 +74,7 @@ class Kernel:
     axes : dict
         For each value that it reads or makes, the axes that the value runs along.
     stages : dict
-        For each value that it makes, 1 if it is known only when the domain has been walked, and otherwise 0.
+        For each value that it makes, how many walks of the reduced axes must be over before it is known.
     writes : list of int
         The values that are needed outside.
     """
@@ -78,41 +86,50 @@ class Kernel:
     stages: dict[int, int] = field(default_factory=dict)
     writes: list[int] = field(default_factory=list)
 
-    def is_inner(self, value: int) -> bool:
-        """Whether a value is made for each element of the domain."""
-        return not self.reduced or any(axis in self.reduced for axis in self.axes[value])
+    def level(self, value: int) -> str:
+        """Where a value is made: 'once', at each place of the kept axes ('outer') or at each element ('inner')."""
+        along = {axis for axis in self.axes[value] if axis is not None}
+        if not along and not self.stages.get(value):
+            return "once"
+        return "inner" if not self.reduced or along & self.reduced else "outer"
 
 
-def fuse(program: Program) -> list[Kernel | Call]:
+def fuse(program: Program, sizes: Sizes) -> list[Kernel | Call]:
     """The steps that run a program, in order; together they run each instruction once."""
-    return _Fusion(program).run()
+    return _Fusion(program, sizes).run()
 
 
 class _Fusion:
     """Steps while they grow: each instruction joins the latest kernel that it may."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.dims = program, dims_of(program)
+    def __init__(self, program: Program, sizes: Sizes) -> None:
+        self.program, self.dims = program, sizes.dims
+        self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
         self.first = len(program.leaves)
         self.made_in: dict[int, int] = {}  # the step that makes each value
         self.steps: list[Kernel | Call] = []
         self.memories = memories(program)
         self.destroyed: dict[int, frozenset[Any]] = {}  # by the instruction that overwrites it
+        self.readers: dict[int, list[Instruction]] = {}
+        for instruction, waits in zip(program.instructions, self.waits, strict=True):
+            for i in waits:
+                self.readers.setdefault(i, []).append(instruction)
         self.needs: list[int] = []  # for each step, a bit for each step that it needs, by others too, and its own
 
     def run(self) -> list[Kernel | Call]:
         for place, instruction in enumerate(self.program.instructions):
             step = self._place(place, instruction)
             needs = 1 << step
-            for i in instruction.inputs:
+            for i in self.waits[place]:
                 if i in self.made_in:
                     needs |= self.needs[self.made_in[i]]
             for earlier in self._conflicts(place, instruction):
                 needs |= self.needs[earlier]
             self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
             self.made_in[self.first + place] = step
+        gone = {step for step in range(len(self.steps)) if self._is_absorbed(step)}
         self._mark_writes()
-        return [self.steps[step] for step in self._order()]
+        return [self.steps[step] for step in self._order() if step not in gone]
 
     def _order(self) -> list[int]:
         """The steps, each after those it needs, and otherwise by their last instructions."""
@@ -121,6 +138,30 @@ class _Fusion:
             [i for i in range(len(self.steps)) if needs >> i & 1 and i != step] for step, needs in enumerate(self.needs)
         ]
         return in_order(waits, last)
+
+    def _is_absorbed(self, step: int) -> bool:
+        """Whether a kernel of no axes becomes part of the one kernel that needs its values."""
+        small = self.steps[step]
+        if not isinstance(small, Kernel) or small.domain:
+            return False
+        made = {self.first + place for place in small.places}
+        users = {
+            self.made_in[self.first + place]
+            for place, waits in enumerate(self.waits)
+            if made.intersection(waits)
+        } - {step}
+        taker = next(iter(users), step)
+        kernel = self.steps[taker]
+        if len(users) != 1 or not isinstance(kernel, Kernel) or not kernel.domain:
+            return False
+        waiting = [i for i, needs in enumerate(self.needs) if needs >> step & 1 and i not in (step, taker)]
+        if any(not self.needs[i] >> taker & 1 for i in waiting):
+            return False  # what overwrites an operand of the small one's might have to come before the other
+        kernel.places = sorted([*small.places, *kernel.places])
+        kernel.axes = {**small.axes, **kernel.axes}
+        kernel.stages = {**small.stages, **kernel.stages}
+        self.made_in.update(dict.fromkeys(made, taker))
+        return True
 
     def _conflicts(self, place: int, instruction: Instruction) -> set[int]:
         """The steps that must come first because one of the two overwrites what the other reads."""
@@ -145,9 +186,15 @@ class _Fusion:
 
     def _place(self, place: int, instruction: Instruction) -> int:
         """The step that an instruction becomes part of."""
-        if is_fusable(self.program, instruction):
-            for step in self._candidates(instruction):
-                if self._is_free(step, instruction) and self._joins(self.steps[step], place, instruction):
+        moved = moved_axes(instruction, [self.dims[i] for i in (*instruction.inputs[:1], self.first + place)])
+        if moved is not None:
+            maker = self.made_in.get(instruction.inputs[0])
+            if maker is not None and self._is_free(maker, place):
+                if self._joins_moved(self.steps[maker], place, instruction, moved):
+                    return maker
+        elif is_fusable(self.program, instruction):
+            for step in self._candidates(place):
+                if self._is_free(step, place) and self._joins(self.steps[step], place, instruction):
                     return step
             kernel = Kernel(self._domain(place, instruction))
             if self._joins(kernel, place, instruction):
@@ -159,20 +206,20 @@ class _Fusion:
         self.needs.append(1 << len(self.needs))
         return len(self.steps) - 1
 
-    def _candidates(self, instruction: Instruction) -> list[int]:
+    def _candidates(self, place: int) -> list[int]:
         """The kernels that an instruction may join: those that make its inputs, and the latest."""
-        makers = {self.made_in[i] for i in instruction.inputs if i in self.made_in}
+        makers = {self.made_in[i] for i in self.waits[place] if i in self.made_in}
         latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
-        return sorted(
-            (i for i in makers.union(latest) if isinstance(self.steps[i], Kernel)),
-            key=lambda i: (i in makers, i),
-            reverse=True,
-        )
+        kernels = {i for i in makers.union(latest) if isinstance(self.steps[i], Kernel)}
+        if all(dim == ONE for dim in self.dims[self.first + place] or ()):  # what has no axes waits for nothing more
+            kernels = {i for i in kernels if i in makers or not self.steps[i].domain}
+        # Of the makers the latest, for it may need the others; of the rest the first, which the fewest steps wait for.
+        return [*sorted(kernels & makers, reverse=True), *sorted(kernels - makers)]
 
-    def _is_free(self, step: int, instruction: Instruction) -> bool:
+    def _is_free(self, step: int, place: int) -> bool:
         """Whether nothing that the instruction needs waits for the step, other than from within it."""
-        makers = {self.made_in[i] for i in instruction.inputs if i in self.made_in} - {step}
-        makers |= self._overwriters(instruction)
+        makers = {self.made_in[i] for i in self.waits[place] if i in self.made_in} - {step}
+        makers |= self._overwriters(self.program.instructions[place])
         return not any(self.needs[maker] >> step & 1 for maker in makers)
 
     def _domain(self, place: int, instruction: Instruction) -> Dims:
@@ -195,16 +242,25 @@ class _Fusion:
         found = {i: self._axes_of(kernel, i, axes) for i in operands}
         if any(known is None for known in found.values()):
             return False
-        stage = max((kernel.stages.get(i, 0) for i in operands), default=0)
-        if stage and any(axis in kernel.reduced for axis in axes):
-            return False  # one stage walks the domain; what needs its reductions at each element is another kernel's
         along = {axis for axis in axes if axis is not None}
         everywhere = set(range(len(kernel.domain)))
-        if along != everywhere and along != everywhere - kernel.reduced:
+        if along not in (everywhere, everywhere - kernel.reduced):
             return False  # it would be made once for each place of the axes that it does not run along
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
-        kernel.stages[value] = stage
+        kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
+        kernel.places.append(place)
+        return True
+
+    def _joins_moved(self, kernel: Any, place: int, instruction: Instruction, moved: Sequence[int | None]) -> bool:
+        """Put a value into the kernel that makes its operand, of which only the axes stand otherwise."""
+        operand, value = instruction.inputs[0], self.first + place
+        if not isinstance(kernel, Kernel) or len(kernel.places) >= LARGEST or value in self.program.outputs:
+            return False
+        if not all(is_fusable(self.program, reader) for reader in self.readers.get(value, ())):
+            return False  # a view costs those that take arrays less
+        kernel.axes[value] = tuple(None if axis is None else kernel.axes[operand][axis] for axis in moved)
+        kernel.stages[value] = kernel.stages[operand]
         kernel.places.append(place)
         return True
 
@@ -215,7 +271,7 @@ class _Fusion:
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):
             return False
         reduced = frozenset(axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None)
-        if not reduced or (kernel.reduced and kernel.reduced != reduced) or kernel.stages.get(operand):
+        if not reduced or (kernel.reduced and kernel.reduced != reduced):
             return False
         kept = [None if i in op.axes(len(dims)) else axis for i, axis in enumerate(axes)]
         if not op.keepdims:
@@ -260,12 +316,35 @@ class _Fusion:
     def _mark_writes(self) -> None:
         """Tell each kernel which of its values others need."""
         outside = set(self.program.outputs)
-        for place, instruction in enumerate(self.program.instructions):
+        for place, waits in enumerate(self.waits):
             here = self.made_in[self.first + place]
-            outside.update(i for i in instruction.inputs if self.made_in.get(i, here) != here)
+            outside.update(i for i in waits if self.made_in.get(i, here) != here)
         for step in self.steps:
             if isinstance(step, Kernel):
                 step.writes = [self.first + place for place in step.places if self.first + place in outside]
+
+
+def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[int | None] | None:
+    """For each axis of a value the axis of the operand that it is, where an op does nothing but move axes.
+
+    None for an axis of size 1; in all, None where an op does more.
+
+    Parameters
+    ----------
+    dims : sequence of Dims
+        The operand's dimensions, and the value's.
+    """
+    if len(dims) < 2 or dims[0] is None or dims[1] is None:
+        return None
+    op, (given, made) = instruction.op, dims
+    if op.name == "transpose":
+        return list(op.axes)
+    if not (op.name in RESHAPES or (op.name == "slice" and set(op.index) <= {None, EVERYTHING})):
+        return None
+    if [dim for dim in given if dim != ONE] != [dim for dim in made if dim != ONE]:
+        return None
+    axes = iter([axis for axis, dim in enumerate(given) if dim != ONE])
+    return [None if dim == ONE else next(axes) for dim in made]
 
 
 def is_fusable(program: Program, instruction: Instruction) -> bool:
@@ -275,7 +354,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
     if len(dtypes) < len(instruction.inputs) or not {*dtypes, getattr(node.type, "dtype", None)} <= KERNEL_DTYPES:
         return False
     if isinstance(op, ReductionOperator):
-        return op.accumulator is not None and node.type.dtype == dtypes[0] and dtypes[0].kind == "f"
+        return op.accumulator_for(dtypes[0]) is not None
     if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
         return False
     loop = loop_dtypes(program, instruction)

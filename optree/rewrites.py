@@ -15,7 +15,9 @@ from typing import Any
 from optree import rules
 from optree.errors import OperandError, names
 from optree.program import Program
-from optree.rewriting import apply_rules
+from optree.registry import OPS
+from optree.rewriting import apply_rules, on
+from optree.traits import CompositeOperator
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,14 @@ def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str |
             ops = {name for rule in chosen for name in rule.ops or (None,)}
             tables.append((each.name, {op: [r for r in chosen if op in (r.ops or (None,))] for op in ops}))
     return tables
+
+
+def decompose(program: Program) -> Program:
+    """The program as kernels take it: simpler ops in the place of each `CompositeOperator`; its leaves as `rewrite`'s.
+
+    Where a value depends on reductions over fewer axes, further reductions take those first.
+    """
+    composite = [name for name, op in OPS.items() if issubclass(op, CompositeOperator)]
+    rule = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
+    table = {**dict.fromkeys(composite, [rule]), **dict.fromkeys(rules.reduced_in_two.ops, [rules.reduced_in_two])}
+    return apply_rules(program, table, False, len(program.leaves))

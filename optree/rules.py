@@ -14,6 +14,7 @@ import numpy as np
 from optree.reference import performer, value_of
 from optree.registry import f
 from optree.rewriting import Value, on
+from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.types import TensorType
 from optree.variable import Constant, as_variable
 
@@ -308,3 +309,34 @@ def fold_constants(value: Value) -> Any:
 
 def _elements(leaf: Any) -> int:
     return int(np.size(as_variable(leaf).value))  # type: ignore[attr-defined]
+
+
+# For kernels
+
+
+#: A reduction looks so many values back for others.
+LOOKED_BACK = 64
+
+
+@on("sum", "mean", "max", "min")
+def reduced_in_two(value: Value) -> Any:
+    """A reduction of what depends on one over fewer axes reduces those first, so that one kernel makes both."""
+    (x,) = value.inputs
+    axes = set(value.op.axes(x.type.ndim))
+    found, pending, seen = set(), [x], set()
+    while pending and len(seen) < LOOKED_BACK:
+        each = pending.pop()
+        if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):
+            continue
+        seen.add(each.number)
+        if isinstance(each.op, ReductionOperator):
+            found.add(frozenset(each.op.axes(each.inputs[0].type.ndim)) if each.op.keepdims else frozenset(axes))
+        elif isinstance(each.op, ElementwiseOperator):
+            pending += each.inputs
+    fewer = next(iter(found), frozenset())
+    if len(found) != 1 or not fewer < axes or all(x.type.shape[axis] == 1 for axis in fewer):
+        return None
+    if isinstance(x.op, ReductionOperator) or x.dtype.itemsize < 4:
+        return None
+    first = value.op.make(axis=tuple(sorted(fewer)), keepdims=True)(x.operand)
+    return value.op(first) if first.dtype == value.dtype else None

@@ -165,13 +165,21 @@ class AxisOperator(Op):
         return normalise_axes(self.axis, ndim, str(self.name))
 
 
+class CompositeOperator(Op):
+    """An op whose value is also a tree of simpler ops, as which kernels compute it."""
+
+    def decompose(self, *inputs: Variable) -> Variable:
+        """The value as a tree of simpler ops, of the same type and special values."""
+        raise NotImplementedError
+
+
 class Accumulator(NamedTuple):
-    """How a kernel reduces floating elements one by one, in C expressions.
+    """How a kernel reduces elements one by one, in C expressions; they are converted to the value's dtype before.
 
     Attributes
     ----------
     start : str
-        The value of nothing.
+        The value of nothing; ``{lowest}`` and ``{highest}`` are the dtype's own.
     combine : str
         Of ``{0}``, what there is so far, and ``{1}``, an element or another part.
     finish : str
@@ -198,7 +206,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     has_identity : bool
         Whether the reduction of nothing has a value.
     accumulator : Accumulator, optional
-        How kernels reduce floating elements.
+        How kernels reduce elements.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
@@ -219,9 +227,17 @@ class ReductionOperator(AxisOperator, UnaryOperator):
             return tuple(1 if i in axes else size for i, size in enumerate(shape))
         return tuple(size for i, size in enumerate(shape) if i not in axes)
 
+    def accumulator_for(self, dtype: np.dtype) -> Accumulator | None:
+        """How kernels reduce elements of a dtype; None where they do not."""
+        return self.accumulator
+
     def restore(self, reduced: Variable, x: Variable) -> Variable:
         """A value of this reduction's shape, with the reduced axes back in as size 1."""
         return reduced if self.keepdims else f.expand_dims(reduced, self.axes(x.ndim))
+
+    def squeezed(self, reduced: Variable) -> Variable:
+        """A value with the reduced axes as size 1, of this reduction's shape."""
+        return reduced if self.keepdims else f.squeeze(reduced, self.axes(reduced.ndim))
 
     def spread(self, reduced: Variable, x: Variable) -> Variable:
         """A value of this reduction's shape, broadcast to the operand's."""

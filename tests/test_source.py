@@ -80,6 +80,20 @@ def squared_error(be: Any) -> Any:
     return be.mean(be.square(be.ones((4, 6)) - be.ones((4, 6))))
 
 
+def layer_norm(be: Any) -> Any:
+    x, gain = be.ones((4, 6)), be.ones((6,))
+    return (x - np.expand_dims(np.mean(x, axis=1), 1)) / be.sqrt(be.var(x, axis=1) + 1e-5) * gain
+
+
+def batch_norm(be: Any) -> Any:
+    x = be.ones((4, 6))
+    return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
+
+
+def long_columns(be: Any) -> Any:
+    return be.sum(be.square(be.ones((1 << 20, 6))), axis=0) * 2
+
+
 TREES = (
     chain,
     gelu,
@@ -91,6 +105,9 @@ TREES = (
     adam,
     softmax,
     squared_error,
+    layer_norm,
+    batch_norm,
+    long_columns,
 )
 
 

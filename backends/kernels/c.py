@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import numpy as np
 
-from backends.kernels.loopnest import LoopNest, Reduction, Statement
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
 TYPES = {
@@ -25,255 +28,397 @@ TYPES = {
 #: processes keep the processors busy, a slice of their time.
 PARALLEL = 1 << 19
 
+#: So many elements are accumulated in the dtype itself before they join a sum in float64: of rows, which the lanes
+#: of a vector share, and of columns.
+BLOCKS = (512, 64)
+
+#: So many elements of reduced loops that are shared out are one thread's part, whatever the number of threads,
+#: and so many parts there are at most: of rows, and of columns.
+PART = 1 << 16
+PARTS = (1024, 64)
+
+#: So many columns are reduced together: where rows are walked once, and where a walk finds them in the cache again.
+TILES = (512, 64)
+
 NAME = "kernel"
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_thread_num() 0
+#endif
 """
+
+Lines = list[str]
 
 
 def source(nest: LoopNest) -> str:
     """The C source of a nest: a function of one array of 64-bit integers.
 
     It holds the arrays' addresses, the loops' sizes, each array's steps along the
-    loops in elements, the numbers, and how many threads to use.
+    loops in elements, the numbers, the addresses of the `scratch` arrays, how many
+    bytes lie between those of one thread and the next, and how many threads to use.
     """
-    arrays = [*nest.reads, *(nest.dtype_of(value) for value in nest.writes)]
-    steps = len(arrays) + nest.rank
-    numbers = steps + len(arrays) * nest.rank
-    lines = [HEAD, *_declarations(nest), f"void {NAME}(const int64_t *a)", "{"]
-    lines += [f"    const int64_t n{axis} = a[{len(arrays) + axis}];" for axis in range(nest.rank)]
+    arrays, rank = nest.arrays, nest.rank
+    steps, kept = len(arrays) + rank, scratch_arrays(nest)
+    numbers = steps + len(arrays) * rank
+    first = numbers + len(nest.numbers)
+    body = [f"const int64_t n{axis} = a[{len(arrays) + axis}];" for axis in range(rank)]
     for place in range(len(arrays)):
-        lines += [
-            f"    const int64_t s{place}_{axis} = a[{steps + place * nest.rank + axis}];"
-            for axis in range(nest.rank - (nest.steps[place] >= 0))
-        ]
+        named = [axis for axis in range(rank) if _has_step(nest, place, axis)]
+        body += [f"const int64_t s{place}_{axis} = a[{steps + place * rank + axis}];" for axis in named]
     for place, dtype in enumerate(nest.numbers):
-        lines.append(f"    const {_type(dtype)} c{place} = *(const {_type(dtype)} *)(a + {numbers + place});")
-    lines.append(f"    const int threads = (int)a[{numbers + len(nest.numbers)}];")
-    lines += _reduction_loops(nest, arrays) if _reductions(nest) else _loops(nest, arrays)
-    return "\n".join([*lines, "}", ""])
+        type = _type(dtype)
+        body.append(f"const {type} v{len(nest.reads) + place} = *(const {type} *)(a + {numbers + place});")
+    body += [f"char *const t{i} = (char *)a[{first + i}];" for i in range(len(kept))]
+    if kept and not nest.split:
+        body.append(f"const int64_t apart = a[{first + len(kept)}];")
+    for place, dtype in enumerate(nest.reads):
+        if nest.levels[place] == "once":
+            body.append(f"const {_type(dtype)} v{place} = *(const {_type(dtype)} *)a[{place}];")
+    body += [line for statement in nest.made("once") for line in _statement(nest, statement)]
+    if nest.reductions:
+        body += _places(nest)
+    elif nest.writes_at("inner"):
+        body += _elements(nest)
+    body += [f"*({_type(arrays[place])} *)a[{place}] = v{value};" for place, value in nest.writes_at("once")]
+    if any("(threads)" in line for line in body):
+        body.insert(0, f"const int threads = (int)a[{first + len(kept) + 1}];")
+    return "\n".join([HEAD, *_declarations(nest), f"void {NAME}(const int64_t *a)", *_braced(body), ""])
+
+
+def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
+    """The arrays that a nest needs beside: letter and value, and the bytes of an element (a tile of it, of columns).
+
+    ``w`` has a value at each place of the reduced loops, kept from walk to walk;
+    ``q`` one in each part of loops that are shared out.
+    """
+    found = [("w", value, nest.dtype_of(value).itemsize) for walk in walks(nest) for value in walk.stores]
+    if nest.split:
+        found += [("q", r.value, _wide(r).itemsize) for r in nest.reductions]
+    tile = _tile(nest) if nest.columns else 1
+    return [(letter, value, size * tile) for letter, value, size in found]
+
+
+def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
+    """How many bytes each scratch array of one thread has, for loops of these sizes."""
+    elements = {"w": prod(sizes[nest.kept :]), "q": PARTS[nest.columns]}
+    return [elements[letter] * size for letter, _, size in scratch_arrays(nest)]
 
 
 def _type(dtype: np.dtype) -> str:
     return TYPES[str(dtype)]
 
 
-def _loops(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
-    """The loops: all but the innermost share their places out to threads, or a single one its parts."""
-    last = nest.rank - 1
-    lines = _kept_loops(nest, arrays, last)
-    pad = "    " * nest.rank
-    threads = "parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)"
-    lines.append(f"{pad}#pragma omp {threads if nest.rank == 1 else 'simd'}")
-    lines.append(f"{pad}for (int64_t i = 0; i < n{last}; i++) {{")
-    lines += [f"{pad}    {line}" for line in _body(nest, arrays, last)]
-    lines.append(f"{pad}}}")
-    return [*lines, f"{'    ' * last}}}"] if last else lines
+def _braced(lines: Lines) -> Lines:
+    return ["{", *_indented(lines), "}"]
 
 
-def _kept_loops(nest: LoopNest, arrays: list[np.dtype], count: int) -> list[str]:
-    """So many loops, the body of the last opened, and where each array stands in it."""
-    lines = []
-    if count:
-        several = f" collapse({count})" if count > 1 else ""
-        lines.append(f"    #pragma omp parallel for{several} schedule(static) num_threads(threads) if (threads > 1)")
-    for axis in range(count):
-        lines.append(f"{'    ' * (axis + 1)}for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)")
-    if count:
-        lines.append(f"{'    ' * count}{{")
-    for place, dtype in enumerate(arrays):
-        type = _pointer(nest, place, dtype)
-        offset = "".join(f" + i{axis} * s{place}_{axis}" for axis in range(count) if _has_step(nest, place, axis))
-        lines.append(f"{'    ' * (count + 1)}{type}x{place} = ({type})a[{place}]{offset};")
-    return lines
-
-
-def _pointer(nest: LoopNest, place: int, dtype: np.dtype) -> str:
-    """The type of a pointer into an array, which those that are only read are not written through."""
-    return f"{'const ' if place < len(nest.reads) else ''}{_type(dtype)} *"
+def _indented(lines: Lines) -> Lines:
+    return [f"    {line}" if line else line for line in lines]
 
 
 def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
-    """Whether an array's step along a loop has a name, and is not 0 or 1 by the nest."""
-    return axis < nest.rank - 1 or nest.steps[place] < 0
+    """Whether an array's step along a loop has a name: it is not 0 or 1 by the nest, and the array goes that far."""
+    level = nest.levels[place]
+    known = axis == nest.vector and nest.steps[place] >= 0
+    return not known and level != "once" and (level == "inner" or axis < nest.kept)
 
 
-def _index(nest: LoopNest, place: int, last: int) -> str:
-    step = nest.steps[place]
-    return {0: "0", 1: "i"}.get(step, f"i * s{place}_{last}")
+def _pointer(nest: LoopNest, place: int) -> str:
+    """The type of a pointer into an array, which those that are only read are not written through."""
+    return f"{'const ' if place < len(nest.reads) else ''}{_type(nest.arrays[place])} *"
 
 
-def _body(nest: LoopNest, arrays: list[np.dtype], last: int) -> list[str]:
-    """What happens at one place."""
-    lines = [
-        f"const {_type(dtype)} v{place} = x{place}[{_index(nest, place, last)}];"
-        for place, dtype in enumerate(nest.reads)
-    ]
-    lines += _numbers(nest)
-    for statement in nest.statements:
-        lines += _statement(nest, statement)
-    for i, value in enumerate(nest.writes):
-        lines.append(f"x{len(nest.reads) + i}[{_index(nest, len(nest.reads) + i, last)}] = v{value};")
-    return lines
+def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
+    """A pointer moved on along loops."""
+    return base + "".join(f" + i{axis} * s{place}_{axis}" for axis in axes if _has_step(nest, place, axis))
 
 
-def _numbers(nest: LoopNest) -> list[str]:
-    return [f"const {_type(dtype)} v{len(nest.reads) + i} = c{i};" for i, dtype in enumerate(nest.numbers)]
+def _along(nest: LoopNest, place: int, index: str) -> str:
+    """The index along the vector loop."""
+    return {0: "0", 1: index}.get(nest.steps[place], f"{index} * s{place}_{nest.vector}")
 
 
-def _statement(nest: LoopNest, statement: Statement | Reduction) -> list[str]:
+def _name(nest: LoopNest, value: int) -> str:
+    """What a value is called: of columns, there is one of each for each column of a tile."""
+    tiled = nest.columns and value >= len(nest.reads) and nest.level_of(value) == "outer"
+    return f"v{value}[j]" if tiled else f"v{value}"
+
+
+def _statement(nest: LoopNest, statement: Statement) -> Lines:
     """A value, its arguments first converted to the dtypes that the op computes in."""
-    if isinstance(statement, Reduction):
-        return []
     lines, names = [], []
     for i, (argument, dtype) in enumerate(zip(statement.arguments, statement.loop, strict=True)):
-        name = f"v{argument}"
+        name = _name(nest, argument)
         if nest.dtype_of(argument) != dtype:
-            lines.append(f"const {_type(dtype)} v{statement.value}_{i} = ({_type(dtype)})v{argument};")
+            lines.append(f"const {_type(dtype)} v{statement.value}_{i} = ({_type(dtype)}){name};")
             name = f"v{statement.value}_{i}"
         names.append(name)
     target = _type(statement.dtype)
     expression = statement.expression.replace("(T)", f"({target})").format(*names)
-    return [*lines, f"const {target} v{statement.value} = ({target})({expression});"]
+    return [*lines, f"{_declared(nest, statement.value)} = ({target})({expression});"]
 
 
-# Reductions
-
-#: So many elements are accumulated in the dtype itself before they join a sum in float64.
-BLOCK = 512
-
-#: So many elements of a single long reduction are one thread's part, whatever the number of threads.
-PART = 1 << 16
+def _declared(nest: LoopNest, value: int) -> str:
+    """A value's name where it gets its value; those of columns are declared before."""
+    name = _name(nest, value)
+    return name if name.endswith("]") else f"const {_type(nest.dtype_of(value))} {name}"
 
 
-def _reductions(nest: LoopNest) -> list[Reduction]:
-    return [statement for statement in nest.statements if isinstance(statement, Reduction)]
+def _parallel(loops: int) -> str:
+    several = f" collapse({loops})" if loops > 1 else ""
+    return f"#pragma omp parallel for{several} schedule(static) num_threads(threads) if (threads > 1)"
 
 
-def _wide(reduction: Reduction) -> str:
-    """The type that parts are accumulated in."""
-    return "double" if reduction.accumulator.sums else _type(reduction.dtype)
+# Elementwise nests
 
 
-def _join(reduction: Reduction) -> str:
-    """What OpenMP calls the combination of two parts."""
-    return "+" if reduction.accumulator.sums else f"join{reduction.value}"
+def _elements(nest: LoopNest) -> Lines:
+    """The loops: all but the innermost share their places out to threads, or a single one its parts."""
+    last = nest.rank - 1
+    (walk,) = walks(nest)
+    threads = "parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)"
+    lines = [f"#pragma omp {'simd' if last else threads}", f"for (int64_t i = 0; i < n{last}; i++)"]
+    lines += _braced(_element(nest, walk, "x", "i"))
+    pointers = _pointers(nest, range(last), ("inner",))
+    if not last:
+        return [*pointers, *lines]
+    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in range(last)]
+    return [_parallel(last), *loops, *_braced([*pointers, *lines])]
 
 
-def _declarations(nest: LoopNest) -> list[str]:
-    """How OpenMP combines what the lanes of a vector have accumulated."""
+def _pointers(nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "") -> Lines:
+    """Where each array of some levels stands at a place of the kept loops."""
     lines = []
-    for reduction in _reductions(nest):
-        if reduction.accumulator.sums:
-            continue
-        combined = reduction.accumulator.combine.format("omp_out", "omp_in")
-        lines.append(
-            f"#pragma omp declare reduction(join{reduction.value} : {_type(reduction.dtype)} : omp_out = {combined}) "
-            f"initializer(omp_priv = {reduction.accumulator.start})"
-        )
+    for place, level in enumerate(nest.levels):
+        if level in levels:
+            type = _pointer(nest, place)
+            base = _moved(nest, place, f"({type})a[{place}]", axes)
+            step = _along(nest, place, tile) if tile else "0"
+            lines.append(f"{type}x{place} = {base}{'' if step == '0' else f' + {step}'};")
     return lines
 
 
-def _reduction_loops(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
-    """The kept loops, share out to threads, and in each place the reduced loops; a single one in parts."""
-    alone = nest.kept == 0 and nest.rank == 1
-    lines = _kept_loops(nest, arrays, nest.kept)
-    pad = "    " * (nest.kept + 1)
-    body = _read_once(nest) + _made(nest, "before")
-    count = " * ".join(f"(double)n{axis}" for axis in range(nest.kept, nest.rank))
-    for r in _reductions(nest):
-        body += _opened(r)
-    body += _in_parts(nest, arrays) if alone else _all_places(nest, arrays)
-    for r in _reductions(nest):
-        finished = r.accumulator.finish.format(_closed(r), count=f"({count})")
-        body.append(f"const {_type(r.dtype)} v{r.value} = ({_type(r.dtype)})({finished});")
-    body += _made(nest, "after")
-    for i, value in enumerate(nest.writes):
-        if not nest.inner[len(nest.reads) + i]:
-            body.append(f"x{len(nest.reads) + i}[0] = v{value};")
-    lines += [pad + line for line in body]
-    return [*lines, f"{'    ' * nest.kept}}}"] if nest.kept else lines
+def _element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
+    """What a walk does at one element, its arrays' pointers and the vector loop's index being called so."""
+    lines = []
+    outer = {i for s in walk.statements if isinstance(s, Statement) for i in s.arguments} if nest.columns else set()
+    for place in sorted({*walk.reads, *(i for i in outer if i < len(nest.reads) and nest.levels[i] == "outer")}):
+        pointer = letter if nest.levels[place] == "inner" else "x"
+        lines.append(f"{_declared(nest, place)} = {pointer}{place}[{_along(nest, place, index)}];")
+    lines += [f"{_declared(nest, value)} = g{value}[{index}];" for value in walk.loads]
+    for statement in walk.statements:
+        lines += _accumulated(nest, statement) if isinstance(statement, Reduction) else _statement(nest, statement)
+    lines += [f"g{value}[{index}] = v{value};" for value in walk.stores]
+    return lines + [f"{letter}{place}[{_along(nest, place, index)}] = {_name(nest, v)};" for place, v in walk.writes]
 
 
-def _read_once(nest: LoopNest) -> list[str]:
-    """What is read once for each place of the kept loops, ahead of the reduced ones."""
-    reads = [(place, _type(dtype)) for place, dtype in enumerate(nest.reads) if not nest.inner[place]]
-    return [f"const {type} v{place} = x{place}[0];" for place, type in reads] + _numbers(nest)
+# Nests that reduce
 
 
-def _made(nest: LoopNest, level: str) -> list[str]:
-    """What is made once for each place of the kept loops, before the reduced ones or after."""
-    made = [s for s in nest.statements if isinstance(s, Statement) and s.level == level]
-    return [line for statement in made for line in _statement(nest, statement)]
+def _tile(nest: LoopNest) -> int:
+    return TILES[len(walks(nest)) > 1]
 
 
-def _all_places(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
-    """The reduced loops, the innermost in blocks."""
-    last = nest.rank - 1
-    lines = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in range(nest.kept, last)]
-    lines.append("{")
-    for place, dtype in enumerate(arrays):
-        if nest.inner[place]:
-            type = _pointer(nest, place, dtype)
-            offset = "".join(f" + i{axis} * s{place}_{axis}" for axis in range(nest.kept, last))
-            lines.append(f"    {type}y{place} = x{place}{offset};")
-    lines += [f"    {line}" for line in _blocks(nest, last, "0", f"n{last}")]
-    return [*lines, "}"]
+def _wide(reduction: Reduction) -> np.dtype:
+    """What parts are accumulated in."""
+    sums = reduction.accumulator.sums and reduction.dtype.kind == "f"
+    return np.dtype("float64") if sums else reduction.dtype
 
 
-def _in_parts(nest: LoopNest, arrays: list[np.dtype]) -> list[str]:
-    """A single reduced loop, in parts that threads share; the parts are the same for any number of threads."""
-    lines = ["enum { PARTS = 1024 };", "const int64_t least = (n0 + PARTS - 1) / PARTS;"]
-    lines.append(f"const int64_t size = least > {PART} ? least : {PART};")
-    lines.append("const int64_t parts = (n0 + size - 1) / size;")
-    for r in _reductions(nest):
-        lines.append(f"{_wide(r)} q{r.value}[PARTS];")
-    lines.append("#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
-    lines.append("for (int64_t k = 0; k < parts; k++) {")
-    for place, dtype in enumerate(arrays):
-        if nest.inner[place]:
-            type = _pointer(nest, place, dtype)
-            lines.append(f"    {type}y{place} = x{place};")
-    lines += [f"    {line}" for r in _reductions(nest) for line in _opened(r)]
-    lines.append("    const int64_t end = (k + 1) * size < n0 ? (k + 1) * size : n0;")
-    lines += [f"    {line}" for line in _blocks(nest, 0, "k * size", "end")]
-    lines += [f"    q{r.value}[k] = {_closed(r)};" for r in _reductions(nest)]
-    lines.append("}")
-    lines.append("for (int64_t k = 0; k < parts; k++) {")
-    lines += [f"    {line}" for r in _reductions(nest) for line in _added(r, f"q{r.value}[k]")]
-    return [*lines, "}"]
+def _start(reduction: Reduction) -> str:
+    """An accumulator's value of nothing."""
+    dtype = reduction.dtype
+    if dtype.kind == "f":
+        lowest, highest = "-INFINITY", "INFINITY"
+    elif dtype.kind == "b":
+        lowest, highest = "0", "1"
+    else:
+        limits, suffix = np.iinfo(dtype), {"int64": "LL", "uint64": "ULL"}.get(str(dtype), "")
+        lowest = f"(-{limits.max}{suffix} - 1)" if dtype.kind == "i" else "0"
+        highest = f"{limits.max}{suffix}"
+    return reduction.accumulator.start.format(lowest=lowest, highest=highest)
 
 
-def _blocks(nest: LoopNest, last: int, start: str, end: str) -> list[str]:
-    """The innermost reduced loop."""
-    lines = [f"for (int64_t b = {start}; b < {end}; b += {BLOCK}) {{"]
-    lines.append(f"    const int64_t e = b + {BLOCK} < {end} ? b + {BLOCK} : {end};")
-    for r in _reductions(nest):
-        lines.append(f"    {_type(r.dtype)} p{r.value} = {r.accumulator.start};")
-    joins = "".join(f" reduction({_join(r)} : p{r.value})" for r in _reductions(nest))
-    lines.append(f"    #pragma omp simd{joins}")
-    lines.append("    for (int64_t i = b; i < e; i++) {")
-    body = [
-        f"const {_type(dtype)} v{place} = y{place}[{_index(nest, place, last)}];"
-        for place, dtype in enumerate(nest.reads)
-        if nest.inner[place]
+def _declarations(nest: LoopNest) -> Lines:
+    """How OpenMP combines what the lanes of a vector have accumulated."""
+    lines = []
+    for r in nest.reductions:
+        if not r.accumulator.sums and not nest.columns:
+            combined = r.accumulator.combine.format("omp_out", "omp_in")
+            lines.append(
+                f"#pragma omp declare reduction(join{r.value} : {_type(r.dtype)} : omp_out = {combined}) "
+                f"initializer(omp_priv = {_start(r)})"
+            )
+    return lines
+
+
+def _places(nest: LoopNest) -> Lines:
+    """The kept loops, shared out to threads unless the reduced ones are, and in each place the walks."""
+    axes = range(nest.kept - nest.columns)
+    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in axes]
+    body = _pointers(nest, axes, ("outer", "inner"), "t" if nest.columns else "")
+    if nest.columns:
+        tile, n = _tile(nest), f"n{nest.vector}"
+        loops.append(f"for (int64_t t = 0; t < {n}; t += {tile})")
+        body.insert(0, f"const int64_t m = {n} - t < {tile} ? {n} - t : {tile};")
+    body += _parts(nest) if nest.split else []
+    found = walks(nest)
+    for stage, walk in enumerate(found):
+        body += [*_outer(nest, stage, found), *_walk(nest, walk)]
+    body += _outer(nest, len(found), found)
+    arrays = [
+        f"{_scratch_type(nest, letter, value)} *const {letter}{value} = ({_scratch_type(nest, letter, value)} *)"
+        + (f"t{i};" if nest.split else f"(t{i} + omp_get_thread_num() * apart);")
+        for i, (letter, value, _) in enumerate(scratch_arrays(nest))
     ]
-    for statement in nest.statements:
-        if isinstance(statement, Reduction):
-            name = f"p{statement.value}"
-            body.append(f"{name} = {statement.accumulator.combine.format(name, f'v{statement.argument}')};")
-        elif statement.level == "inner":
-            body += _statement(nest, statement)
-    for i, value in enumerate(nest.writes):
-        place = len(nest.reads) + i
-        if nest.inner[place]:
-            body.append(f"y{place}[{_index(nest, place, last)}] = v{value};")
-    lines += [f"        {line}" for line in body]
-    lines.append("    }")
-    for r in _reductions(nest):
-        lines += [f"    {line}" for line in _added(r, f"p{r.value}")]
-    return [*lines, "}"]
+    if not loops:
+        return _braced([*arrays, *body])
+    if nest.split:
+        return [*arrays, *loops, *_braced(body)]
+    if not arrays:
+        return [_parallel(len(loops)), *loops, *_braced(body)]
+    shared = f"#pragma omp for{f' collapse({len(loops)})' if len(loops) > 1 else ''} schedule(static)"
+    region = "#pragma omp parallel num_threads(threads) if (threads > 1)"
+    return [region, *_braced([*arrays, shared, *loops, *_braced(body)])]
+
+
+def _scratch_type(nest: LoopNest, letter: str, value: int) -> str:
+    return _type(nest.dtype_of(value) if letter == "w" else next(_wide(r) for r in nest.reductions if r.value == value))
+
+
+def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
+    """What happens at a place of the kept loops when so many walks are over."""
+    lines, made = [], nest.made("outer", stage)
+    done = found[stage - 1].reductions if stage else []
+    count = " * ".join(f"(double)n{axis}" for axis in range(nest.kept, nest.rank))
+    writes = nest.writes_at("outer") if stage == len(found) else []
+    used = {i for s in made for i in s.arguments} | {value for _, value in writes}
+    reads = [place for place, level in enumerate(nest.levels[: len(nest.reads)]) if level == "outer"]
+    for place in reads:
+        if place in used if nest.columns else stage == 0:
+            lines.append(f"const {_type(nest.reads[place])} v{place} = x{place}[{_column(nest, place)}];")
+    for r in done:
+        finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
+        lines.append(f"{_declared(nest, r.value)} = ({_type(r.dtype)})({finished});")
+    for statement in made:
+        lines += _statement(nest, statement)
+    lines += [f"x{place}[{_column(nest, place)}] = {_name(nest, value)};" for place, value in writes]
+    if not nest.columns or not lines:
+        return lines
+    new = [r.value for r in done] + [s.value for s in made]
+    declared = [f"{_type(nest.dtype_of(value))} v{value}[{_tile(nest)}];" for value in new]
+    return [*declared, *_columns(lines)]
+
+
+def _column(nest: LoopNest, place: int) -> str:
+    return _along(nest, place, "j") if nest.columns else "0"
+
+
+def _columns(lines: Lines) -> Lines:
+    """What happens to each column of a tile."""
+    return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *_braced(lines)]
+
+
+def _walk(nest: LoopNest, walk: Walk) -> Lines:
+    """One walk of the reduced loops, by one thread or in parts that threads share."""
+    opened = [line for r in walk.reductions for line in _opened(nest, r)]
+    if not nest.split:
+        return [*opened, *_loops(nest, walk, "0", f"n{nest.kept}")]
+    n = f"n{nest.kept}"
+    lines = [_parallel(1), "for (int64_t k = 0; k < parts; k++)"]
+    end = f"const int64_t end = (k + 1) * size < {n} ? (k + 1) * size : {n};"
+    index = f"[k * {_tile(nest)} + j]" if nest.columns else "[k]"
+    ended = [f"q{r.value}{index} = {_closed(nest, r)};" for r in walk.reductions]
+    added = [line for r in walk.reductions for line in _added(nest, r, f"q{r.value}{index}")]
+    if nest.columns:
+        ended, added = (_columns(part) if part else part for part in (ended, added))
+    lines += _braced([*opened, end, *_loops(nest, walk, "k * size", "end"), *ended])
+    if not walk.reductions:
+        return lines
+    return [*opened, *lines, "for (int64_t k = 0; k < parts; k++)", *_braced(added)]
+
+
+def _parts(nest: LoopNest) -> Lines:
+    """How the first reduced loop is shared out: a rule of sizes alone, so that sums come out the same."""
+    others = "".join(f" / n{axis}" for axis in range(nest.kept + 1, nest.rank)) + " / m" * nest.columns
+    n, most = f"n{nest.kept}", PARTS[nest.columns]
+    return [
+        f"const int64_t least = ({n} + {most - 1}) / {most}, fair = {PART}{others} + 1;",
+        "const int64_t size = least > fair ? least : fair;",
+        f"const int64_t parts = ({n} + size - 1) / size;",
+    ]
+
+
+def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
+    """The reduced loops, the first of them from a start to an end."""
+    last = nest.rank - 1
+    axes = range(nest.kept, last)
+    bounds = {axis: ("0", f"n{axis}") for axis in range(nest.kept, nest.rank)} | {nest.kept: (start, end)}
+    lines = []
+    for place, level in enumerate(nest.levels):
+        if level == "inner" and (place in walk.reads or place in [p for p, _ in walk.writes]):
+            lines.append(f"{_pointer(nest, place)}y{place} = {_moved(nest, place, f'x{place}', axes)};")
+    before = "0"
+    for axis in axes:
+        before = f"({before} + i{axis}) * n{axis + 1}" if before != "0" else f"i{axis} * n{axis + 1}"
+    tiles = f" * {_tile(nest)}" if nest.columns else ""
+    for value in sorted({*walk.loads, *walk.stores}):
+        moved = "" if before == "0" else f" + {before}{tiles}"
+        letter = "h" if nest.columns else "g"
+        lines.append(f"{_type(nest.dtype_of(value))} *const {letter}{value} = w{value}{moved};")
+    lines += (_column_blocks if nest.columns else _row_blocks)(nest, walk, *bounds[last])
+    loops = [f"for (int64_t i{x} = {bounds[x][0]}; i{x} < {bounds[x][1]}; i{x}++)" for x in axes]
+    return [*loops, *_braced(lines)]
+
+
+def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
+    """The innermost reduced loop, which is the vector loop."""
+    element = _braced(_element(nest, walk, "y", "i"))
+    if not walk.reductions:
+        return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *element]
+    lines = [_block_end(nest, end)]
+    lines += [f"{_type(r.dtype)} p{r.value} = {_start(r)};" for r in walk.reductions]
+    joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
+    lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *element]
+    lines += [line for r in walk.reductions for line in _added(nest, r, f"p{r.value}")]
+    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *_braced(lines)]
+
+
+def _block_end(nest: LoopNest, end: str) -> str:
+    block = BLOCKS[nest.columns]
+    return f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
+
+
+def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
+    """The innermost reduced loop, in each place of which the vector loop goes along a tile of columns."""
+    last, row = nest.rank - 1, []
+    for place in [*walk.reads, *(place for place, _ in walk.writes)]:
+        step = f" + i * s{place}_{last}" if _has_step(nest, place, last) else ""
+        row.append(f"{_pointer(nest, place)}z{place} = y{place}{step};")
+    for value in sorted({*walk.loads, *walk.stores}):
+        row.append(f"{_type(nest.dtype_of(value))} *const g{value} = h{value} + i * {_tile(nest)};")
+    row += _columns(_element(nest, walk, "z", "j"))
+    if not walk.reductions:
+        return [f"for (int64_t i = {start}; i < {end}; i++)", *_braced(row)]
+    lines = [_block_end(nest, end)]
+    lines += [f"{_type(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
+    lines += _columns([f"p{r.value}[j] = {_start(r)};" for r in walk.reductions])
+    lines += ["for (int64_t i = b; i < e; i++)", *_braced(row)]
+    lines += _columns([line for r in walk.reductions for line in _added(nest, r, f"p{r.value}[j]")])
+    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *_braced(lines)]
+
+
+def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
+    """An accumulator with one more element."""
+    name = f"p{r.value}[j]" if nest.columns else f"p{r.value}"
+    element = f"v{r.argument}"
+    if nest.dtype_of(r.argument) != r.dtype:
+        element = f"({_type(r.dtype)}){element}"
+    return [f"{name} = {r.accumulator.combine.format(name, element)};"]
 
 
 def _is_compensated(reduction: Reduction) -> bool:
@@ -281,15 +426,21 @@ def _is_compensated(reduction: Reduction) -> bool:
     return reduction.accumulator.sums and str(reduction.dtype) == "float64"
 
 
-def _opened(reduction: Reduction) -> list[str]:
+def _opened(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator of nothing."""
-    lines = [f"{_wide(reduction)} r{reduction.value} = {reduction.accumulator.start};"]
-    return [*lines, f"double k{reduction.value} = 0;"] if _is_compensated(reduction) else lines
+    names = [(_type(_wide(r)), f"r{r.value}", _start(r))]
+    if _is_compensated(r):
+        names.append(("double", f"k{r.value}", "0"))
+    if not nest.columns:
+        return [f"{type} {name} = {value};" for type, name, value in names]
+    declared = [f"{type} {name}[{_tile(nest)}];" for type, name, _ in names]
+    return [*declared, *_columns([f"{name}[j] = {value};" for _, name, value in names])]
 
 
-def _added(reduction: Reduction, part: str) -> list[str]:
+def _added(nest: LoopNest, reduction: Reduction, part: str) -> Lines:
     """An accumulator with one more part (Neumaier's sum, where it is compensated)."""
-    r, k, u = (f"{letter}{reduction.value}" for letter in "rku")
+    column = "[j]" if nest.columns else ""
+    r, k, u = f"r{reduction.value}{column}", f"k{reduction.value}{column}", f"u{reduction.value}"
     combined = reduction.accumulator.combine.format(r, part)
     if not _is_compensated(reduction):
         return [f"{r} = {combined};"]
@@ -300,7 +451,8 @@ def _added(reduction: Reduction, part: str) -> list[str]:
     ]
 
 
-def _closed(reduction: Reduction) -> str:
+def _closed(nest: LoopNest, reduction: Reduction) -> str:
     """What an accumulator holds at the end; an infinite or nan sum has no compensation."""
-    r, k = f"r{reduction.value}", f"k{reduction.value}"
+    column = "[j]" if nest.columns else ""
+    r, k = f"r{reduction.value}{column}", f"k{reduction.value}{column}"
     return f"({k} - {k} == 0 ? {r} + {k} : {r})" if _is_compensated(reduction) else r

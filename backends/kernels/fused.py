@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from backends.kernels.binding import joined, strides_along
 from backends.kernels.launch import Runner
-from backends.kernels.loopnest import LoopNest, Reduction, Statement
-from optree.fusion import SPREADING, Kernel, loop_dtypes
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
+from optree.dims import Sizes
+from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.program import Program
 from optree.traits import ReductionOperator
 
 #: A kernel remembers so many combinations of its arrays' shapes and strides.
 LAYOUTS = 256
+
+#: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
+#: `TILE` count as one), each with so many elements at least.
+PLACES, LARGE, TILE = 64, 1 << 19, 512
 
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
@@ -28,6 +34,8 @@ class FusedKernel:
     ----------
     program : Program
     kernel : Kernel
+    sizes : Sizes
+        The program's.
     compile : callable
         From a `LoopNest` to what runs it; called once for each layout.
 
@@ -42,8 +50,10 @@ class FusedKernel:
         The axes of the domain that each value runs along.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, compile: Callable[[LoopNest], Runner]) -> None:
-        self._compile = compile
+    def __init__(
+        self, program: Program, kernel: Kernel, sizes: Sizes, compile: Callable[[LoopNest], Runner]
+    ) -> None:
+        self._compile, self._known = compile, sizes
         self._runners: dict[Any, Runner] = {}
         self._layouts: dict[Any, Any] = {}
         self.rank = len(kernel.domain)
@@ -54,15 +64,15 @@ class FusedKernel:
         self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
         self._likes = [kernel.axes[i] for i in self.likes]
         self._reduced = kernel.reduced
-        self._inner = tuple(kernel.is_inner(i) for i in (*self.reads, *self.writes))
+        self._levels = tuple(kernel.level(i) for i in (*self.reads, *self.writes))
         self._statements, places = _statements(program, kernel, [*self.reads, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
+        self.last_read, self.written_in = self._walked()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets that are given and in new arrays for the rest.
 
-        None if it reduces nothing, or along another axis than that on which the
-        elements lie together, which NumPy does better.
+        None if it reduces nothing, which NumPy does.
 
         Parameters
         ----------
@@ -70,8 +80,10 @@ class FusedKernel:
             Those of all leaves and instructions of the program, None where there is none.
         """
         inputs = [np.asarray(values[i]) for i in self.reads]
-        likes = [values[i] for i in self.likes]
-        key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *map(np.shape, likes)
+        likes = [
+            self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes
+        ]
+        key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *likes
         known = self._layouts.get(key)
         if known is None:
             known = self._layout(inputs, targets, likes)
@@ -90,7 +102,9 @@ class FusedKernel:
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
-    def _layout(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[Any]) -> Any:
+    def _layout(
+        self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]
+    ) -> Any:
         """The shapes of the outputs, the layout, and what runs the nest for it; None if there is nothing to do."""
         sizes = self._sizes([*inputs, *targets], likes)
         everything = [x for x in (*inputs, *targets) if x is not None]
@@ -109,33 +123,39 @@ class FusedKernel:
         strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
         kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
         reduced = self._joined(sorted(self._reduced), sizes, strides) if self._reduced else None
-        if self._reduced and not (all(sizes) and _is_quick(kept, reduced, self._inner)):
+        if self._reduced and not all(sizes):
             return shapes, None, None
         loops = [part for part in (kept, reduced) if part is not None]
         found_sizes = [size for part in loops for size in part[0]]
         found = [[step for part in loops for step in part[1][place]] for place in range(len(strides))]
-        runner = self._runner(found_sizes, found, 0 if kept is None else len(kept[0])) if all(found_sizes) else None
+        if not all(found_sizes):
+            return shapes, (found_sizes, []), None
+        columns = reduced is not None and kept is not None and not _are_rows(kept, reduced, self._levels)
+        runner = self._runner(found_sizes, found, 0 if kept is None else len(kept[0]), columns)
         return shapes, (found_sizes, [step for steps in found for step in steps]), runner
 
     def _joined(self, axes: list[int], sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> Any:
         """The loops along some axes, the longest steps first; None if there is none to make, but for all axes."""
-        first = next((x for x, inner in zip(strides, self._inner, strict=True) if inner), strides[-1])
+        first = next((x for x, level in zip(strides, self._levels, strict=True) if level == "inner"), strides[-1])
         lead = strides[-1] if not self._reduced else first
         order = sorted(axes, key=lambda axis: -abs(lead[axis]))
         if self._reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self._reduced:
             return None
         return joined([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
 
-    def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int) -> Runner:
-        steps = tuple(each[-1] if each[-1] in (0, 1) else -1 for each in strides)
-        key = len(sizes), kept, steps
+    def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int, columns: bool) -> Runner:
+        vector = kept - 1 if columns else len(sizes) - 1
+        steps = tuple(each[vector] if each[vector] in (0, 1) else -1 for each in strides)
+        key = len(sizes), kept, steps, columns, bool(self._reduced) and is_split(sizes, kept, columns)
         runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[key] = self._compile(self.nest(len(sizes), kept, steps))
+            runner = self._runners[key] = self._compile(self.nest(*key))
         return runner
 
-    def nest(self, rank: int, kept: int, steps: tuple[int, ...]) -> LoopNest:
-        """The loop nest for arrays that need so many loops, so many kept, with these steps along the innermost."""
+    def nest(
+        self, rank: int, kept: int, steps: tuple[int, ...], columns: bool = False, split: bool = False
+    ) -> LoopNest:
+        """The loop nest for arrays that need so many loops, so many kept, with these steps along the vector loop."""
         return LoopNest(
             tuple(self.dtypes[i] for i in self.reads),
             tuple(dtype for _, dtype in self.numbers),
@@ -143,16 +163,28 @@ class FusedKernel:
             self._written,
             rank,
             kept,
-            self._inner,
+            self._levels,
             steps,
+            columns,
+            split,
         )
 
-    def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[Any]) -> list[int]:
+    def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The last walk that reads each array, and the one that writes each; those of no walk are left out."""
+        reads: dict[int, int] = {}
+        writes: dict[int, int] = {}
+        for number, walk in enumerate(walks(self.nest(1, 0 if self._reduced else 1, ()))):
+            reads.update(dict.fromkeys([self.reads[place] for place in walk.reads], number))
+            writes.update({self.writes[place - len(self.reads)]: number for place, _ in walk.writes})
+        return reads, writes
+
+    def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]) -> list[int]:
         """The size of each axis of the domain."""
         sizes = [1] * self.rank
-        for x, axes in zip((*arrays, *likes), (*self._axes, *self._likes), strict=True):
-            if x is not None:
-                for axis, size in zip(axes, np.shape(x), strict=True):
+        shapes = [None if x is None else x.shape for x in arrays]
+        for shape, axes in zip((*shapes, *likes), (*self._axes, *self._likes), strict=True):
+            if shape is not None:
+                for axis, size in zip(axes, shape, strict=True):
                     if axis is not None:
                         sizes[axis] = size
         return sizes
@@ -168,7 +200,7 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
     for place in kernel.places:
         instruction = program.instructions[place]
         _, like = SPREADING.get(instruction.op.name, (None, None))
-        for position, i in enumerate(instruction.inputs):
+        for position, i in enumerate(instruction.inputs[:1] if instruction.op.name in MOVES else instruction.inputs):
             if position == like:
                 likes[i] = None
             elif _is_number(program, i):
@@ -187,16 +219,20 @@ def _passed(dtype: np.dtype) -> np.dtype:
     return np.dtype({"f": "float64", "u": "uint64", "i": "int64"}.get(dtype.kind, "bool"))
 
 
-def _is_quick(kept: Any, reduced: Any, inner: Sequence[bool]) -> bool:
+def _are_rows(kept: Any, reduced: Any, levels: Sequence[str]) -> bool:
     """Whether the elements that are reduced together lie together."""
-    if kept is None:
-        return True
     steps = [
         (abs(along[-1]), min((abs(step) for step in across if step), default=0))
-        for along, across, is_inner in zip(reduced[1], kept[1], inner, strict=True)
-        if is_inner
+        for along, across, level in zip(reduced[1], kept[1], levels, strict=True)
+        if level == "inner"
     ]
     return all(along <= across or not across for along, across in steps)
+
+
+def is_split(sizes: Sequence[int], kept: int, columns: bool) -> bool:
+    """Whether the reduced loops are shared out to threads, for the kept ones are too few: a rule of sizes alone."""
+    places = prod(sizes[: kept - columns]) * (-(-sizes[kept - 1] // TILE) if columns else 1)
+    return prod(sizes) >= LARGE * places if places <= PLACES else False
 
 
 def _statements(
@@ -210,18 +246,22 @@ def _statements(
         instruction, number = program.instructions[place], len(places)
         op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
         places[first + place] = number
-        if isinstance(op, ReductionOperator) and op.accumulator is not None:
-            statements.append(Reduction(number, places[inputs[0]], op.accumulator, dtype))
+        accumulator = op.accumulator_for(dtype) if isinstance(op, ReductionOperator) else None
+        if accumulator is not None:
+            stage = kernel.stages.get(inputs[0], 0)
+            statements.append(Reduction(number, places[inputs[0]], accumulator, dtype, stage))
+            continue
+        level, stage = kernel.level(first + place), kernel.stages[first + place]
+        if op.name in MOVES:
+            statements.append(Statement(number, "{0}", (places[inputs[0]],), (dtype,), dtype, level, stage))
             continue
         loop = loop_dtypes(program, instruction)
         spread = SPREADING.get(op.name)
         if spread is not None:  # the other operand is only there for its shape
             inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
-        inner, after = kernel.is_inner(first + place), kernel.stages[first + place]
-        level = "inner" if inner else "after" if after else "before"
         named = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(places[i] for i in named)
-        statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level))
+        statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), places
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import prod
+
+import numpy as np
 
 from backends.kernels import c
 from backends.kernels.compiler import CompilerError, compile_source
@@ -13,6 +16,9 @@ from backends.kernels.threads import thread_count
 
 #: Runs a nest: takes the arrays' addresses, the numbers, 8 bytes each as integers, and the layout.
 Runner = Callable[[Sequence[int], Sequence[int], "Layout"], None]
+
+#: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
+LINE = 64
 
 #: The sizes of the loops, and for each array its steps along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
@@ -32,10 +38,19 @@ def runner_of(nest: LoopNest) -> Runner:
         error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
         raise
 
+    needs_scratch = bool(c.scratch_arrays(nest))
+
     def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         sizes, steps = layout
         threads = thread_count() if prod(sizes) >= c.PARALLEL else 1
-        packed = array("q", [*pointers, *sizes, *steps, *numbers, threads])
+        if not needs_scratch:
+            packed = array("q", [*pointers, *sizes, *steps, *numbers, 0, threads])
+            function(packed.buffer_info()[0])
+            return
+        *places, apart = accumulate(c.scratch(nest, sizes), lambda place, size: place + size + -size % LINE, initial=0)
+        scratch = np.empty(apart * (1 if nest.split else threads) + LINE, np.uint8)
+        start = scratch.ctypes.data + -scratch.ctypes.data % LINE
+        packed = array("q", [*pointers, *sizes, *steps, *numbers, *(start + place for place in places), apart, threads])
         function(packed.buffer_info()[0])
 
     return run

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from optree.traits import Accumulator
 
+#: What a value costs to make again, by its expression: at least so much is kept for the walks that follow.
+KEPT = 4
+
+_FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
+
 
 @dataclass(frozen=True)
 class Statement:
-    """One value of an inner loop: ``value = expression(arguments)``.
+    """One value: ``value = expression(arguments)``.
 
     Attributes
     ----------
@@ -25,9 +31,10 @@ class Statement:
         The dtypes that the arguments are converted to.
     dtype : numpy.dtype
         Its own.
-    level : {'before', 'inner', 'after'}
-        Whether it is made at each element, or once for each place of the kept
-        loops: before the reduced ones or after them.
+    level : {'once', 'outer', 'inner'}
+        Whether it is made once, at each place of the kept loops, or at each element.
+    stage : int
+        How many walks of the reduced loops come before it.
     """
 
     value: int
@@ -36,6 +43,12 @@ class Statement:
     loop: tuple[np.dtype, ...]
     dtype: np.dtype
     level: str = "inner"
+    stage: int = 0
+
+    @property
+    def cost(self) -> int:
+        """About how many instructions it is."""
+        return 1 + 8 * len(_FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
 
 
 @dataclass(frozen=True)
@@ -50,12 +63,16 @@ class Reduction:
         The number of the value whose elements it takes.
     accumulator : Accumulator
     dtype : numpy.dtype
+        Its own, which elements are converted to.
+    stage : int
+        The walk that accumulates it: how many come before.
     """
 
     value: int
     argument: int
     accumulator: Accumulator
     dtype: np.dtype
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,12 +94,18 @@ class LoopNest:
     kept : int
         How many of them, the outer ones, are kept; the others are reduced. All of
         them, in a nest without reductions.
-    inner : tuple of bool
-        For each array, those read and then those written, whether it has an
-        element for each of the reduced loops' places.
+    levels : tuple of str
+        For each array, those read and then those written, whether it has one
+        element, one for each place of the kept loops, or one for each of all
+        loops' places: as a `Statement`'s level.
     steps : tuple of int
         For each array, those read and then those written, the step in elements
-        along the innermost loop if it is 0 or 1; -1 if it is known when it runs.
+        along the vector loop if it is 0 or 1; -1 if it is known when it runs.
+    columns : bool
+        Whether the innermost kept loop is the vector loop, along which elements
+        lie together; the innermost reduced one otherwise.
+    split : bool
+        Whether the reduced loops are shared out, for the kept ones are too few.
     """
 
     reads: tuple[np.dtype, ...]
@@ -91,10 +114,117 @@ class LoopNest:
     writes: tuple[int, ...]
     rank: int
     kept: int
-    inner: tuple[bool, ...]
+    levels: tuple[str, ...]
     steps: tuple[int, ...]
+    columns: bool = False
+    split: bool = False
+
+    @property
+    def reductions(self) -> list[Reduction]:
+        return [statement for statement in self.statements if isinstance(statement, Reduction)]
+
+    @property
+    def vector(self) -> int:
+        """The loop along which elements lie together."""
+        return self.kept - 1 if self.columns else self.rank - 1
+
+    @property
+    def arrays(self) -> list[np.dtype]:
+        """The dtypes of the arrays, those read and then those written."""
+        return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
 
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""
         known = (*self.reads, *self.numbers)
         return known[value] if value < len(known) else self.statements[value - len(known)].dtype
+
+    def level_of(self, value: int) -> str:
+        """The level of a value by its number; that of a reduction is outer."""
+        if value < len(self.reads):
+            return self.levels[value]
+        if value < len(self.reads) + len(self.numbers):
+            return "once"
+        statement = self.statements[value - len(self.reads) - len(self.numbers)]
+        return statement.level if isinstance(statement, Statement) else "outer"
+
+    def writes_at(self, level: str) -> list[tuple[int, int]]:
+        """The arrays that are written at a level, by their places among all, and the values written."""
+        first = len(self.reads)
+        return [(first + i, value) for i, value in enumerate(self.writes) if self.levels[first + i] == level]
+
+    def made(self, level: str, stage: int = 0) -> list[Statement]:
+        """What is made once, or at each place of the kept loops when so many walks are over."""
+        return [s for s in self.statements if isinstance(s, Statement) and s.level == level and s.stage == stage]
+
+
+@dataclass
+class Walk:
+    """One walk of the reduced loops.
+
+    Attributes
+    ----------
+    statements : list of Statement or Reduction
+        What is computed at each element, in order.
+    reads : list of int
+        The arrays read at each element.
+    loads, stores : list of int
+        The values that an earlier walk has kept, and those kept for later ones.
+    writes : list of (int, int)
+        The arrays written at each element, by their places among all, and the values.
+    """
+
+    statements: list[Statement | Reduction] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    stores: list[int] = field(default_factory=list)
+    writes: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def reductions(self) -> list[Reduction]:
+        return [statement for statement in self.statements if isinstance(statement, Reduction)]
+
+
+def walks(nest: LoopNest) -> list[Walk]:
+    """The walks, in order. What is dear to make again is kept for the walks that follow the first that needs it."""
+    first = len(nest.reads) + len(nest.numbers)
+    inner = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}
+    writes = nest.writes_at("inner")
+    last = max([s.stage for s in nest.statements if isinstance(s, Reduction) or s.level == "inner"], default=0)
+    found: list[Walk] = []
+    made_in: dict[int, Walk] = {}
+    for stage in range(last + 1):
+        walk = Walk([r for r in nest.reductions if r.stage == stage])
+        walk.writes = [(place, v) for place, v in writes if (inner[v].stage if v in inner else 0) == stage]
+        pending = [*(r.argument for r in walk.reductions), *(v for _, v in walk.writes)]
+        needed: set[int] = set()
+        while pending:
+            value = pending.pop()
+            if value in needed or nest.level_of(value) != "inner":
+                continue
+            needed.add(value)
+            if value < first:
+                walk.reads.append(value)
+            elif value in made_in and _is_dear(value, inner):
+                walk.loads.append(value)
+                if value not in made_in[value].stores:
+                    made_in[value].stores.append(value)
+            else:
+                walk.statements.append(inner[value])
+                pending += inner[value].arguments
+        made_in = {**{s.value: walk for s in walk.statements}, **made_in}
+        walk.statements.sort(key=lambda statement: statement.value)
+        walk.reads.sort()
+        found.append(walk)
+    return found
+
+
+def _is_dear(value: int, inner: dict[int, Statement]) -> bool:
+    """Whether a value costs more to make again from what is read than to keep."""
+    total, pending, seen = 0, [value], {value}
+    while pending and total < KEPT:
+        statement = inner[pending.pop()]
+        total += statement.cost
+        new = {argument for argument in statement.arguments if argument in inner} - seen
+        seen |= new
+        pending += new
+    return total >= KEPT

@@ -26,6 +26,8 @@ class KernelPlan:
     ----------
     program : Program
         Its outline, so that the plan keeps no tensor alive.
+    constants : list
+        The values of its last leaves, which the plan is not given.
     by_numpy : callable
         The plan that runs the program by NumPy.
     call_of : callable
@@ -39,12 +41,13 @@ class KernelPlan:
     def __init__(
         self,
         program: Program,
+        constants: Sequence[Any],
         by_numpy: Callable[[list[Any], Any], list[Any]],
         call_of: Callable[[int], Callable[..., Any]],
         note: Callable[[Exception, int, Any], None],
         always: bool,
     ) -> None:
-        self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
+        self.program, self.constants, self.by_numpy, self.call_of = program, constants, by_numpy, call_of
         self.note, self.always = note, always
         self.count = len(program.instructions)
         self.work = 0
@@ -59,7 +62,7 @@ class KernelPlan:
                 return self.by_numpy(values, roots)
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
-        registers = [*values, *[None] * self.count]
+        registers = [*values, *self.constants, *[None] * self.count]
         for step, dead, place in self.steps():
             try:
                 step(registers)

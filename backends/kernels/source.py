@@ -10,10 +10,11 @@ from numpy.lib.stride_tricks import as_strided
 from backends.kernels import c
 from backends.kernels.fused import FusedKernel
 from backends.kernels.loopnest import LoopNest
-from optree.dims import ONE, Dims, dims_of
+from optree.dims import ONE, Dims, Sizes
 from optree.errors import BackendError, names
 from optree.fusion import LONGEST, Kernel, fuse
 from optree.program import Program
+from optree.rewrites import decompose
 
 #: From a loop nest to its source, for each language.
 PRINTERS = {"c": c.source}
@@ -38,12 +39,13 @@ def sources(program: Program, target: str) -> list[str]:
         found.append(PRINTERS[target](nest))
         return lambda pointers, numbers, layout: None
 
+    program = decompose(program)
     if len(program.instructions) <= LONGEST:
-        dims = dims_of(program)
-        sizes = _sizes(program, dims)
-        for step in fuse(program):
+        known = Sizes(program)
+        sizes = _sizes(program, known.dims)
+        for step in fuse(program, known):
             if isinstance(step, Kernel):
-                _meet_layout(FusedKernel(program, step, keep), program, dims, sizes)
+                _meet_layout(FusedKernel(program, step, known, keep), program, known, sizes)
     return found
 
 
@@ -57,18 +59,18 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _meet_layout(kernel: FusedKernel, program: Program, dims: list[Dims | None], sizes: dict[int, int]) -> None:
+def _meet_layout(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
     """Let a kernel find the loop nest for arrays in C order, which have shapes and no memory."""
 
     def array(value: int) -> np.ndarray:
         dtype = np.dtype(program.type_of(value).dtype)
-        shape = tuple(sizes.get(dim, UNKNOWN) for dim in dims[value] or ())
+        shape = tuple(sizes.get(dim, UNKNOWN) for dim in known.dims[value] or ())
         strides = [dtype.itemsize]
         for size in shape[:0:-1]:
             strides.append(strides[-1] * size)
         return as_strided(np.empty(1, dtype), shape, strides[::-1][: len(shape)] if shape else ())
 
     values = [*program.leaves, *[None] * len(program.instructions)]
-    for i in (*kernel.reads, *kernel.likes):
+    for i in (*kernel.reads, *kernel.likes, *(leaf for leaf, _ in known.sources.values())):
         values[i] = array(i)
     kernel.run(values, [array(i) for i in kernel.writes])

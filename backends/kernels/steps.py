@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
-from optree.dims import dims_of
+from optree.dims import Dims, Sizes
 from optree.fusion import Axes, Kernel, fuse
 from optree.program import Program
 from optree.schedule import memories
+
+#: The walk in which a kernel writes what is known only after all of them.
+LAST = math.inf
 
 #: Takes the values of all leaves and instructions, and fills in those that it makes.
 FusedStep = Callable[[list[Any]], None]
@@ -32,8 +36,9 @@ def fused_steps(
     call_of : callable
         From the place of an instruction that is no kernel's to its function of values.
     """
-    steps = fuse(program)
-    targets = _targets(program, steps)
+    sizes = Sizes(program)
+    steps = fuse(program, sizes)
+    targets = _targets(program, steps, sizes.dims)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
     found: list[tuple[FusedStep, list[int], int]] = []
@@ -41,25 +46,36 @@ def fused_steps(
     dead = _dead(program, kept)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
-            calls = [(call_of(place), program.instructions[place].inputs, first + place) for place in step.places]
-            found.append(
-                (_kernel_step(FusedKernel(program, step, compile), targets, first, calls), free, step.places[-1])
-            )
+            calls = [_call_step(program, sizes, place, call_of(place)) for place in step.places]
+            kernel = FusedKernel(program, step, sizes, compile)
+            found.append((_kernel_step(kernel, targets, first, calls), free, step.places[-1]))
         else:
-            inputs = program.instructions[step.place].inputs
-            found.append((_call_step(call_of(step.place), inputs, first + step.place), free, step.place))
+            found.append((_call_step(program, sizes, step.place, call_of(step.place)), free, step.place))
     return found
 
 
-def _call_step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> FusedStep:
+def _call_step(program: Program, sizes: Sizes, place: int, call: Callable[..., Any]) -> FusedStep:
+    """A call's step; an operand of which it takes a known shape alone need not be there."""
+    instruction, output = program.instructions[place], len(program.leaves) + place
+    alone = {
+        n: np.zeros((), program.type_of(i).dtype)
+        for n, i in enumerate(instruction.inputs)
+        if n in instruction.op.shape_only and sizes.is_known(i)
+    }
+
     def run(values: list[Any]) -> None:
-        values[output] = call(*(values[i] for i in inputs))
+        values[output] = call(
+            *(
+                np.broadcast_to(alone[n], sizes.shape_of(i, values)) if n in alone else values[i]
+                for n, i in enumerate(instruction.inputs)
+            )
+        )
 
     return run
 
 
 def _kernel_step(
-    kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[Any]
+    kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
 ) -> FusedStep:
     """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
 
@@ -68,15 +84,15 @@ def _kernel_step(
 
     def run(values: list[Any]) -> None:
         wanted = [values[targets[i][0]] if i in targets else None for i in kernel.writes]
-        reads = [(values[i], kernel.axes[i]) for i in kernel.reads]
+        reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
         direct = [
-            x if x is not None and _is_apart(x, kernel.axes[i], reads) else None
+            x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads) else None
             for i, x in zip(kernel.writes, wanted, strict=True)
         ]
         outputs = kernel.run(values, direct)
         if outputs is None:
-            for call, inputs, output in calls:
-                values[output] = call(*(values[i] for i in inputs))
+            for call in calls:
+                call(values)
             outputs = [values[i] for i in kernel.writes]
         for i, output, target in zip(kernel.writes, outputs, wanted, strict=True):
             values[i] = output
@@ -88,22 +104,23 @@ def _kernel_step(
     return run
 
 
-def _is_apart(target: np.ndarray, axes: Axes, reads: Sequence[tuple[Any, Axes]]) -> bool:
-    """Whether a kernel that writes an array reads nothing there but, at each place, what it writes there."""
-    for x, along in reads:
+def _is_apart(target: np.ndarray, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]]) -> bool:
+    """Whether a kernel that writes an array in a walk reads nothing there but, up to then, what it writes there."""
+    for x, along, last in reads:
         if isinstance(x, np.ndarray) and np.may_share_memory(x, target):
             here = x.__array_interface__["data"][0] == target.__array_interface__["data"][0]
-            if not (here and along == axes and x.shape == target.shape and x.strides == target.strides):
+            same = here and along == axes and x.shape == target.shape and x.strides == target.strides
+            if not same or last > walk:
                 return False
     return True
 
 
-def _targets(program: Program, steps: Sequence[Any]) -> dict[int, tuple[int, int]]:
+def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]) -> dict[int, tuple[int, int]]:
     """For each value that a kernel may make in the tensor that it is assigned to: the tensor, and the assignment.
 
     Nothing outside the kernel needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
     """
-    dims, first, owned = dims_of(program), len(program.leaves), memories(program)
+    first, owned = len(program.leaves), memories(program)
     step_of = {
         p: n for n, step in enumerate(steps) for p in (step.places if isinstance(step, Kernel) else [step.place])
     }

@@ -9,13 +9,13 @@ import numpy as np
 
 from optree.errors import OperandError
 from optree.op import Op
-from optree.ops.reduction import mean_dtype, to_extremes, wide_dtype
+from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
-from optree.traits import AxisOperator, ReductionOperator, UnaryOperator
+from optree.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
 from optree.types import TensorType, promote
-from optree.variable import in_dtype
+from optree.variable import Variable, in_dtype
 
 
 class MeanDtypeOperator(Op):
@@ -46,7 +46,38 @@ def _exp_sum(shifted: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return accurate_sum(np.exp(shifted, out=shifted), axes, True, shifted.dtype)
 
 
-class LogSumExp(MeanDtypeOperator, ReductionOperator):
+class Supremum(Max):
+    """The largest element over axes, as `Max`, and -inf of nothing. It has no name of its own: only trees here use it."""
+
+    has_identity = True
+
+    def value(self, *arrays: Any) -> Any:
+        return np.maximum.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims, initial=-np.inf)
+
+
+def _widened(x: Variable) -> Variable:
+    """An operand in the dtype that it is computed in."""
+    return in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+
+
+def _supremum(x: Variable, axis: Any) -> Variable:
+    return Supremum.make(axis=axis, keepdims=True)(x)
+
+
+def _shifted(x: Variable, axis: Any) -> Variable:
+    """`_shift`'s first value, as a tree."""
+    top = _supremum(x, axis)
+    top = f.where(f.eq(top, -np.inf), 0, top)
+    return f.where(f.eq(x, top), 0, x - top)
+
+
+def _total(exponentials: Variable, axis: Any) -> Variable:
+    """Their sum, and 1 where that is 0."""
+    total = f.sum(exponentials, axis=axis, keepdims=True)
+    return f.where(f.eq(total, 0), 1, total)
+
+
+class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """The logarithm of the sum of exponentials over axes, without overflow.
 
     Of nothing, or of -inf only, it is -inf; with an inf it is inf. The gradient
@@ -70,12 +101,17 @@ class LogSumExp(MeanDtypeOperator, ReductionOperator):
         value = value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
         return value if self.keepdims else value.squeeze(axes)
 
+    def decompose(self, *inputs: Variable) -> Variable:
+        x = _widened(inputs[0])
+        total = f.sum(f.exp(_shifted(x, self.axis)), axis=self.axis, keepdims=True)
+        return self.squeezed(in_dtype(f.log(total) + _supremum(x, self.axis), mean_dtype(inputs[0].dtype)))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [self.restore(delta, x) * f.softmax(x, self.axis)]
 
 
-class Softmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
+class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
     """exp(x) over its sum over axes, without overflow.
 
     An element of -inf has 0, in a row of nothing else too; elements of inf
@@ -99,13 +135,17 @@ class Softmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
         value /= total + (total == 0)
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
+    def decompose(self, *inputs: Variable) -> Variable:
+        exponentials = f.exp(_shifted(_widened(inputs[0]), self.axis))
+        return in_dtype(exponentials / _total(exponentials, self.axis), mean_dtype(inputs[0].dtype))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         weighted = delta * self(x)
         return [weighted - self(x) * f.sum(weighted, axis=self.axis, keepdims=True)]
 
 
-class LogSoftmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
+class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
     """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1."""
 
     name = "log_softmax"
@@ -118,12 +158,16 @@ class LogSoftmax(MeanDtypeOperator, AxisOperator, UnaryOperator):
         value -= np.log(total + (total == 0))
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
+    def decompose(self, *inputs: Variable) -> Variable:
+        shifted = _shifted(_widened(inputs[0]), self.axis)
+        return in_dtype(shifted - f.log(_total(f.exp(shifted), self.axis)), mean_dtype(inputs[0].dtype))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [delta - f.softmax(x, self.axis) * f.sum(delta, axis=self.axis, keepdims=True)]
 
 
-class Norm(MeanDtypeOperator, ReductionOperator):
+class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """The norm of the vectors along axes: Euclidean, or another along one axis.
 
     Its gradient at 0 is 0. Infinite elements count as equally long in it, and
@@ -177,6 +221,17 @@ class Norm(MeanDtypeOperator, ReductionOperator):
             found = _euclidean(x, axes)
             found = found if self.keepdims else found.squeeze(axes)
         return found.astype(dtype, copy=False)
+
+    def decompose(self, *inputs: Variable) -> Variable:
+        x = _widened(inputs[0])
+        if self.ord == 1:
+            found = f.sum(f.absolute(x), axis=self.axis, keepdims=True)
+        else:
+            found = f.maximum(_supremum(f.absolute(x), self.axis), 0)
+        if self.ord in (None, 2):  # no square is too small or too large of x over its largest element
+            top = f.where(f.logical_and(f.gt(found, 0), f.lt(found, np.inf)), found, 1)
+            found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
+        return self.squeezed(in_dtype(found, mean_dtype(inputs[0].dtype)))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

@@ -155,6 +155,7 @@ class Prod(UfuncReduction):
     name = "prod"
     numpy = np.prod
     ufunc = np.multiply
+    accumulator = Accumulator("1", "{0} * {1}")
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -295,9 +296,19 @@ def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Var
 
 
 class ExtremeOperator(UfuncReduction):
-    """The largest or smallest element; nan if there is one, and the gradient then goes to the nans."""
+    """The largest or smallest element; nan if there is one, and the gradient then goes to the nans.
+
+    Attributes
+    ----------
+    start : str
+        What an accumulator holds of nothing.
+    further : str
+        Whether ``{1}`` takes the place of ``{0}``, in C.
+    """
 
     has_identity = False
+    start: ClassVar[str]
+    further: ClassVar[str]
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -308,6 +319,10 @@ class ExtremeOperator(UfuncReduction):
         (((),), {}),
         (((0, 3),), {"axis": 1}),
     )
+
+    def accumulator_for(self, dtype: np.dtype) -> Accumulator:
+        is_nan = " || {1} != {1}" if dtype.kind == "f" else ""
+        return Accumulator(self.start, f"{self.further}{is_nan} ? {{1}} : {{0}}")
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -324,7 +339,8 @@ class Max(ExtremeOperator):
     numpy = np.max
     numpy_names = (np.max, np.amax)
     ufunc = np.maximum
-    accumulator = Accumulator("-INFINITY", "{1} > {0} || {1} != {1} ? {1} : {0}")
+    start = "{lowest}"
+    further = "{1} > {0}"
 
 
 class Min(ExtremeOperator):
@@ -334,7 +350,8 @@ class Min(ExtremeOperator):
     numpy = np.min
     numpy_names = (np.min, np.amin)
     ufunc = np.minimum
-    accumulator = Accumulator("INFINITY", "{1} < {0} || {1} != {1} ? {1} : {0}")
+    start = "{highest}"
+    further = "{1} < {0}"
 
 
 class PlaceOperator(ReductionOperator, IntegerOperator):
@@ -384,6 +401,7 @@ class AllTrue(UfuncReduction, LogicalOperator):
     name = "all"
     numpy = np.all
     ufunc = np.logical_and
+    accumulator = Accumulator("1", "{0} && {1}")
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
 
@@ -393,6 +411,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
     name = "any"
     numpy = np.any
     ufunc = np.logical_or
+    accumulator = Accumulator("0", "{0} || {1}")
     examples = AllTrue.examples
 
 

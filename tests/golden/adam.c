@@ -1,32 +1,27 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[23];
     const int64_t n0 = a[8];
-    const double c0 = *(const double *)(a + 17);
-    const double c1 = *(const double *)(a + 18);
-    const double c2 = *(const double *)(a + 19);
-    const double c3 = *(const double *)(a + 20);
-    const double c4 = *(const double *)(a + 21);
-    const int threads = (int)a[22];
+    const double v5 = *(const double *)(a + 17);
+    const double v6 = *(const double *)(a + 18);
+    const double v7 = *(const double *)(a + 19);
+    const double v8 = *(const double *)(a + 20);
+    const double v9 = *(const double *)(a + 21);
+    const float v3 = *(const float *)a[3];
     const float *x0 = (const float *)a[0];
     const float *x1 = (const float *)a[1];
     const float *x2 = (const float *)a[2];
-    const float *x3 = (const float *)a[3];
     const float *x4 = (const float *)a[4];
     float *x5 = (float *)a[5];
     float *x6 = (float *)a[6];
     float *x7 = (float *)a[7];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
         const float v1 = x1[i];
         const float v2 = x2[i];
-        const float v3 = x3[0];
         const float v4 = x4[i];
-        const double v5 = c0;
-        const double v6 = c1;
-        const double v7 = c2;
-        const double v8 = c3;
-        const double v9 = c4;
         const float v10_0 = (float)v5;
         const float v10 = (float)(v10_0 * v0);
         const float v11_0 = (float)v6;

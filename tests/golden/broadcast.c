@@ -1,12 +1,12 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[15];
     const int64_t n0 = a[4];
     const int64_t n1 = a[5];
     const int64_t s0_0 = a[6];
     const int64_t s1_0 = a[8];
     const int64_t s2_0 = a[10];
     const int64_t s3_0 = a[12];
-    const int threads = (int)a[14];
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0 = 0; i0 < n0; i0++)
     {
@@ -15,7 +15,8 @@ void kernel(const int64_t *a)
         const float *x2 = (const float *)a[2] + i0 * s2_0;
         float *x3 = (float *)a[3] + i0 * s3_0;
         #pragma omp simd
-        for (int64_t i = 0; i < n1; i++) {
+        for (int64_t i = 0; i < n1; i++)
+        {
             const float v0 = x0[i];
             const float v1 = x1[i];
             const float v2 = x2[0];

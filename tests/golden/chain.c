@@ -1,14 +1,15 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[12];
     const int64_t n0 = a[5];
-    const int threads = (int)a[11];
     const float *x0 = (const float *)a[0];
     const float *x1 = (const float *)a[1];
     const float *x2 = (const float *)a[2];
     const float *x3 = (const float *)a[3];
     float *x4 = (float *)a[4];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
         const float v1 = x1[i];
         const float v2 = x2[i];

@@ -1,16 +1,16 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[9];
     const int64_t n0 = a[3];
-    const double c0 = *(const double *)(a + 7);
-    const int threads = (int)a[8];
+    const double v2 = *(const double *)(a + 7);
     const float *x0 = (const float *)a[0];
     const float *x1 = (const float *)a[1];
     float *x2 = (float *)a[2];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
         const float v1 = x1[i];
-        const double v2 = c0;
         const _Bool v3 = (_Bool)(v0 > v1);
         const float v4_1 = (float)v2;
         const _Bool v4 = (_Bool)(v0 != v4_1);

@@ -1,18 +1,16 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[9];
     const int64_t n0 = a[2];
-    const double c0 = *(const double *)(a + 5);
-    const double c1 = *(const double *)(a + 6);
-    const double c2 = *(const double *)(a + 7);
-    const int threads = (int)a[8];
+    const double v1 = *(const double *)(a + 5);
+    const double v2 = *(const double *)(a + 6);
+    const double v3 = *(const double *)(a + 7);
     const float *x0 = (const float *)a[0];
     float *x1 = (float *)a[1];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
-        const double v1 = c0;
-        const double v2 = c1;
-        const double v3 = c2;
         const float v4_1 = (float)v1;
         const float v4 = (float)(v0 * v4_1);
         const float v5_1 = (float)v2;

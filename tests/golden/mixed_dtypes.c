@@ -1,18 +1,18 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[11];
     const int64_t n0 = a[4];
-    const double c0 = *(const double *)(a + 9);
-    const int threads = (int)a[10];
+    const double v3 = *(const double *)(a + 9);
     const uint8_t *x0 = (const uint8_t *)a[0];
     const int64_t *x1 = (const int64_t *)a[1];
     const double *x2 = (const double *)a[2];
     double *x3 = (double *)a[3];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const uint8_t v0 = x0[i];
         const int64_t v1 = x1[i];
         const double v2 = x2[i];
-        const double v3 = c0;
         const int64_t v4_0 = (int64_t)v0;
         const int64_t v4 = (int64_t)(v4_0 + v1);
         const float v5 = (float)((float)v4);

@@ -1,95 +1,70 @@
 #pragma omp declare reduction(join1 : float : omp_out = omp_in > omp_out || omp_in != omp_in ? omp_in : omp_out) initializer(omp_priv = -INFINITY)
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[10];
     const int64_t n0 = a[2];
     const int64_t n1 = a[3];
     const int64_t s0_0 = a[4];
     const int64_t s1_0 = a[6];
-    const int threads = (int)a[8];
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < n0; i0++)
+    char *const t0 = (char *)a[8];
+    const int64_t apart = a[9];
+    #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const float *x0 = (const float *)a[0] + i0 * s0_0;
-        float *x1 = (float *)a[1] + i0 * s1_0;
-        float r1 = -INFINITY;
+        float *const w3 = (float *)(t0 + omp_get_thread_num() * apart);
+        #pragma omp for schedule(static)
+        for (int64_t i0 = 0; i0 < n0; i0++)
         {
-            const float *y0 = x0;
-            for (int64_t b = 0; b < n1; b += 512) {
-                const int64_t e = b + 512 < n1 ? b + 512 : n1;
-                float p1 = -INFINITY;
-                #pragma omp simd reduction(join1 : p1)
-                for (int64_t i = b; i < e; i++) {
-                    const float v0 = y0[i];
-                    p1 = v0 > p1 || v0 != v0 ? v0 : p1;
+            const float *x0 = (const float *)a[0] + i0 * s0_0;
+            float *x1 = (float *)a[1] + i0 * s1_0;
+            float r1 = -INFINITY;
+            {
+                const float *y0 = x0;
+                for (int64_t b = 0; b < n1; b += 512)
+                {
+                    const int64_t e = b + 512 < n1 ? b + 512 : n1;
+                    float p1 = -INFINITY;
+                    #pragma omp simd reduction(join1 : p1)
+                    for (int64_t i = b; i < e; i++)
+                    {
+                        const float v0 = y0[i];
+                        p1 = v0 > p1 || v0 != v0 ? v0 : p1;
+                    }
+                    r1 = p1 > r1 || p1 != p1 ? p1 : r1;
                 }
-                r1 = p1 > r1 || p1 != p1 ? p1 : r1;
             }
-        }
-        const float v1 = (float)(r1);
-        x1[0] = v1;
-    }
-}
-
-void kernel(const int64_t *a)
-{
-    const int64_t n0 = a[4];
-    const int64_t n1 = a[5];
-    const int64_t s0_0 = a[6];
-    const int64_t s1_0 = a[8];
-    const int64_t s2_0 = a[10];
-    const int64_t s3_0 = a[12];
-    const int threads = (int)a[14];
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < n0; i0++)
-    {
-        const float *x0 = (const float *)a[0] + i0 * s0_0;
-        const float *x1 = (const float *)a[1] + i0 * s1_0;
-        float *x2 = (float *)a[2] + i0 * s2_0;
-        float *x3 = (float *)a[3] + i0 * s3_0;
-        const float v1 = x1[0];
-        double r4 = 0;
-        {
-            const float *y0 = x0;
-            float *y2 = x2;
-            for (int64_t b = 0; b < n1; b += 512) {
-                const int64_t e = b + 512 < n1 ? b + 512 : n1;
-                float p4 = 0;
-                #pragma omp simd reduction(+ : p4)
-                for (int64_t i = b; i < e; i++) {
-                    const float v0 = y0[i];
-                    const float v2 = (float)(v0 - v1);
-                    const float v3 = (float)(exp(v2));
-                    p4 = p4 + v3;
-                    y2[i] = v3;
+            const float v1 = (float)(r1);
+            double r4 = 0;
+            {
+                const float *y0 = x0;
+                float *const g3 = w3;
+                for (int64_t b = 0; b < n1; b += 512)
+                {
+                    const int64_t e = b + 512 < n1 ? b + 512 : n1;
+                    float p4 = 0;
+                    #pragma omp simd reduction(+ : p4)
+                    for (int64_t i = b; i < e; i++)
+                    {
+                        const float v0 = y0[i];
+                        const float v2 = (float)(v0 - v1);
+                        const float v3 = (float)(exp(v2));
+                        p4 = p4 + v3;
+                        g3[i] = v3;
+                    }
+                    r4 = r4 + p4;
                 }
-                r4 = r4 + p4;
             }
-        }
-        const float v4 = (float)(r4);
-        x3[0] = v4;
-    }
-}
-
-void kernel(const int64_t *a)
-{
-    const int64_t n0 = a[3];
-    const int64_t n1 = a[4];
-    const int64_t s0_0 = a[5];
-    const int64_t s1_0 = a[7];
-    const int64_t s2_0 = a[9];
-    const int threads = (int)a[11];
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < n0; i0++)
-    {
-        const float *x0 = (const float *)a[0] + i0 * s0_0;
-        const float *x1 = (const float *)a[1] + i0 * s1_0;
-        float *x2 = (float *)a[2] + i0 * s2_0;
-        #pragma omp simd
-        for (int64_t i = 0; i < n1; i++) {
-            const float v0 = x0[i];
-            const float v1 = x1[0];
-            const float v2 = (float)(v0 / v1);
-            x2[i] = v2;
+            const float v4 = (float)(r4);
+            {
+                float *y1 = x1;
+                float *const g3 = w3;
+                #pragma omp simd
+                for (int64_t i = 0; i < n1; i++)
+                {
+                    const float v3 = g3[i];
+                    const float v5 = (float)(v3 / v4);
+                    y1[i] = v5;
+                }
+            }
         }
     }
 }

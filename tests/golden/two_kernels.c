@@ -1,14 +1,14 @@
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[7];
     const int64_t n0 = a[2];
-    const double c0 = *(const double *)(a + 5);
-    const int threads = (int)a[6];
+    const double v1 = *(const double *)(a + 5);
     const float *x0 = (const float *)a[0];
     float *x1 = (float *)a[1];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
-        const double v1 = c0;
         const float v2_1 = (float)v1;
         const float v2 = (float)(v0 * v2_1);
         x1[i] = v2;
@@ -17,15 +17,15 @@ void kernel(const int64_t *a)
 
 void kernel(const int64_t *a)
 {
+    const int threads = (int)a[7];
     const int64_t n0 = a[2];
-    const double c0 = *(const double *)(a + 5);
-    const int threads = (int)a[6];
+    const double v1 = *(const double *)(a + 5);
     const float *x0 = (const float *)a[0];
     float *x1 = (float *)a[1];
     #pragma omp parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)
-    for (int64_t i = 0; i < n0; i++) {
+    for (int64_t i = 0; i < n0; i++)
+    {
         const float v0 = x0[i];
-        const double v1 = c0;
         const float v2 = (float)(tanh(v0));
         const float v3_1 = (float)v1;
         const float v3 = (float)(v2 + v3_1);
