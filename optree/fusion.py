@@ -146,9 +146,7 @@ class _Fusion:
             return False
         made = {self.first + place for place in small.places}
         users = {
-            self.made_in[self.first + place]
-            for place, waits in enumerate(self.waits)
-            if made.intersection(waits)
+            self.made_in[self.first + place] for place, waits in enumerate(self.waits) if made.intersection(waits)
         } - {step}
         taker = next(iter(users), step)
         kernel = self.steps[taker]
@@ -188,10 +186,10 @@ class _Fusion:
         """The step that an instruction becomes part of."""
         moved = moved_axes(instruction, [self.dims[i] for i in (*instruction.inputs[:1], self.first + place)])
         if moved is not None:
-            maker = self.made_in.get(instruction.inputs[0])
-            if maker is not None and self._is_free(maker, place):
-                if self._joins_moved(self.steps[maker], place, instruction, moved):
-                    return maker
+            maker = self.made_in.get(instruction.inputs[0], -1)
+            free = maker >= 0 and self._is_free(maker, place)
+            if free and self._joins_moved(self.steps[maker], place, instruction, moved):
+                return maker
         elif is_fusable(self.program, instruction):
             for step in self._candidates(place):
                 if self._is_free(step, place) and self._joins(self.steps[step], place, instruction):
@@ -210,11 +208,14 @@ class _Fusion:
         """The kernels that an instruction may join: those that make its inputs, and the latest."""
         makers = {self.made_in[i] for i in self.waits[place] if i in self.made_in}
         latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
-        kernels = {i for i in makers.union(latest) if isinstance(self.steps[i], Kernel)}
+        domains = {i: step.domain for i in makers.union(latest) if isinstance(step := self.steps[i], Kernel)}
+        kernels = set(domains)
         if all(dim == ONE for dim in self.dims[self.first + place] or ()):  # what has no axes waits for nothing more
-            kernels = {i for i in kernels if i in makers or not self.steps[i].domain}
+            kernels = {i for i in kernels if i in makers or not domains[i]}
         # Of the makers the latest, for it may need the others; of the rest the first, which the fewest steps wait for.
-        return [*sorted(kernels & makers, reverse=True), *sorted(kernels - makers)]
+        # A kernel of no axes comes after both, for it may become part of another.
+        found = [*sorted(kernels & makers, reverse=True), *sorted(kernels - makers)]
+        return sorted(found, key=lambda i: not domains[i])
 
     def _is_free(self, step: int, place: int) -> bool:
         """Whether nothing that the instruction needs waits for the step, other than from within it."""
@@ -336,7 +337,7 @@ def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[in
     """
     if len(dims) < 2 or dims[0] is None or dims[1] is None:
         return None
-    op, (given, made) = instruction.op, dims
+    op, given, made = instruction.op, dims[0], dims[1]
     if op.name == "transpose":
         return list(op.axes)
     if not (op.name in RESHAPES or (op.name == "slice" and set(op.index) <= {None, EVERYTHING})):

@@ -132,6 +132,6 @@ def decompose(program: Program) -> Program:
     Where a value depends on reductions over fewer axes, further reductions take those first.
     """
     composite = [name for name, op in OPS.items() if issubclass(op, CompositeOperator)]
-    rule = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
-    table = {**dict.fromkeys(composite, [rule]), **dict.fromkeys(rules.reduced_in_two.ops, [rules.reduced_in_two])}
+    simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
+    table = {name: [rule] for rule in (simpler, rules.reduced_in_two) for name in rule.ops}
     return apply_rules(program, table, False, len(program.leaves))

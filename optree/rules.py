@@ -323,7 +323,9 @@ def reduced_in_two(value: Value) -> Any:
     """A reduction of what depends on one over fewer axes reduces those first, so that one kernel makes both."""
     (x,) = value.inputs
     axes = set(value.op.axes(x.type.ndim))
-    found, pending, seen = set(), [x], set()
+    found: set[frozenset[int]] = set()
+    pending: list[Value] = [x]
+    seen: set[int] = set()
     while pending and len(seen) < LOOKED_BACK:
         each = pending.pop()
         if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):

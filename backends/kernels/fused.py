@@ -50,9 +50,7 @@ class FusedKernel:
         The axes of the domain that each value runs along.
     """
 
-    def __init__(
-        self, program: Program, kernel: Kernel, sizes: Sizes, compile: Callable[[LoopNest], Runner]
-    ) -> None:
+    def __init__(self, program: Program, kernel: Kernel, sizes: Sizes, compile: Callable[[LoopNest], Runner]) -> None:
         self._compile, self._known = compile, sizes
         self._runners: dict[Any, Runner] = {}
         self._layouts: dict[Any, Any] = {}

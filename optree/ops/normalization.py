@@ -47,12 +47,12 @@ def _exp_sum(shifted: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 class Supremum(Max):
-    """The largest element over axes, as `Max`, and -inf of nothing. It has no name of its own: only trees here use it."""
+    """The largest element over axes, as `Max`, and -inf of nothing; without a name of its own, for trees here alone."""
 
     has_identity = True
 
     def value(self, *arrays: Any) -> Any:
-        return np.maximum.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims, initial=-np.inf)
+        return np.max(arrays[0], axis=self.axis, keepdims=self.keepdims, initial=-np.inf)
 
 
 def _widened(x: Variable) -> Variable:

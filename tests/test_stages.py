@@ -1,0 +1,209 @@
+"""Kernels that walk their reduced axes several times, by rows and by columns, whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.compiling import needs_compiler
+
+import optree
+from backends import gen_backend, source
+from backends.kernels import fused
+from backends.kernels.compiler import compile_counts
+from optree.dims import Sizes
+from optree.fusion import Kernel, fuse
+from optree.program import flatten
+from optree.rewrites import decompose
+
+pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
+
+
+@pytest.fixture
+def compiled() -> Any:
+    return gen_backend("cpu", rng_seed=0, jit=True)
+
+
+@pytest.fixture
+def plain() -> Any:
+    return gen_backend("cpu", rng_seed=0, jit=False)
+
+
+def softmax(b: Any, x: Any, axis: Any) -> Any:
+    return b.softmax(x, axis=axis)
+
+
+def log_softmax(b: Any, x: Any, axis: Any) -> Any:
+    return b.log_softmax(x * 2, axis=axis)
+
+
+def logsumexp(b: Any, x: Any, axis: Any) -> Any:
+    return b.logsumexp(x, axis=axis, keepdims=False) * 2
+
+
+def normalised(b: Any, x: Any, axis: Any) -> Any:
+    return (x - b.mean(x, axis=axis)) / b.sqrt(b.var(x, axis=axis) + 1e-5)
+
+
+def deviation(b: Any, x: Any, axis: Any) -> Any:
+    return b.std(x, axis=axis) + b.norm(x, axis=axis)
+
+
+def several(b: Any, x: Any, axis: Any) -> Any:
+    return b.max(x, axis=axis) * b.sum(b.square(x - b.min(x, axis=axis)), axis=axis) - b.prod(x / 3, axis=axis)
+
+
+def restored(b: Any, x: Any, axis: Any) -> Any:
+    """The mean without its axes, and with them again."""
+    mean = b.mean(x, axis=axis, keepdims=False)
+    return x - (b.expand_dims(mean, axis) if axis is not None else mean)
+
+
+TREES = (softmax, log_softmax, logsumexp, normalised, deviation, several, restored)
+
+
+def kernels_of(*trees: Any) -> list[list[str]]:
+    """The ops of each kernel, calls left out."""
+    program = decompose(flatten(trees))
+    steps = fuse(program, Sizes(program))
+    return [[program.instructions[i].op.name for i in s.places] for s in steps if isinstance(s, Kernel)]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), (0, 1), None])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_give_what_the_ops_give(compiled, plain, tree, axis, dtype):
+    x = np.random.RandomState(0).uniform(0.5, 2, (5, 70, 9)).astype(dtype)
+    for array in (x, np.asfortranarray(x), x[::-1, ::2, ::-1], x.transpose(2, 0, 1)[:, :, :1]):
+        ours, wanted = (tree(b, b.array(x, dtype), axis).asnumpyarray() for b, x in ((compiled, array), (plain, array)))
+        assert ours.dtype == wanted.dtype and ours.shape == wanted.shape
+        np.testing.assert_allclose(ours, wanted, rtol=2e-4 if dtype == "float32" else 1e-12, atol=1e-6)
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
+@pytest.mark.parametrize("shape", [(4, 300), (300, 4), (70, 130), (1, 5), (600,)])
+def test_parts_of_reduced_loops_give_the_same(compiled, plain, tree, shape, monkeypatch):
+    monkeypatch.setattr(fused, "LARGE", 2)  # so that the smallest sizes are shared out
+    x = np.random.RandomState(1).uniform(0.5, 2, shape).astype(np.float32)
+    for axis in range(len(shape)):
+        ours, wanted = (tree(b, b.array(x), axis).asnumpyarray() for b in (compiled, plain))
+        np.testing.assert_allclose(ours, wanted, rtol=2e-4, atol=1e-6)
+
+
+def test_parts_are_added_up_the_same_whatever_the_threads(compiled, monkeypatch):
+    x = compiled.array(np.random.RandomState(2).randn(3, 1 << 20).astype(np.float32))
+    y = compiled.array(np.random.RandomState(2).randn(1 << 20, 3).astype(np.float32))
+    found = []
+    for threads in (1, 2, 3):
+        with optree.settings.override(num_threads=threads):
+            found.append([normalised(compiled, x, 1).asnumpyarray(), normalised(compiled, y, 0).asnumpyarray()])
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0][0], other[0])
+        np.testing.assert_array_equal(found[0][1], other[1])
+
+
+SPECIAL = np.array(
+    [[-np.inf] * 4, [np.inf, 1, np.inf, -np.inf], [np.nan, 0, 1, 2], [0, -0.0, 0, 0], [1e30, -1e30, 3e38, 1e-45]],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_special_values(compiled, plain, name, axis):
+    for x in (SPECIAL, SPECIAL.T, SPECIAL.astype(np.float64)):
+        ours, wanted = (getattr(b, name)(b.array(x, x.dtype), axis=axis).asnumpyarray() for b in (compiled, plain))
+        np.testing.assert_allclose(ours, wanted, rtol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "norm", "sum", "mean"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_of_nothing(compiled, plain, name, shape):
+    for axis in (0, 1):
+        ours, wanted = (getattr(b, name)(b.ones(shape), axis=axis).asnumpyarray() for b in (compiled, plain))
+        np.testing.assert_array_equal(ours, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint64"])
+def test_reductions_of_integers(compiled, plain, dtype):
+    x = np.random.RandomState(3).randint(0, 2 if dtype == "bool" else 100, (6, 9)).astype(dtype)
+    for name in ("sum", "mean", "max", "min", "prod", "any", "all"):
+        for axis in (0, 1, None):
+            ours, wanted = (getattr(b, name)(b.array(x, dtype), axis=axis).asnumpyarray() for b in (compiled, plain))
+            assert ours.dtype == wanted.dtype
+            np.testing.assert_allclose(ours, wanted, rtol=1e-14, err_msg=name)
+
+
+# How many kernels
+
+
+def test_what_a_row_needs_is_one_kernel(compiled):
+    x = compiled.ones((5, 7))
+    for tree in (softmax, log_softmax, logsumexp, normalised, deviation):
+        for axis in (0, 1, None):
+            assert len(kernels_of(tree(compiled, x, axis))) == 1, tree.__name__
+
+
+def test_cross_entropy_and_its_gradient_are_one_kernel_and_the_sum_of_its_rows(compiled):
+    x, y = compiled.ones((8, 10)), compiled.ones((8, 10))
+    loss = -compiled.sum(y * compiled.log_softmax(x, axis=1)) / 8
+    kernels = kernels_of(loss, optree.grad(loss, x))
+    assert len(kernels) == 2 and kernels[0].count("exp") == 1 and len(kernels[1]) < 5
+
+
+def test_dear_values_are_made_once_and_cheap_ones_again(compiled):
+    x = compiled.ones((5, 700))
+    (text,) = source(compiled.softmax(x, axis=1))
+    assert text.count("(exp(") == 1
+    (text,) = source(normalised(compiled, x, 1))
+    assert "w" not in text.split("void kernel")[1].replace("threads", "")  # nothing is kept from walk to walk
+
+
+def test_scalars_beside_rows_are_computed_once(compiled):
+    x, step = compiled.ones((5, 7)), compiled.ones(())
+    (text,) = source(x * (1 - 0.9**step))
+    assert text.index("pow(") < text.index("for (")
+
+
+def test_only_shapes_are_waited_for(compiled):
+    x = compiled.ones((5, 7))
+    loss = compiled.sum(compiled.square(x))
+    assert len(kernels_of(loss, optree.grad(loss, x))) == 1
+
+
+# Targets
+
+
+def test_a_target_that_is_read_again_in_a_later_walk(compiled, plain):
+    results = []
+    for b in (compiled, plain):
+        x = b.array(np.random.RandomState(4).randn(6, 9).astype(np.float32))
+        x[:] = b.softmax(x, axis=1)
+        x[:] = x - b.mean(x, axis=0)
+        doubled = x * 2
+        total = optree.function([], b.sum(doubled * b.max(doubled, axis=1), axis=1), updates={x: doubled})()
+        results.append(np.hstack([x.get(), total.get()]))
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+def test_new_sizes_compile_nothing(compiled):
+    x = compiled.ones((8, 30))
+    compiled.softmax(x, axis=1).asnumpyarray()
+    before = compile_counts()["misses"]
+    for rows in range(1, 100):
+        compiled.softmax(compiled.ones((rows + 1, 31)), axis=1).asnumpyarray()
+    assert compile_counts()["misses"] == before
+
+
+def _wide(b: Any) -> Callable[[Any], Any]:
+    return lambda x: b.sum(x, axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_columns_are_as_accurate_as_rows(compiled, dtype):
+    values = np.random.RandomState(5).uniform(0, 1, (1_000_003, 3)).astype(dtype)
+    exact = np.sum(values.astype(np.longdouble), axis=0)
+    ours = _wide(compiled)(compiled.array(values, dtype)).asnumpyarray()[0]
+    assert np.all(np.abs(ours - exact) <= np.spacing(exact.astype(dtype)))
