@@ -21,7 +21,7 @@ asm(".text\n"
     "    movq %rsp, (%rdi)\n"
     "    movq (%rsi), %rsp\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
-    "    ret\n");
+    "    popq %rcx\n    jmp *%rcx\n");  // a ret would be foretold to go where the call came from
 
 static void jump(Context &from, Context &to) { cuda_on_cpu_jump(&from, &to); }
 
