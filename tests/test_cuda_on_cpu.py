@@ -23,7 +23,34 @@ RIGHT = {
     "warps": samples.WARPS,
     "halves": samples.HALVES,
     "scale": samples.STRUCT,
+    "functions": samples.FUNCTIONS,
 }
+
+#: What samples.FUNCTIONS makes of 1.75.
+FUNCTIONS = [
+    0xDEADBEEF * 0xD2511F53 >> 32,
+    float(0xFEDCBA9876543210 >> 24),
+    24 + 2400 + 50000,
+    6 << 28,  # 0110 at one end is 0110 at the other
+    np.inf,
+    float(np.float32(1.75).view(np.uint32)),
+    1.5,
+    2**31 - 1 + 0 - 2,
+    2.0**63,
+    -4 + 2.5 + 1.5 + 9 + 5,
+    1,
+    1,
+    2 * (1.75**2 + 1) + 2.75 + 5.25,
+    -2 + 1.75 + 2 + 1 + 0,
+    3.5,
+    4 + 2 + 32,
+    0x1DE - 2,
+    32 + 1 + 1,
+    5,
+    8,
+    20,
+    1,
+]
 
 SANITIZERS = [None, "address", "thread"]
 
@@ -118,6 +145,12 @@ def check_scale(module: Module, **how: Any) -> None:
     np.testing.assert_array_equal(y, -0.5 * (x[:, 2] + z))
 
 
+def check_functions(module: Module, **how: Any) -> None:
+    y = np.zeros(len(FUNCTIONS))
+    module.launch("functions", 1, 1, [np.array([1.75]), y], **how)
+    np.testing.assert_array_equal(y, FUNCTIONS)
+
+
 @pytest.mark.parametrize("sanitize", SANITIZERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", RIGHT)
@@ -160,6 +193,7 @@ EVERY_RUN = {
     "TWO_BARRIERS": r"32 wait at __syncthreads of line 5, .*; 32 wait at __syncthreads of line 7",
     "ENDED_LANES": r"20 wait at a shuffle of line 5, mask ffffffff, .*; 44 have ended",
     "OTHER_MASKS": r"wait at a shuffle of line 4, mask ffffffff",
+    "DISAGREEING_MASKS": r"1 wait at a shuffle of line 4, mask 00000003, .*; 2 wait at .*, mask 00000007",
     "NOT_IN_MASK": r"line 4: thread \(\d+, 0, 0\) of block \(0, 0, 0\) is not in its own mask 0000ffff",
     "MISALIGNED": r"line 4: a misaligned access, of 16 bytes' alignment",
     "STATIC_OVERRUN": r"line 5: the index 64 is out of bounds",
@@ -186,10 +220,12 @@ def test_overruns_that_the_address_sanitizer_finds(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("name", "blocks"), [("RACE", 1), ("BLOCKS_RACE", 2)])
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("RACE", 1), ("RACE_BETWEEN", 1), ("WARP_RACE_BETWEEN", 1), ("BLOCKS_RACE", 2)]
+)
 def test_races_that_the_thread_sanitizer_finds(name: str, blocks: int, order: str) -> None:
     module = faulty(getattr(samples, name), "thread")
-    with pytest.raises(KernelFault, match=r"(?s)data race.*\.cu:2"):
+    with pytest.raises(KernelFault, match=r"(?s)data race.*\.cu:\d"):
         module.launch("k", blocks, 64, [np.zeros(64, np.int32)], order=order)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.nvrtc import ARCHITECTURES, NvrtcError, compile_cuda, needs_nvrtc, version
+from tests.harness.nvrtc import ARCHITECTURES, NvrtcError, compile_all, compile_cuda, needs_nvrtc, version
 
 pytestmark = needs_nvrtc
 
@@ -61,6 +61,13 @@ def test_a_good_source_compiles(source: str, arch: str) -> None:
     compiled = compile_cuda(source, arch)
     assert compiled.cubin.startswith(b"\x7fELF")
     assert all(0 < usage.registers <= 255 and usage.spill_stores == 0 for usage in compiled.usage.values())
+
+
+def test_many_are_compiled_in_their_order() -> None:
+    named = [SCALE.replace("scale", f"scale{i}") for i in range(10)]
+    assert [list(compiled.usage) for compiled in compile_all(named, "sm_90")] == [[f"scale{i}"] for i in range(10)]
+    with pytest.raises(NvrtcError, match="scale3"):
+        compile_all([*named[:3], named[3].replace("x[i]", "z[i]"), *named[4:]], "sm_90")
 
 
 def test_each_kernels_usage_is_its_own() -> None:

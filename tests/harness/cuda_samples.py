@@ -146,6 +146,43 @@ extern "C" __global__ void scale(Given given, int n)
 }
 """
 
+# What has a name of its own in CUDA. Each result stands for itself: see FUNCTIONS in test_cuda_on_cpu.py.
+FUNCTIONS = r"""
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+
+extern "C" __global__ void functions(const double *x, double *y)
+{
+    const float f = (float)x[0];
+    const uint32_t u = 0xdeadbeefu;
+    int i = 0;
+    y[i++] = __umulhi(u, 0xd2511f53u);
+    y[i++] = (double)(__umul64hi(0xfedcba9876543210ull, 1ull << 40));
+    y[i++] = __popc(u) + 100 * __clz(0xff) + 10000 * __ffs(48);
+    y[i++] = __brev(6u);
+    y[i++] = __uint_as_float(0x7f800000u);
+    y[i++] = __float_as_uint(f);
+    y[i++] = __longlong_as_double(0x3ff8000000000000ll);
+    y[i++] = __float2int_rz(1e20f) + (double)__float2uint_rn(-3.0f) + (double)__double2ll_rn(-2.5);
+    y[i++] = (double)__double2ll_rz(1e300);
+    y[i++] = min(3, -4) + max(2.5f, f) + min(1.5, 2.5) + max(7u, 9u) + (double)max(1ll, 5ll);
+    y[i++] = rsqrtf(f) - rsqrt((double)f) < 1e-7;
+    y[i++] = sin(f) == sinf(f);
+    y[i++] = fmaf(f, f, 1) + fma(x[0], x[0], 1.0) + __fadd_rn(f, 1) + __dmul_rn(x[0], 3);
+    y[i++] = copysign(2.0, -x[0]) + fabsf(-f) + rint(2.5) + (signbit(-f) != 0) + (isnan(f) != 0);
+    y[i++] = __ldg(x) + __ldcs(x);
+    y[i++] = make_uint4(1, 2, 3, 4).w + make_float2(f, 2).y + sizeof(double4);
+    y[i++] = __funnelshift_l(u, 1u, 8) + (double)__mulhi(-5, 1 << 30);
+    y[i++] = warpSize + blockDim.y + gridDim.z;
+    __shared__ unsigned counter;
+    counter = 5;
+    y[i++] = atomicAdd(&counter, 3u);
+    y[i++] = atomicMax(&counter, 20u);
+    y[i++] = atomicCAS(&counter, 20u, 1u);
+    y[i++] = counter;
+}
+"""
+
 # Each with a fault, and what is said of it.
 DIVERGENT_BARRIER = r"""
 extern "C" __global__ void k(int *x)
@@ -178,6 +215,13 @@ OTHER_MASKS = r"""
 extern "C" __global__ void k(int *x)
 {
     x[threadIdx.x] = __shfl_down_sync(threadIdx.x & 1 ? 0xffffffffu : 0x55555555u, x[threadIdx.x], 2);
+}
+"""
+
+DISAGREEING_MASKS = r"""
+extern "C" __global__ void k(int *x)
+{
+    if (threadIdx.x < 3) x[threadIdx.x] = __shfl_sync(threadIdx.x == 0 ? 3u : 7u, x[threadIdx.x], 0);
 }
 """
 
@@ -242,9 +286,22 @@ RACE = r"""
 extern "C" __global__ void k(int *x) { x[threadIdx.x / 2] += 1; }
 """
 
+# The first thread waits at the second barrier when the other leaves the first.
+RACE_BETWEEN = r"""
+extern "C" __global__ void k(int *x)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) x[0] = 1;
+    if (threadIdx.x == 1) x[1] = x[0];
+    __syncthreads();
+}
+"""
+
 BLOCKS_RACE = r"""
 extern "C" __global__ void k(int *x) { if (threadIdx.x == 0) x[0] = 1; }
 """
+
+WARP_RACE_BETWEEN = RACE_BETWEEN.replace("__syncthreads", "__syncwarp")
 
 WARP_RACE = r"""
 extern "C" __global__ void k(int *x)
