@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -198,6 +199,7 @@ EVERY_RUN = {
     "MISALIGNED": r"line 4: a misaligned access, of 16 bytes' alignment",
     "STATIC_OVERRUN": r"line 5: the index 64 is out of bounds",
     "WILD": r"an access to memory that is not there",
+    "DEEP": r"an access to memory that is not there",
     "DIVISION": r"an integer division by zero",
 }
 
@@ -209,6 +211,17 @@ def test_faults_that_every_run_finds(name: str, order: str) -> None:
     with pytest.raises(KernelFault, match=EVERY_RUN[name]):
         module.launch("k", 1, 64, [np.zeros(68, np.int32)], order=order)
     check_softmax(right(None)["softmax"])  # what comes after is as if nothing had been
+
+
+@pytest.mark.parametrize("sanitize", [None, "address"])
+def test_a_kernel_that_does_not_end_is_ended(sanitize: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "LIMIT", 0.3)
+    module = faulty(samples.ENDLESS, sanitize)
+    with pytest.raises(KernelFault, match="goes on and on"):
+        module.launch("k", 1, 64, [np.zeros(64, np.int32)])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KernelFault, match="goes on and on"):
+        pool.submit(module.launch, "k", 1, 64, [np.zeros(64, np.int32)]).result()
+    module.launch("k", 1, 64, [np.ones(64, np.int32)])
 
 
 @pytest.mark.parametrize("name", ["HIDDEN_OVERRUN", "DYNAMIC_OVERRUN", "OVERRUN", "STATIC_OVERRUN", "MISALIGNED"])

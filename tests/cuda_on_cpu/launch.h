@@ -8,6 +8,7 @@ namespace cuda_on_cpu {
 struct Launch {
     unsigned grid[3], block[3], shared, order;
     uint64_t seed;
+    double limit;  // after so many seconds of the processor's time, it is taken to wait for ever
 };
 
 // Runs a kernel by its number; what is wrong with it, or nullptr.

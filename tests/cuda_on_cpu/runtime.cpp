@@ -6,11 +6,13 @@
 #include "contexts.h"
 #include "launch.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 
 #include <string>
 #include <vector>
@@ -313,15 +315,22 @@ void __ubsan_handle_out_of_bounds_abort(SourceLocation *location, uintptr_t inde
 
 #if !defined(CUDA_ON_CPU_ADDRESS) && !defined(CUDA_ON_CPU_THREAD)
 
-/* A kernel that reads or writes what is nowhere is a fault of this launch, not the end of the process. */
+/* A kernel that reads or writes what is nowhere, or never ends, is a fault of this launch, not the end of the process. */
 struct Signals {
-    static constexpr int numbers[] = {SIGSEGV, SIGBUS, SIGFPE};
-    struct sigaction before[3];
+    static constexpr int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGVTALRM};
+    struct sigaction before[4];
     stack_t stack_before;
+    static inline pthread_t launching;
 
     static void handle(int number, siginfo_t *info, void *)
     {
-        if (!running) {
+        const bool here = pthread_equal(pthread_self(), launching);
+        if (number == SIGVTALRM) {  // which any thread of the process may get
+            if (!here) pthread_kill(launching, number);
+            else if (running) fault("%s goes on and on", name_of(fibres[current]).c_str());
+            return;  // between two fibres: the timer comes again
+        }
+        if (!running || !here) {
             signal(number, SIG_DFL);
             return;
         }
@@ -329,22 +338,34 @@ struct Signals {
         fault("%s: %s, at %p", name_of(fibres[current]).c_str(), what, info->si_addr);
     }
 
-    Signals()
+    static void set_timer(double first)
+    {
+        struct itimerval timer = {};
+        timer.it_value.tv_sec = (time_t)first;
+        timer.it_value.tv_usec = (suseconds_t)((first - (double)(time_t)first) * 1e6);
+        timer.it_interval.tv_usec = 1000;
+        setitimer(ITIMER_VIRTUAL, &timer, nullptr);
+    }
+
+    explicit Signals(double limit)
     {
         static unsigned char stack[1 << 16];
         stack_t other = {};
         other.ss_sp = stack;
         other.ss_size = sizeof stack;
         sigaltstack(&other, &stack_before);
+        launching = pthread_self();
         struct sigaction action = {};
         action.sa_sigaction = handle;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-        for (int i = 0; i < 3; i++) sigaction(numbers[i], &action, &before[i]);
+        for (int i = 0; i < 4; i++) sigaction(numbers[i], &action, &before[i]);
+        set_timer(limit);
     }
 
     ~Signals()
     {
-        for (int i = 0; i < 3; i++) sigaction(numbers[i], &before[i], nullptr);
+        set_timer(0);
+        for (int i = 0; i < 4; i++) sigaction(numbers[i], &before[i], nullptr);
         sigaltstack(&stack_before, nullptr);
     }
 };
@@ -352,7 +373,7 @@ struct Signals {
 #else
 
 struct Signals {
-    Signals() {}
+    explicit Signals(double) {}
     ~Signals() {}
 };
 
@@ -528,7 +549,7 @@ extern "C" const char *cuda_on_cpu_launch(unsigned number, const Launch *launch,
     bound_dynamic_shared(launch->shared);
     std::vector<unsigned> blocks(grid[0] * grid[1] * grid[2]);
     arrange(blocks.data(), (unsigned)blocks.size(), launch->order);
-    Signals signals;
+    Signals signals(launch->limit);
     for (unsigned place : blocks) {
         blockIdx = {place % grid[0], place / grid[0] % grid[1], place / grid[0] / grid[1]};
         begin_block(launch->order, launch->shared);

@@ -19,6 +19,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -47,8 +48,8 @@ ORDERS = ("forward", "backward", "shuffled")
 #: So many sources make one translation unit; several are compiled at once.
 TOGETHER = 32
 
-#: A sanitized kernel that takes longer, in seconds, is ended.
-LIMIT = 120
+#: A kernel that takes longer, in seconds, is ended.
+LIMIT = 60.0
 
 FLAGS = (
     *("-std=c++17", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv"),
@@ -146,7 +147,7 @@ class Module:
                 _pack(packed, argument, given)
             except (TypeError, ValueError, OverflowError, struct.error) as error:
                 raise KernelFault(f"{name}, argument {place}: {error}") from error
-        launched = struct.pack("<8IQ", *shape[0], *shape[1], shared, ORDERS.index(order), seed)
+        launched = struct.pack("<8IQd", *shape[0], *shape[1], shared, ORDERS.index(order), seed, LIMIT)
         self._host.launch(kernel.number, launched, packed)
 
 
@@ -440,7 +441,9 @@ class _Server:
         if len(data) < size:
             status = self._end(process)
             self._told.seek(0)
-            raise KernelFault(self._told.read().decode(errors="replace") or f"the kernel's process ended: {status}")
+            killed = "the kernel goes on and on, or takes too much memory: its process was killed"
+            told = killed if status == -signal.SIGKILL else f"the kernel's process ended: {status}"
+            raise KernelFault(self._told.read().decode(errors="replace") or told)
         return data
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
@@ -461,6 +464,8 @@ def _owner(array: np.ndarray) -> np.ndarray:
     """The array whose memory an array is a part of."""
     while isinstance(array.base, np.ndarray):
         array = array.base
+    if not array.flags.forc:
+        raise KernelFault("memory that is not NumPy's is given in steps: copy it first")
     return array
 
 

@@ -282,6 +282,22 @@ DIVISION = r"""
 extern "C" __global__ void k(int *x) { x[0] = 7 / (x[0] - x[0]); }
 """
 
+ENDLESS = r"""
+extern "C" __global__ void k(int *x)
+{
+    while (*(volatile int *)x == 0) {
+    }
+}
+"""
+
+DEEP = r"""
+extern "C" __global__ void k(int *x)
+{
+    volatile int room[100000];
+    for (int i = 0; i < 100000; i++) room[i] = x[0];
+}
+"""
+
 RACE = r"""
 extern "C" __global__ void k(int *x) { x[threadIdx.x / 2] += 1; }
 """
