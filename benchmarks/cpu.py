@@ -147,6 +147,11 @@ def processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
+def processors() -> int:
+    """How many processors this process may run on: `taskset -c 0` leaves one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def available(options: argparse.Namespace) -> list[Peer]:
     """The libraries that are asked for and installed."""
     found: list[Peer] = []
@@ -182,10 +187,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Print the times, and the ratios of ours to the fastest of the others."""
     options = options_of(arguments)
     peers, date, name = available(options), datetime.date.today().isoformat(), processor()
-    machine = {"processor": name, "processors": os.cpu_count(), "load before": os.getloadavg()}
+    machine = {"processor": name, "processors": processors(), "load before": os.getloadavg()}
     machine |= {"system": platform.platform(), "python": platform.python_version()}
     versions = {peer.name: peer.version for peer in peers}
-    print(f"{os.cpu_count()} processors ({name}), load {os.getloadavg()[0]:.1f}; at most {options.rounds} rounds")
+    print(f"{processors()} processors ({name}), load {os.getloadavg()[0]:.1f}; at most {options.rounds} rounds")
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     rows = rows_of(options, peers)
     result = {"date": date, "machine": machine, "versions": versions, "rows": rows, "bandwidths": bandwidths(rows)}

@@ -24,6 +24,9 @@ Way = tuple[Callable[[], Any], Callable[[], Sequence[Any]]]
 #: Numba uses threads from so many elements on: below, they cost more than they bring.
 PARALLEL = 1 << 15
 
+#: What Numba may do that costs no NaN and no infinity: `fastmath=True` takes it that there are none.
+FASTMATH = {"reassoc", "contract", "nsz"}
+
 #: The functions of one operand that have one name everywhere.
 PLAIN = ("exp", "log", "log1p", "sin", "sqrt", "tanh")
 
@@ -102,7 +105,7 @@ class Numexpr(Peer):
 
 
 class Numba(Peer):
-    """Numba: loops by hand, over threads where they pay, sums in any order."""
+    """Numba: loops by hand, over threads where they pay; sums in any order, NaN and infinities kept as they are."""
 
     name = "numba"
 
@@ -115,7 +118,7 @@ class Numba(Peer):
         key = type(workload), workload.dtype, parallel
         if key not in self.loops:
             loop = workload.numba(self.library.prange, workload.dtype.type)
-            self.loops[key] = self.library.njit(loop, parallel=parallel, fastmath=True)
+            self.loops[key] = self.library.njit(loop, parallel=parallel, fastmath=FASTMATH)
         loop, operands = self.loops[key], workload.copies()
         outs = [] if workload.in_place else [np.empty(shape, workload.dtype) for shape in shapes]
         return lambda: loop(*operands, *outs), lambda: outs or operands[: workload.in_place]

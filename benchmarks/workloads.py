@@ -352,11 +352,10 @@ class TransposedAdd(Square):
     def numba(self, prange: Any, number: Any) -> Loop:
         def loop(x: Any, y: Any, out: Any) -> None:
             rows, columns = out.shape
-            tiles = (rows + 31) // 32
-            for tile in prange(tiles):  # in tiles, so that each line of x is read from memory once
-                for first in range(0, columns, 32):
-                    for i in range(tile * 32, min(tile * 32 + 32, rows)):
-                        for j in range(first, min(first + 32, columns)):
+            for tile in prange((rows + 127) // 128):  # in tiles, so that each line of x is read from memory once
+                for first in range(0, columns, 16):
+                    for i in range(tile * 128, min(tile * 128 + 128, rows)):
+                        for j in range(first, min(first + 16, columns)):
                             out[i, j] = x[j, i] + y[i, j]
 
         return loop
