@@ -62,7 +62,7 @@ def measured(workload: Workload, peers: list[Peer], rounds: int, limit: float) -
                 raise AssertionError(f"{workload.title}, {workload.elements} {workload.dtype}: {peer.name} is wrong")
         names.append(peer.name)
         functions.append(run)
-    calls = max(1, (1 << 16) // workload.elements)
+    calls = min(100, max(1, (1 << 21) // workload.elements))
     return dict(zip(names, rounds_of(functions, rounds, calls, PAUSE, limit), strict=True))
 
 
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
     result |= {"first results": first_results(options.rounds), "compilations": compilations()}
     report(result)
     options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / f"cpu-{date}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    path = options.output / f"cpu-{date}-{processors()}x-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     draw(rows, list(versions), f"{name}, {date}", path.with_suffix(".png"))
     print(f"\nWritten: {path}.json and .png")

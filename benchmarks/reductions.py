@@ -170,7 +170,8 @@ class LayerNorm(Square):
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         x, gain, bias = operands
         centred = x - m.mean(x, self.axis)
-        return [centred / m.sqrt(m.mean(centred * centred, self.axis) + EPSILON) * gain + bias]
+        scale = 1 / m.sqrt(m.mean(centred * centred, self.axis) + EPSILON)
+        return [centred * scale * gain + bias]
 
     def numpy(self, *operands: Any) -> Any:
         x, gain, bias = operands
@@ -184,7 +185,8 @@ class LayerNorm(Square):
             np.mean(part, axis=axis, keepdims=True, out=row)
             np.add(row, EPSILON, out=row)
             np.sqrt(row, out=row)
-            np.divide(out, row, out=out)
+            np.divide(1, row, out=row)
+            np.multiply(out, row, out=out)
             np.multiply(out, gain, out=out)
             np.add(out, bias, out=out)
 
