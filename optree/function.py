@@ -186,11 +186,10 @@ class Function:
     def _compile(self) -> Any:
         observe = None if self.profile is None else self.profile.observe
         if self.mode.kind == "debug":
-            return lambda values: self._debug(values, observe)
+            return lambda values, roots: self._debug(values, observe)
         if self.mode.kind == "reference" or self.backend is None:
-            return lambda values: reference.evaluate(self.program, values, observe)
-        run = self.backend.compile(self.program, keep=True, observe=observe)
-        return lambda values: run(values, None)
+            return lambda values, roots: reference.evaluate(self.program, values, observe)
+        return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
@@ -208,19 +207,25 @@ class Function:
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
         """
+        values = self._values(args, kwargs) if self.inputs or args or kwargs else self._known
+        if self._places or not self._sizes_seen:
+            self._check_sizes(values)
+        with self._lock:
+            found = self._plan(values, None)
+        if self._returns == "none":
+            return None
+        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
+        return results[0] if self._returns == "one" else results
+
+    def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves' values for these arguments."""
         given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
         values = self._known.copy()
         for number, (x, place, value) in enumerate(zip(self.inputs, self._places, given, strict=True)):
             array = self._filtered(number, x, value)
             if place is not None:
                 values[place] = array
-        self._check_sizes(values)
-        with self._lock:
-            found = self._plan(values)
-        if self._returns == "none":
-            return None
-        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
-        return results[0] if self._returns == "one" else results
+        return values
 
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments in the inputs' order."""
