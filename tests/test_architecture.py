@@ -56,6 +56,7 @@ LAYERS = (
     ("backends.kernels.binding", "backends.kernels.loopnest"),
     ("backends.kernels.expressions",),
     ("backends.kernels.c", "backends.kernels.cuda"),
+    ("backends.kernels.geometry",),
     ("backends.kernels.launch",),
     ("backends.kernels.fused",),
     ("backends.kernels.steps", "backends.kernels.source"),
