@@ -58,6 +58,7 @@ LAYERS = (
     ("backends.kernels.c", "backends.kernels.cuda"),
     ("backends.kernels.geometry",),
     ("backends.kernels.launch",),
+    ("backends.kernels.cuda_launch",),
     ("backends.kernels.fused",),
     ("backends.kernels.steps", "backends.kernels.source"),
     ("backends.kernels.plan",),

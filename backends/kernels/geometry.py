@@ -9,7 +9,7 @@ so the same call runs the same kernels and gives the same bits.
   lanes of a warp as it has accesses, rounded up to a power of two; a longer one by a block.
 - Columns are reduced by blocks of 256 threads, up to 32 columns side by side.
 - What several walks of a row need stays in shared memory where that holds it
-  for four blocks on a multiprocessor; where not, it is read again.
+  for two blocks on a multiprocessor (four, of warps or columns); where not, it is read again.
 - Where blocks would be fewer than the device has multiprocessors, twice, the
   reduced loops are split into parts of at least 8 accesses for each thread.
 """
@@ -173,7 +173,7 @@ def _rows(nest: LoopNest, sizes: Sequence[int], vector: int, wide: bool, device:
     parts = min(PARTS, -(-accesses // (threads * ACCESSES)), -(-4 * device.multiprocessors // places))
     if places < 2 * device.multiprocessors and parts > 1:
         return _split(nest, Variant(vector, wide, "block", split=True), places, accesses, parts, threads, 1)
-    cached = 0 < bytes_ <= device.shared // 4 or (0 < bytes_ <= device.shared and places <= device.multiprocessors)
+    cached = 0 < bytes_ <= device.shared // 2
     launch = Launch("kernel", (places, 1), threads, bytes_ if cached else 0)
     return Geometry(Variant(vector, wide, "block", cached), (launch,))
 
