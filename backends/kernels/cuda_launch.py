@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.kernels import cuda
+from backends.kernels.cuda_elements import Variant
 from backends.kernels.expressions import wide
 from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
 from backends.kernels.launch import Layout, Runner
@@ -42,7 +43,7 @@ class Host(Protocol):
 
 def runner_of(nest: LoopNest, host: Host) -> Runner:
     """What runs a nest on a device; each variant is compiled when it is first needed."""
-    loaded: dict[cuda.Variant, tuple[Sequence[Any], list[str]]] = {}
+    loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
     known: dict[Any, Geometry] = {}
     arrays, rank = nest.arrays, nest.rank
 
@@ -60,7 +61,7 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
             kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant))
             loaded[variant] = kernels, cuda.parameter_names(nest, variant)
         kernels, names = loaded[variant]
-        given = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
+        given: dict[str, Any] = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
         given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
         given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):

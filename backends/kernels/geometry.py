@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from backends.kernels.cuda import THREADS, Variant, kernel_names, slot_bytes
+from backends.kernels.cuda import THREADS, kernel_names, slot_bytes
+from backends.kernels.cuda_elements import Variant
 from backends.kernels.loopnest import LoopNest, walks
 
 #: Bytes that a thread accesses at once.

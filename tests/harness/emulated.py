@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import cuda
 
 from backends.kernels.cuda_launch import runner_of
 from backends.kernels.geometry import DEVICES, Device, Launch
 from backends.kernels.loopnest import LoopNest
+from harness import cuda
 
 
 class Collector:
