@@ -9,10 +9,10 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench functions clean
+.PHONY: help demo test test-gpu lint format bench functions clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -21,6 +21,9 @@ demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/dev.stamp ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run the tests of what runs on any backend on a GPU (large downloads)
+	$(BIN)/python -m pytest --home gpu -rs $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check style and types
 	$(BIN)/python -m ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,13 @@ import numpy as np
 
 from backends.backend import Backend
 from backends.cpu import CPUBackend
-from backends.gpu import gpu_backend
+from backends.gpu import GPUBackend
 from backends.kernels.source import sources
 from optree.errors import BackendError, OperandError, describe, names
 from optree.function import Function, use_backend
 from optree.variable import Variable
 
-BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": gpu_backend}
+BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": GPUBackend}
 
 
 def gen_backend(
@@ -26,7 +27,7 @@ def gen_backend(
     stochastic_round: bool | int = False,
     device_id: int = 0,
     compat_mode: str | None = None,
-    jit: str | bool = "auto",
+    **options: Any,
 ) -> Backend:
     """A new backend. Those made before stay usable; functions without tensors run on the last.
 
@@ -49,12 +50,17 @@ def gen_backend(
         are kept) and gradients of ties (each in full).
     jit : {'auto', True, False}
         Whether the CPU backend runs elementwise operations by compiled kernels:
-        ``'auto'`` where they pay (`backends.kernels.plan`), always, or never.
+        ``'auto'``, by default, where they pay (`backends.kernels.plan`), always, or never.
+    allocator : {'pool', 'async'}
+        Where the GPU backend's memory comes from: CuPy's pool, by default, or
+        CUDA's stream-ordered allocator.
+    launcher : {'cupy', 'pycuda'}
+        What launches the GPU backend's kernels; CuPy by default.
 
     Raises
     ------
     BackendError
-        If there is no such backend or mode, or this machine lacks something for it.
+        If there is no such backend, mode or option of it, or this machine lacks something for it.
 
     Examples
     --------
@@ -65,7 +71,11 @@ def gen_backend(
     make = BACKENDS.get(backend) if isinstance(backend, str) else None
     if make is None:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
-    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, jit=jit)
+    kinds = inspect.signature(make).parameters.values()
+    known = [parameter.name for parameter in kinds if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in options.keys() - set(known):
+        raise BackendError(f"the backend {backend!r} has no option {name!r}; it has {names(known)}")
+    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
     return made
 

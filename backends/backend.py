@@ -14,7 +14,7 @@ from backends.randomness import RandomMethods
 from optree.errors import BackendError, brief, describe, names
 from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
-from optree.program import Program, flatten
+from optree.program import Instruction, Program, flatten
 from optree.registry import FUNCTIONS
 from optree.rewrites import rewrite
 from optree.schedule import apart, schedule
@@ -98,17 +98,28 @@ class Backend(RandomMethods):
 
     # What a backend is made of, beside what `Creation` says: a subclass defines these
 
-    def owned(self, value: Any) -> Any:
-        """A value that a plan gave as an array of this backend's, in C order."""
+    def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
+        """A value that a plan gave as an array of this backend's, in C order, and of a dtype if that is given."""
         raise NotImplementedError
 
     def borrowed(self, array: np.ndarray) -> Any:
         """A NumPy array for a plan to read: itself where that can be, a copy on the device where not."""
         raise NotImplementedError
 
-    def to_host(self, array: Any) -> np.ndarray:
-        """A copy of an array of this backend's as a NumPy array."""
+    def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
+        """A copy of an array of this backend's as a NumPy array; if not `blocking`, perhaps before it is there."""
         raise NotImplementedError
+
+    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """What runs a program on NumPy arrays, as a function of this backend's arrays."""
+        return run
+
+    def remark(self, instruction: Instruction) -> str:
+        """What `debugprint` has to say on how an instruction runs here."""
+        return ""
+
+    def synchronize(self) -> None:
+        """Wait until all that was asked of the device is done; what the CPU is asked is done at once."""
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         """A plan for a program: called with its leaves' values, and for errors with the trees, it gives its outputs'.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from optree.errors import BackendError, DTypeError, OperandError, brief
 from optree.tensor import Tensor
 from optree.types import array_of, as_dtype, check_fits
 from optree.variable import Variable, is_neon
+
+_ALWAYS_ACTIVE = nullcontext()
 
 
 class Creation:
@@ -28,6 +31,10 @@ class Creation:
     def from_host(self, array: np.ndarray) -> Any:
         """A copy of a NumPy array, in C order, as an array of this backend's."""
         raise NotImplementedError
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Within it, NumPy's functions of this backend's arrays may run: their device is the current one."""
+        return _ALWAYS_ACTIVE
 
     # New tensors
 

@@ -1,36 +1,317 @@
-"""The GPU backend: not there yet. Until it is, this says what a machine lacks for it."""
+"""The GPU backend: CuPy's memory on a CUDA device."""
 
 from __future__ import annotations
 
-import ctypes
-from importlib.util import find_spec
-from typing import NoReturn
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+from typing import Any
+from weakref import finalize
 
-from optree.errors import BackendError
+import numpy as np
 
-REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
+from backends.backend import Backend, Observer, Plan
+from backends.device import ALLOCATION_FAILED, find_cupy
+from backends.device_calls import call_of, into_target, ufunc_call, writes_target
+from backends.launchers import LAUNCHERS
+from optree.arrays import is_portable
+from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
+from optree.node import OpTreeNode
+from optree.program import Instruction, Program
+from optree.rewrites import decompose
+from optree.tensor import Tensor
+from optree.traits import CompositeOperator
+from optree.types import as_dtype
+from optree.variable import Constant, Input
+
+#: Fills in the values that it makes among all values of leaves and instructions.
+GPUStep = Callable[[list[Any]], None]
+
+#: DLPack's numbers for memory that a CUDA device can reach (`kDLCUDA`, `kDLCUDAManaged`).
+CUDA_MEMORY = (2, 13)
 
 
-def gpu_backend(*args: object, **kwargs: object) -> NoReturn:
-    """Refuse to make a GPU backend, and never make another kind in its place.
+class GPUBackend(Backend):
+    """Tensors in CuPy arrays on one CUDA device.
 
-    Raises
-    ------
-    BackendError
-        Says what is missing: the driver, a device, CuPy, or the backend itself.
+    All runs in order on CuPy's current stream, and while the host goes on:
+    ``with cupy.cuda.Stream():`` chooses another, `synchronize` waits. What has
+    to be known on the host, such as `Tensor.get`, waits by itself.
+
+    Memory is CuPy's: `Tensor.raw` gives the CuPy array, `adopt` makes a tensor
+    over one, or over what another library has on the device
+    (``__cuda_array_interface__``), `from_dlpack` over what comes by DLPack; none copies.
+
+    Attributes
+    ----------
+    cupy : module
+    host_calls : int
+        How many ops that know NumPy's arrays alone have run on the host.
+    launcher : Launcher
+        What kernels are launched by.
+
+    Parameters
+    ----------
+    allocator : {'pool', 'async'}
+        ``'pool'`` for CuPy's memory pool, or what `cupy.cuda.set_allocator` has
+        put in its place; ``'async'`` for CUDA's stream-ordered allocator.
+    launcher : {'cupy', 'pycuda'}
     """
-    raise BackendError(f"{REQUIREMENT}: {_missing()}; gen_backend('cpu') runs the same program on the CPU")
+
+    name = "gpu"
+
+    def __init__(self, *args: Any, allocator: str = "pool", launcher: str = "cupy") -> None:
+        self.cupy, self.devices = find_cupy()
+        self.host_calls = 0
+        self._constants: dict[int, Any] = {}
+        self._allocator = self._new_allocator(allocator)
+        if launcher not in LAUNCHERS:
+            raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
+        super().__init__(*args)
+        with self.active():
+            self.launcher = LAUNCHERS[launcher](self.cupy)
+
+    def _new_allocator(self, name: str) -> Any:
+        if name not in ("pool", "async"):
+            raise BackendError(f"allocator is 'pool' or 'async', not {name!r}")
+        try:
+            return self.cupy.cuda.MemoryAsyncPool() if name == "async" else None
+        except self.cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BackendError(f"allocator='async': this device or driver has none ({error})") from error
+
+    # The device
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within it the device is the current one, its memory comes from the backend's allocator, and errors tell."""
+        cuda = self.cupy.cuda
+        allocator = nullcontext() if self._allocator is None else cuda.using_allocator(self._allocator.malloc)
+        try:
+            with cuda.Device(self.device_id), allocator:
+                yield
+        except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError) as error:
+            if getattr(error, "status", ALLOCATION_FAILED) != ALLOCATION_FAILED:
+                raise
+            raise self._out_of_memory(error) from error
+
+    def _out_of_memory(self, error: Exception) -> DeviceMemoryError:
+        memory = self._memory()
+        asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+        wanted = f"{asked[1]} bytes were asked for" if asked else str(error)
+        found = DeviceMemoryError(
+            f"device {self.device_id} is out of memory: {wanted}; {memory['held']:,} bytes are held here, "
+            f"{memory['used']:,} of them in use, and {memory['free']:,} of the device's {memory['total']:,} are free. "
+            "What was assigned before stays as it was"
+        )
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
+        return found
+
+    def _memory(self) -> dict[str, int]:
+        """Bytes: held by the allocator, of these in use, free on the device, and in all."""
+        pool = self._allocator or self.cupy.get_default_memory_pool()
+        with self.cupy.cuda.Device(self.device_id) as device:
+            free, total = device.mem_info
+            return {"held": pool.total_bytes(), "used": pool.used_bytes(), "free": free, "total": total}
+
+    def synchronize(self) -> None:
+        """Wait until all that the device was asked, on every stream, is done."""
+        with self.active():
+            self.cupy.cuda.Device(self.device_id).synchronize()
+
+    def info(self) -> str:
+        """The device, what runs assignments on it, and where its memory comes from."""
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.device_id)
+        version = f"{properties['major']}.{properties['minor']}"
+        memory = "CuPy's pool" if self._allocator is None else "CUDA's stream-ordered allocator"
+        return (
+            f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
+            f"operations one by one by CuPy {self.cupy.__version__}, memory from {memory}"
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the backend was made, and as ``memory`` bytes: held here, of these in use, free, and in all."""
+        return {**super().stats(), "host_calls": self.host_calls, "memory": self._memory()}
+
+    # Memory
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        with self.active():
+            return self.cupy.empty(shape, dtype)
+
+    def from_host(self, array: np.ndarray) -> Any:
+        with self.active():
+            return self.cupy.array(array, order="C")
+
+    def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
+        with self.active():
+            return self.cupy.asarray(value, dtype, order="C")
+
+    def borrowed(self, array: np.ndarray) -> Any:
+        return self.from_host(array)
+
+    def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
+        with self.active():
+            return array.get(order="C", blocking=blocking)
+
+    def is_own(self, value: Any) -> bool:
+        """Whether a value is a CuPy array."""
+        return isinstance(value, self.cupy.ndarray)
+
+    def value_of(self, leaf: Any) -> Any:
+        value = super().value_of(leaf)
+        return self._uploaded(value) if isinstance(leaf, Constant) and isinstance(value, np.ndarray) else value
+
+    def _uploaded(self, value: np.ndarray) -> Any:
+        """A constant's array on the device, copied there once."""
+        found = self._constants.get(id(value))
+        if found is None:
+            found = self._constants[id(value)] = self.from_host(value)
+            finalize(value, self._constants.pop, id(value), None)
+        return found
+
+    # Tensors of what other libraries hold
+
+    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+        """A tensor over a CuPy array, or over any that has ``__cuda_array_interface__``; not a copy."""
+        if not self.is_own(array):
+            if not hasattr(array, "__cuda_array_interface__"):
+                raise OperandError(
+                    f"adopt: an array on a CUDA device is wanted, not {describe(array)}; be.array(...) copies it there"
+                )
+            with self.active():
+                array = self.cupy.asarray(array)
+        if array.device.id != self.device_id:
+            raise BackendError(
+                f"adopt: the array lies on device {array.device.id}, and this backend's tensors on {self.device_id}: "
+                f"be.array(...) copies it over, and gen_backend('gpu', device_id={array.device.id}) takes it as it is"
+            )
+        return super().adopt(array, name)
+
+    def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A new tensor with the values of an array, list, number, tensor or tree; arrays on the device stay there."""
+        if isinstance(values, OpTreeNode) and values.backend is self:
+            values = self.evaluate([values])[0]
+        if not hasattr(values, "__cuda_array_interface__"):
+            return super().array(values, dtype, name)
+        with self.active():
+            array = self.cupy.asarray(values)
+            if array.dtype.kind not in "biuf":
+                raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
+            wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
+            return self.adopt(self.cupy.array(array, wanted, order="C"), name)
+
+    def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+        """A tensor over the memory of another library's array on this device, by DLPack; not a copy.
+
+        The current stream waits for what that library has still to do on the array.
+        """
+        device = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else None
+        if device is None or device[0] not in CUDA_MEMORY:
+            raise OperandError(
+                "from_dlpack: an array on a CUDA device that speaks DLPack is wanted, "
+                f"not {describe(source)}; be.array copies lists and NumPy arrays"
+            )
+        with self.active():
+            return self.adopt(self.cupy.from_dlpack(source), name)
+
+    # Running
+
+    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+        simple = decompose(program) if observe is None else program
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        outline = simple.outline()
+        steps = self._steps(outline, keep, observe)
+
+        def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+            registers = [*values, *constants, *[None] * len(outline.instructions)]
+            with self.active():
+                for step, dead, place in steps:
+                    try:
+                        step(registers)
+                    except Exception as error:
+                        ran = outline if roots is None else decompose(self.program(roots))
+                        error.add_note(f"while running {describe(ran.instructions[place].node)}")
+                        raise
+                    for i in dead:
+                        registers[i] = None
+            return [registers[i] for i in outline.outputs]
+
+        return run
+
+    def _steps(
+        self, program: Program, keep: bool, observe: Observer | None
+    ) -> list[tuple[GPUStep, tuple[int, ...], int]]:
+        """The steps, each with the values that nothing needs after it, and the place of its instruction."""
+        first, last = len(program.leaves), program.last_uses()
+        steps: list[tuple[GPUStep, tuple[int, ...], int]] = []
+        for place, instruction in enumerate(program.instructions):
+            inputs = instruction.inputs
+            dead = tuple(i for i in dict.fromkeys(inputs) if last[i] == place and i >= first)
+            if observe is None and writes_target(program, place, last):
+                _, freed, made = steps.pop()
+                call = into_target(ufunc_call(program, made))
+                inputs = inputs[0], *program.instructions[made].inputs
+                steps.append((_step(call, inputs, first + place), (*freed, *dead), made))
+                continue
+            composite = isinstance(instruction.op, CompositeOperator)
+            call = self._parts(program, place) if composite else call_of(self, program, place, keep)
+            if observe is not None:
+                call = self._observed(call, place, observe)
+            steps.append((_step(call, inputs, first + place), dead, place))
+        return steps
+
+    def _parts(self, program: Program, place: int) -> Callable[..., Any]:
+        """A composite op's instruction as a function of arrays, by its simpler ops."""
+        op, inputs, node = program.instructions[place]
+        leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
+        run = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
+        return lambda *values: run(list(values), None)[0]
+
+    def _observed(self, call: Callable[..., Any], place: int, observe: Observer) -> Callable[..., Any]:
+        """A call that reports what it took; the device has nothing else to do meanwhile."""
+
+        def observed(*values: Any) -> Any:
+            self.synchronize()
+            start = perf_counter()
+            value = call(*values)
+            self.synchronize()
+            observe(place, perf_counter() - start, values, value)
+            return value
+
+        return observed
+
+    def remark(self, instruction: Instruction) -> str:
+        return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
+
+    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        written = _written_leaves(program)
+
+        def run_there(values: list[Any]) -> list[Any]:
+            copies = [self.to_host(x) if self.is_own(x) else x for x in values]
+            found = run(copies)
+            for i in written:
+                with self.active():
+                    values[i][...] = self.from_host(copies[i])
+            return found
+
+        return run_there
 
 
-def _missing() -> str:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no driver is installed (libcuda.so.1 is not found)"
-    count = ctypes.c_int(0)
-    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    if status or not count.value:
-        return f"the driver finds no device (CUDA error {status}, {count.value} devices)"
-    if find_spec("cupy") is None:
-        return "CuPy is not installed (pip install 'neon-optree[gpu]')"
-    return "this machine has all three, but this version of op-tree has no GPU backend yet"
+def _step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> GPUStep:
+    def run(values: list[Any]) -> None:
+        values[output] = call(*(values[i] for i in inputs))
+
+    return run
+
+
+def _written_leaves(program: Program) -> list[int]:
+    """The leaves that instructions overwrite, directly or through a view."""
+    lies_in = [{i} for i in range(len(program.leaves))]
+    written: set[int] = set()
+    for instruction in program.instructions:
+        written.update(*(lies_in[instruction.inputs[i]] for i in instruction.op.destroyed_inputs()))
+        lies_in.append(set().union(*(lies_in[instruction.inputs[i]] for i in instruction.op.shared_inputs())))
+    return sorted(i for i in written if i < len(program.leaves))

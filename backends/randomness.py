@@ -97,7 +97,8 @@ class RandomMethods(Creation):
 
     def _write_rng_state(self, values: Any) -> None:
         # In place, for trees that were built before hold this very tensor.
-        self.rng_state.array[...] = self._from_host(values)
+        with self.active():
+            self.rng_state.array[...] = self._from_host(values)
 
     # Draws
 

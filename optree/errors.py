@@ -70,6 +70,10 @@ class BackendError(OptreeError, RuntimeError):
     """A backend that is unknown or missing, or operands of two backends."""
 
 
+class DeviceMemoryError(OptreeError, MemoryError):
+    """More memory than a device has free."""
+
+
 class GradientError(OptreeError, ValueError):
     """A derivative that does not exist or was defined wrongly."""
 

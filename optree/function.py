@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import ref
@@ -185,11 +186,12 @@ class Function:
 
     def _compile(self) -> Any:
         observe = None if self.profile is None else self.profile.observe
-        if self.mode.kind == "debug":
-            return lambda values, roots: self._debug(values, observe)
-        if self.mode.kind == "reference" or self.backend is None:
-            return lambda values, roots: reference.evaluate(self.program, values, observe)
-        return self.backend.compile(self.program, keep=True, observe=observe)
+        if self.mode.kind != "default" or self.backend is None:
+            evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
+            run = partial(evaluate, observe=observe)
+            return run if self.backend is None else self.backend.on_host(self.program, run)
+        run = self.backend.compile(self.program, keep=True, observe=observe)
+        return lambda values: run(values, None)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
@@ -207,25 +209,19 @@ class Function:
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
         """
-        values = self._values(args, kwargs) if self.inputs or args or kwargs else self._known
-        if self._places or not self._sizes_seen:
-            self._check_sizes(values)
-        with self._lock:
-            found = self._plan(values, None)
-        if self._returns == "none":
-            return None
-        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
-        return results[0] if self._returns == "one" else results
-
-    def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves' values for these arguments."""
         given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
         values = self._known.copy()
         for number, (x, place, value) in enumerate(zip(self.inputs, self._places, given, strict=True)):
             array = self._filtered(number, x, value)
             if place is not None:
                 values[place] = array
-        return values
+        self._check_sizes(values)
+        with self._lock:
+            found = self._plan(values)
+        if self._returns == "none":
+            return None
+        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
+        return results[0] if self._returns == "one" else results
 
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments in the inputs' order."""
@@ -274,9 +270,9 @@ class Function:
         """What a caller gets for an output's value."""
         if not isinstance(type, TensorType):
             return value
-        if getattr(value, "dtype", None) is not type.dtype:
-            value = np.asarray(value, type.dtype)
-        return np.asarray(value) if self.backend is None else self.backend.adopt(self.backend.owned(value))
+        if self.backend is not None:
+            return self.backend.adopt(self.backend.owned(value, type.dtype))
+        return np.asarray(value, type.dtype)
 
     def __str__(self) -> str:
         return self.name or f"function({', '.join(x.label for x in self.inputs)})"
@@ -295,7 +291,7 @@ def debugprint(what: Any) -> str:
     what : Function, or Variable
     """
     program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    return listing(program)
+    return listing(program) if what.backend is None else listing(program, what.backend.remark)
 
 
 def _shape_of(value: Any) -> Any:

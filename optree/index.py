@@ -176,7 +176,9 @@ def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
     if isinstance(values, int):
         wrong: Any = [] if -size <= values < size else [values]
     else:
-        wrong = values[(values < -size) | (values >= size)]
+        values = values.reshape(-1)
+        outside = (values < -size) | (values >= size)
+        wrong = values[outside] if outside.any() else []
     if len(wrong):
         raise AxisError(f"{what}: index {wrong[0]} is out of range for axis {axis} of size {size}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from optree.errors import line_of
@@ -57,12 +58,13 @@ def _head(node: Any) -> str:
     return f"{node.label}{props} {node.type}"
 
 
-def listing(program: Any) -> str:
-    """A program, a line a step: its number, op, inputs, type, and the line that built it."""
+def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "") -> str:
+    """A program, a line a step: its number, op, inputs, type, a remark, and the line that built it."""
     found = [f"%{i} = {leaf}" for i, leaf in enumerate(program.leaves)]
     for i, instruction in enumerate(program.instructions, len(program.leaves)):
         inputs = ", ".join(f"%{number}" for number in instruction.inputs)
         line = line_of(instruction.node.origin)
-        found.append(f"%{i} = {instruction.op}({inputs})  {instruction.type}{f', built at {line}' if line else ''}")
+        said = [str(instruction.type), remark(instruction), f"built at {line}" if line else ""]
+        found.append(f"%{i} = {instruction.op}({inputs})  {', '.join(filter(None, said))}")
     outputs = ", ".join(f"%{number}" for number in program.outputs)
     return "\n".join([*found, f"return {outputs}"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import overlap
 from optree.errors import DefinitionError, describe
 from optree.program import Instruction, Program
 from optree.types import DTYPES, TensorType
@@ -73,8 +74,8 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
-def checked(instruction: Instruction) -> Callable[..., Any]:
-    """An op's `value` as a function that checks what comes of it, as `performer` does.
+def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """An op's `value`, or what stands for it, as a function that checks what comes of it, as `performer` does.
 
     A shape that was found right once is not asked of the op again.
 
@@ -84,8 +85,9 @@ def checked(instruction: Instruction) -> Callable[..., Any]:
         When it is called, if the value is not of the type that the node promised.
     """
     op, types = instruction.op, [instruction.type.any_size]
-    value, dtype, loose = op.value, instruction.type.dtype, _undeclared(op, len(instruction.inputs))
+    dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
     right: set[tuple[int, ...]] = set()
+    value = op.value if value is None else value
 
     def run(*values: Any) -> Any:
         result = value(*values)
@@ -154,11 +156,7 @@ def _undeclared(op: Any, count: int) -> list[int]:
 
 def _own(value: Any, others: Sequence[Any]) -> Any:
     """A value, copied if it lies in the memory of others."""
-    if isinstance(value, np.ndarray) and any(
-        isinstance(other, np.ndarray) and np.may_share_memory(value, other) for other in others
-    ):
-        return value.copy()
-    return value
+    return value.copy() if any(overlap(value, other) for other in others) else value
 
 
 def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:

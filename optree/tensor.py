@@ -117,9 +117,15 @@ class Tensor(Variable):
         """The backend's own array over the memory (NumPy's or CuPy's), not a copy."""
         return self.array
 
-    def get(self) -> np.ndarray:
-        """The values as a new NumPy array."""
-        return self.backend.to_host(self.array)
+    def get(self, blocking: bool = True) -> np.ndarray:
+        """The values as a new NumPy array.
+
+        Parameters
+        ----------
+        blocking : bool
+            False lets a GPU go on copying: the array holds the values after `be.synchronize()`.
+        """
+        return self.backend.to_host(self.array, blocking)
 
     def asnumpyarray(self) -> np.ndarray:
         """The values as a new NumPy array, as `get`."""
@@ -151,7 +157,8 @@ class Tensor(Variable):
 
     def copy(self, name: str | None = None) -> Tensor:
         """A new tensor with the same values, in C order."""
-        return self.backend.adopt(self.array.copy(order="C"), name)
+        with self.backend.active():
+            return self.backend.adopt(self.array.copy(order="C"), name)
 
     def __copy__(self) -> Tensor:
         return self.copy(self.name)
@@ -203,7 +210,7 @@ class Tensor(Variable):
             ``be.reshape(x, shape)`` is a tree that copies then.
         """
         view = self._view(f.reshape(self, one_or_many(shape) or ()))
-        if self.size and not np.shares_memory(view.array, self.array):
+        if self.size and not np.may_share_memory(view.array, self.array):
             raise ShapeError(
                 f"reshape: the memory of {self.label} {self.shape} cannot be viewed as {view.shape}; "
                 "be.reshape(x, shape) copies, and x.copy().reshape(shape) does"
@@ -326,3 +333,7 @@ class Tensor(Variable):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.array.__cuda_array_interface__  # which NumPy's arrays, rightly, do not have

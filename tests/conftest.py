@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.homes import home
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
@@ -29,6 +30,13 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
+    parser.addoption("--home", action="append", help="where tests of every kind of backend run: cpu, stand-in or gpu")
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    if "home_kind" in metafunc.fixturenames:
+        homes = metafunc.config.getoption("home") or ["cpu", "stand-in"]
+        metafunc.parametrize("home_kind", homes, scope="module")
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +46,15 @@ def no_backend_of_other_tests() -> None:
 
 
 @pytest.fixture
-def be() -> Any:
-    """A CPU backend of float32."""
-    return gen_backend("cpu")
+def be(request: Any) -> Any:
+    """A backend of float32: the CPU's, unless --home says another."""
+    return home((request.config.getoption("home") or ["cpu"])[0])
 
 
 @pytest.fixture
-def be64() -> Any:
-    """A CPU backend of float64."""
-    return gen_backend("cpu", datatype=np.float64)
+def be64(request: Any) -> Any:
+    """A backend of float64."""
+    return home((request.config.getoption("home") or ["cpu"])[0], datatype=np.float64)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from harness.compiling import needs_compiler
 from harness.expected import MEANINGS
+from harness.homes import home
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,9 +62,9 @@ SHAPES = ((2, 3), (3,), (2, 1), (), (1, 3), (3, 2))
 
 
 @pytest.fixture(scope="module")
-def cpu() -> Any:
+def cpu(home_kind: str) -> Any:
     """One backend for all trees, so that plans are kept and met again."""
-    return gen_backend("cpu", datatype=np.float64)
+    return home(home_kind, datatype=np.float64)
 
 
 @pytest.fixture(scope="module")

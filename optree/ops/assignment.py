@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import overlap, portable
 from optree.errors import OperandError, ShapeError, caller_origin, describe
 from optree.node import OpDict, OpTreeNode
 from optree.ops.shape import without_lead
@@ -60,8 +61,11 @@ class Assign(NonDifferentiableOperator):
         target, _ = dtypes
         return target, target, target
 
+    @portable
     def value(self, target: Any, value: Any) -> Any:
-        """Write the value; NumPy reads it all before it writes where the two overlap."""
+        """Write the value, all of which is read before, where the two overlap."""
+        if not isinstance(target, np.ndarray) and overlap(target, value):  # NumPy sees to that itself
+            value = value.copy()
         target[...] = value
         return target
 

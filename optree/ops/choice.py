@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, is_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
@@ -62,8 +63,9 @@ class Relu(MorphOperator, ElementwiseOperator):
     name = "relu"
     kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         if x.dtype in (np.float32, np.float64):
             # np.maximum takes four times as long where an operand is a number; adding 0 makes 0.0 of -0.0.
             return np.clip(x, 0.0, np.inf) + x.dtype.type(0)
@@ -115,7 +117,6 @@ class Where(ElementwiseOperator):
     name = "where"
     operands = ("condition", "x", "y")
     __props__ = ()
-    numpy = np.where
     kernel = "{0} != 0 ? {1} : {2}"
     examples = (
         (([[True, False, True], [False, True, False]], (2, 3), (2, 3)), {}),
@@ -127,6 +128,11 @@ class Where(ElementwiseOperator):
         condition, x, y = dtypes
         common = promote(x, y)
         return promote(condition), common, common, common
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        condition, x, y = arrays
+        return np.where(as_array(condition, x, y), x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (condition, _, _), (delta,) = inputs, output_gradients
@@ -172,8 +178,9 @@ class Cast(UnaryOperator, ElementwiseOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return np.asarray(arrays[0]).astype(self.dtype)
+        return as_array(arrays[0]).astype(self.dtype)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -212,9 +219,10 @@ class FillLike(BinaryOperator):
             raise TypeError(f"a value of {dtypes[1]} does not go into {dtype}")
         return dtype, dtype, dtype
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, value = arrays
-        return np.full(np.shape(x), np.reshape(value, ()), np.asarray(x).dtype)
+        return np.full_like(as_array(x, value), value.reshape(()) if is_array(value) else value, order="C")
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -266,9 +274,10 @@ class BroadcastLike(BinaryOperator):
         x, like = map(promote, dtypes)
         return x, like, x
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
-        return np.broadcast_to(x, np.shape(like))
+        return np.broadcast_to(as_array(x, like), np.shape(like))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError, describe
 from optree.op import Op
 from optree.registry import f, function
@@ -219,9 +220,10 @@ class TensorDot(BinaryOperator):
         left, right = self.axes
         return (*(n for i, n in enumerate(x) if i not in left), *(n for j, n in enumerate(y) if j not in right))
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, y = map(np.asarray, arrays)
-        return np.asarray(np.tensordot(x, y, self.axes))
+        x, y = arrays
+        return as_array(np.tensordot(as_array(x, y), as_array(y, x), self.axes))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -256,6 +258,7 @@ class Outer(BinaryOperator):
         common = promote(*dtypes)
         return common, common, common
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays  # a Python number stays one, and so weak
         column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))

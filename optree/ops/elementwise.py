@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.registry import f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.variable import Constant, as_variable
@@ -218,9 +219,10 @@ class Pow(BinaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if dtypes[0].kind == "f" else None  # a power of integers takes a loop, and may fail
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays
-        if type(y) in (int, float) and y == 2 and np.asarray(x).dtype.kind == "f":
+        if type(y) in (int, float) and y == 2 and as_array(x).dtype.kind == "f":
             return np.square(x)
         return np.power(x, y)
 

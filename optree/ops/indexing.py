@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from optree import index as indices
+from optree.arrays import as_array, is_array, portable
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op import Op
 from optree.ops.shape import Slice
@@ -36,9 +37,9 @@ def check_indices(types: Sequence[TensorType], what: str) -> None:
             raise DTypeError(f"{what}: indices are integers, not {type}; x.astype('int64') makes them so")
 
 
-def as_positions(array: Any) -> np.ndarray:
+def as_positions(array: Any) -> Any:
     """Index values as the integers that NumPy indexes by."""
-    array = np.asarray(array)
+    array = as_array(array)
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.intp).max:
         raise AxisError(f"index {array.max()} is out of range for any axis")
     return array.astype(np.intp, copy=False)
@@ -105,13 +106,11 @@ class Indexing(ArraysOperator):
         x, *rest = map(promote, dtypes)
         return (x, *rest, x)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, *rest = map(np.asarray, arrays)
+        x, *rest = (as_array(a, *arrays) for a in arrays)
         index = self.index_of(x.shape, [as_positions(a) for a in rest])
-        try:
-            picked = x[index]
-        except IndexError as error:
-            raise out_of_range(str(self.name), x.shape, index, error) from None
+        picked = checked_pick(str(self.name), x, index, lambda: x[index])
         # Arrays without dimensions give a view, and this op has not said that it does.
         return picked if any(a.ndim for a in rest) else picked.copy()
 
@@ -120,16 +119,37 @@ class Indexing(ArraysOperator):
         return [f.index_add(delta, x, *arrays, place=self)] + [None] * len(arrays)
 
 
-def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], error: IndexError) -> Exception:
-    """The error that names the first value out of range, or NumPy's own if there is none."""
+def checked_pick(what: str, x: Any, index: tuple[Any, ...], pick: Callable[[], Any]) -> Any:
+    """What is picked at an index.
+
+    Raises
+    ------
+    AxisError
+        If a value in the index is out of range.
+    """
+    if not isinstance(x, np.ndarray):  # on a GPU nobody else looks
+        check_places(what, x.shape, index)
+    try:
+        return pick()
+    except IndexError as error:
+        raise out_of_range(what, x.shape, index, error) from None
+
+
+def check_places(what: str, shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
+    """Refuse a NumPy index with a value that is out of range; AxisError names the first."""
     axis = 0
     for entry in index:
-        if isinstance(entry, np.ndarray | int):
-            try:
-                indices.check_range(entry, shape[axis], axis, what)
-            except AxisError as found:
-                return found
+        if isinstance(entry, int) or is_array(entry):
+            indices.check_range(entry, shape[axis], axis, what)
         axis += entry is not None
+
+
+def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], error: IndexError) -> Exception:
+    """The error that names the first value out of range, or NumPy's own if there is none."""
+    try:
+        check_places(what, shape, index)
+    except AxisError as found:
+        return found
     return error
 
 
@@ -231,13 +251,11 @@ class Take(Indexing):
         index[self.axis] = positions.reshape(-1) if self.flat else positions
         return tuple(index)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, positions = np.asarray(arrays[0]), as_positions(arrays[1])
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         index = self.index_of(x.shape, [positions])
-        try:
-            return x.take(index[self.axis], self.axis)
-        except IndexError as error:
-            raise out_of_range("take", x.shape, index, error) from None
+        return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
 
 def is_list(shape: Shape) -> bool:
@@ -294,7 +312,8 @@ class TakeAlongAxis(Indexing):
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         (positions,) = arrays
-        index: list[Any] = list(np.ogrid[tuple(slice(n) for n in shape)])
+        last = len(shape) - 1
+        index = [np.arange(n, like=positions).reshape(-1, *(1,) * (last - i)) for i, n in enumerate(shape)]
         index[self.axis] = positions
         return tuple(index)
 
@@ -356,11 +375,12 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), self.dtype
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
         indices.check_range(positions, self.n, self.axis, "onehot")
-        rows = np.zeros((positions.size, self.n), self.dtype)
-        rows[np.arange(positions.size), positions.ravel()] = 1
+        rows = np.zeros_like(positions, self.dtype, order="C", shape=(positions.size, self.n))
+        rows[np.arange(positions.size, like=positions), positions.ravel()] = 1
         rows = rows.reshape(*positions.shape, self.n)
         return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)

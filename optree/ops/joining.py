@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
@@ -66,8 +67,9 @@ class Concatenate(AssociativeOperator):
         sizes[self.axis] = total
         return tuple(sizes)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return np.concatenate(arrays, self.axis)
+        return np.concatenate([as_array(x, *arrays) for x in arrays], self.axis)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Each operand takes its part off the front of what the earlier ones left: views, and no size in the tree.
@@ -113,6 +115,7 @@ class HeadLike(MorphOperator):
             raise ShapeError(f"along axis {self.axis}, {front} is more than there is")
         return front, whole - front
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
@@ -132,6 +135,7 @@ class TailLike(HeadLike):
         x, like = shapes
         return (*x[: self.axis], self._sizes(x, like)[1], *x[self.axis + 1 :])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return x[(slice(None),) * self.axis + (slice(np.shape(like)[self.axis], None),)]
@@ -167,10 +171,11 @@ class Pad(MorphOperator):
         pairs = zip(shapes[0], self.pad_width, strict=True)
         return tuple(None if size is None else before + size + after for size, (before, after) in pairs)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         shape: Any = self.output_shape(x.shape)
-        out = np.full(shape, self.constant_values, x.dtype)
+        out = np.full_like(x, self.constant_values, order="C", shape=shape)
         out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
         return out
 
@@ -236,6 +241,7 @@ class Repeat(MorphOperator):
         size = shape[axis]
         return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         return np.repeat(arrays[0], self.repeats, self.axis)
 
@@ -271,6 +277,7 @@ class Unrepeat(MorphOperator):
             raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
         return like
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         shape = np.shape(like)

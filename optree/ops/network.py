@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator
@@ -37,7 +38,7 @@ SATURATED = 64.0
 
 def _logistic(exponential: Any, x: np.ndarray) -> np.ndarray:
     """The logistic function to the base of an exponential."""
-    power = np.asarray(np.clip(x, -np.inf, SATURATED))  # np.minimum takes twice as long where an operand is a number
+    power = as_array(np.clip(x, -np.inf, SATURATED))  # np.minimum takes twice as long where an operand is a number
     exponential(power, out=power)
     return np.divide(power, power + 1, out=power)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.errors import OperandError
 from optree.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
@@ -51,8 +52,11 @@ class Supremum(Max):
 
     has_identity = True
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return np.max(arrays[0], axis=self.axis, keepdims=self.keepdims, initial=-np.inf)
+        x = as_array(arrays[0])
+        shape: Any = self.output_shape(x.shape)
+        return super().value(x) if x.size else np.full_like(x, -np.inf, order="C", shape=shape)
 
 
 def _widened(x: Variable) -> Variable:

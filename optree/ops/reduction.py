@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
@@ -43,17 +44,11 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
 
 
 class UfuncReduction(ReductionOperator):
-    """A reduction by one of NumPy's ufuncs of two operands.
+    """A reduction that NumPy has."""
 
-    Attributes
-    ----------
-    ufunc : numpy.ufunc
-    """
-
-    ufunc: ClassVar[Any]
-
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return self.ufunc.reduce(arrays[0], axis=self.axis, keepdims=self.keepdims)
+        return self.numpy(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
 
 class Sum(ReductionOperator):
@@ -77,8 +72,9 @@ class Sum(ReductionOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), sum_dtype(dtypes[0])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         dtype = sum_dtype(x.dtype)
         return accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype)).astype(dtype, copy=False)
 
@@ -105,8 +101,9 @@ class Mean(ReductionOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), mean_dtype(dtypes[0])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         total = accurate_sum(x, axes, self.keepdims, wide_dtype(dtype))
         return np.true_divide(total, prod([x.shape[i] for i in axes])).astype(dtype, copy=False)
@@ -140,10 +137,11 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
-        axes = normalise_axes(self.axis, x.ndim, "count")
-        return np.full((1,) * self.ndim, prod([x.shape[i] for i in axes]), wide_dtype(mean_dtype(x.dtype)))
+        x = as_array(arrays[0])
+        count = prod([x.shape[i] for i in normalise_axes(self.axis, x.ndim, "count")])
+        return np.full_like(x, count, wide_dtype(mean_dtype(x.dtype)), order="C", shape=(1,) * self.ndim)
 
 
 # Products
@@ -154,7 +152,6 @@ class Prod(UfuncReduction):
 
     name = "prod"
     numpy = np.prod
-    ufunc = np.multiply
     accumulator = Accumulator("1", "{0} * {1}")
     examples = (
         (((3, 4),), {}),
@@ -189,8 +186,10 @@ class ExclusiveProd(AxisOperator, UnaryOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), sum_dtype(dtypes[0])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return _exclusive_prod(arrays, self.axes(np.ndim(arrays[0])), sum_dtype(np.asarray(arrays[0]).dtype))
+        x = as_array(arrays[0])
+        return _exclusive_prod([x], self.axes(x.ndim), sum_dtype(x.dtype))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -230,8 +229,9 @@ class ExclusiveProdAlong(AxisOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        arrays = np.broadcast_arrays(*arrays)
+        arrays = np.broadcast_arrays(*(as_array(x, *arrays) for x in arrays))
         return _exclusive_prod(arrays, self.axes(arrays[0].ndim), np.result_type(*arrays))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -252,11 +252,12 @@ def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtyp
     shape = np.shape(arrays[0])
     order = tuple(i for i in range(len(shape)) if i not in axes) + axes
     kept = [shape[i] for i in order[: len(shape) - len(axes)]]
-    terms = np.zeros((2 ** (len(arrays) - 1), *kept, prod([shape[i] for i in axes])), dtype)
+    sizes = 2 ** (len(arrays) - 1), *kept, prod([shape[i] for i in axes])
+    terms = np.zeros_like(arrays[0], dtype, order="C", shape=sizes)
     for i, array in enumerate(arrays):
         terms[1 << (i - 1) if i else 0] = np.transpose(array, order).reshape(terms.shape[1:])
     derivative = _exclusive(terms)[-1]
-    return derivative.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+    return derivative.reshape([shape[i] for i in order]).transpose(np.argsort(order).tolist())
 
 
 def _exclusive(terms: np.ndarray) -> np.ndarray:
@@ -338,7 +339,6 @@ class Max(ExtremeOperator):
     name = "max"
     numpy = np.max
     numpy_names = (np.max, np.amax)
-    ufunc = np.maximum
     start = "{lowest}"
     further = "{1} > {0}"
 
@@ -349,7 +349,6 @@ class Min(ExtremeOperator):
     name = "min"
     numpy = np.min
     numpy_names = (np.min, np.amin)
-    ufunc = np.minimum
     start = "{highest}"
     further = "{1} < {0}"
 
@@ -368,8 +367,9 @@ class PlaceOperator(ReductionOperator, IntegerOperator):
         (((0, 3),), {"axis": 1}),
     )
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         if not isinstance(self.axis, tuple):
             return self.numpy(x, axis=self.axis, keepdims=self.keepdims)
         kept = [i for i in range(x.ndim) if i not in self.axis]
@@ -400,7 +400,6 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
     name = "all"
     numpy = np.all
-    ufunc = np.logical_and
     accumulator = Accumulator("1", "{0} && {1}")
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
@@ -410,7 +409,6 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
     name = "any"
     numpy = np.any
-    ufunc = np.logical_or
     accumulator = Accumulator("0", "{0} || {1}")
     examples = AllTrue.examples
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree import index as indices
+from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
@@ -117,6 +118,7 @@ class Reshape(MorphOperator):
             raise ShapeError(f"{size} elements do not fill the new shape {wanted} for any size in place of -1")
         return tuple(size // known if n == -1 else n for n in wanted)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         return np.reshape(arrays[0], self.newshape)
 
@@ -145,6 +147,7 @@ class ReshapeLike(MorphOperator):
             raise ShapeError(f"{math.prod(shape)} elements do not fill {like}")  # type: ignore[arg-type]
         return like
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return np.reshape(x, np.shape(like))
@@ -293,8 +296,9 @@ class Slice(MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return indices.shape_of(self.index, shapes[0])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        return np.asarray(arrays[0])[self.numpy_index]
+        return as_array(arrays[0])[self.numpy_index]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -340,10 +344,11 @@ class Unslice(MorphOperator):
             raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
         return like
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
-        x = np.asarray(x)
-        out = np.zeros(np.shape(like), x.dtype)
+        x = as_array(x, like)
+        out = np.zeros_like(x, order="C", shape=np.shape(like))
         out[indices.to_numpy(self.index)] = x
         return out
 

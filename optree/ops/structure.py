@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree.apply import Apply
+from optree.arrays import portable
 from optree.errors import OperandError, describe
 from optree.missing import DisconnectedType
 from optree.traits import ElementwiseOperator, MorphOperator, UnaryOperator
@@ -24,6 +25,7 @@ class Copy(MorphOperator, ElementwiseOperator):
     kernel = "{0}"
     numpy_names = (np.copy,)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         (x,) = arrays
         return np.array(x) if isinstance(x, np.ndarray | np.generic | Number) else deepcopy(x)
@@ -55,6 +57,7 @@ class Output(UnaryOperator):
         """The place among its outputs."""
         return self.index
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         (values,) = arrays
         return values[self.index]

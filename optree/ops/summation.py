@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array
+
 _add: Any = np.add.reduce
 
 #: So many rows are added one after the other.
@@ -44,7 +46,9 @@ def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dt
     dtype : numpy.dtype
         What the numbers are cast to before they are added.
     """
-    array = np.asarray(array)
+    array = as_array(array)
+    if not isinstance(array, np.ndarray):  # on a GPU the blocks of a sum are many and small, over every axis
+        return array.sum(axis=axes, dtype=dtype, keepdims=keepdims)
     count = prod([array.shape[i] for i in axes])
     if count <= BLOCK or dtype.kind != "f" or array.ndim == 1:
         return _add(array, axis=axes, dtype=dtype, keepdims=keepdims)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.registry import f
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 
@@ -31,11 +32,12 @@ class OwnFunction(FloatFunction):
     def compute(self, x: np.ndarray) -> Any:
         raise NotImplementedError
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x = np.asarray(arrays[0])
+        x = as_array(arrays[0])
         dtype = self.resolve_dtypes(x.dtype)[-1]
         wide = np.promote_types(dtype, np.float32)  # float16 is computed in float32, as kernels do
-        return np.asarray(self.compute(x.astype(wide, copy=False))).astype(dtype, copy=False)
+        return as_array(self.compute(x.astype(wide, copy=False))).astype(dtype, copy=False)
 
 
 # Roots, exponentials, logarithms

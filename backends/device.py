@@ -1,0 +1,81 @@
+"""CuPy and the devices that it finds, or what is missing for them."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from optree.errors import BackendError
+
+REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
+INSTALL = "pip install 'neon-optree[gpu]' installs it"
+
+#: CUDA's numbers for errors (`cudaError_t`).
+ALLOCATION_FAILED, OLD_DRIVER = 2, 35
+
+
+def find_cupy() -> tuple[Any, int]:
+    """CuPy, and how many devices it finds, one at the least.
+
+    Raises
+    ------
+    BackendError
+        Says what is missing.
+    """
+    try:
+        cupy = import_module("cupy")
+    except Exception as error:  # CuPy raises what the libraries that it loads happen to raise
+        installed = not isinstance(error, ImportError) or find_spec("cupy") is not None
+        raise _unmet(*_driver_faults(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
+    runtime = cupy.cuda.runtime
+    if runtime.is_hip:
+        raise _unmet(f"CuPy {cupy.__version__} is built for AMD's ROCm, and not for CUDA")
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise _unmet(*(_driver_faults() or [_refusal(cupy, error)])) from error
+    if not count:
+        raise _unmet("the driver finds no device")
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception as error:
+        raise _unmet(f"NVRTC, which compiles kernels, does not load ({error}); {INSTALL}") from error
+    return cupy, count
+
+
+def _unmet(*faults: str) -> BackendError:
+    return BackendError(f"{REQUIREMENT}: {', and '.join(faults)}; gen_backend('cpu') runs the same program on the CPU")
+
+
+def _no_cupy() -> str:
+    return f"CuPy is not installed ({INSTALL})"
+
+
+def _driver_faults() -> list[str]:
+    """What the driver itself says is wrong: at most one thing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ["no driver is installed (libcuda.so.1 is not found)"]
+    count = ctypes.c_int(0)
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return [f"the driver finds no device (CUDA error {status})"] if status or not count.value else []
+
+
+def _refusal(cupy: Any, error: Any) -> str:
+    """Why CuPy finds no device where the driver does."""
+    runtime = cupy.cuda.runtime
+    if error.status != OLD_DRIVER:
+        return f"CuPy cannot ask for devices: {error}"
+    built, driven = (_version(number) for number in (runtime.runtimeGetVersion(), runtime.driverGetVersion()))
+    return (
+        f"CuPy {cupy.__version__} is built for CUDA {built}, and the driver is for {driven} at most: "
+        f"install a newer driver, or the CuPy for that version (cupy-cuda{driven.split('.')[0]}x)"
+    )
+
+
+def _version(number: int) -> str:
+    """CUDA's number for a version, such as 12090, as text."""
+    return f"{number // 1000}.{number % 1000 // 10}"

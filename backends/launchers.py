@@ -1,0 +1,99 @@
+"""What loads compiled kernels and launches them, CuPy or PyCUDA, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from optree.errors import BackendError
+
+#: How many blocks or threads, along x, y and z.
+Sizes = tuple[int, int, int]
+
+
+class Launcher(Protocol):
+    """Loads kernels into the current device, and launches them on a stream."""
+
+    def load(self, cubin: bytes, name: str) -> Any:
+        """The kernel of a name in a compiled module, which stays loaded as long as the kernel is kept."""
+
+    def launch(
+        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
+    ) -> None:
+        """Let a kernel run, and do not wait for it.
+
+        Parameters
+        ----------
+        kernel : object
+            What `load` gave.
+        grid, block : tuple of int
+        args : sequence
+            NumPy scalars, passed by value in their own size: an address is a ``np.uint64``.
+        shared : int
+            Bytes of dynamic shared memory.
+        stream : cupy.cuda.Stream, optional
+            CuPy's current one without it.
+        """
+
+
+class CuPyLauncher:
+    """By CuPy."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda = cupy.cuda
+
+    def load(self, cubin: bytes, name: str) -> Any:
+        module = self._cuda.function.Module()
+        module.load(cubin)
+        return module.get_function(name)
+
+    def launch(
+        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
+    ) -> None:
+        kernel(grid, block, tuple(args), shared_mem=shared, stream=stream)
+
+
+class PyCUDALauncher:
+    """By PyCUDA, in the device's primary context, which is CuPy's too."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda = cupy.cuda
+        try:
+            self._driver = import_module("pycuda.driver")
+        except Exception as error:  # it links the driver, and raises what that raises
+            raise BackendError(
+                f"launcher='pycuda' needs PyCUDA ({error}); pip install 'neon-optree[pycuda]' builds it, for which "
+                "the CUDA toolkit's nvcc has to be there; launcher='cupy' needs neither"
+            ) from error
+        self._driver.init()
+        self._context = self._driver.Device(cupy.cuda.runtime.getDevice()).retain_primary_context()
+
+    def load(self, cubin: bytes, name: str) -> Any:
+        self._context.push()
+        try:
+            module = self._driver.module_from_buffer(cubin)
+            return module, module.get_function(name)
+        finally:
+            self._context.pop()
+
+    def launch(
+        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
+    ) -> None:
+        _, function = kernel
+        current, default = stream or self._cuda.get_current_stream(), self._cuda.Stream.null
+        elsewhere = current.ptr != default.ptr  # PyCUDA takes no stream that it has not made, but the default one
+        if elsewhere:
+            default.wait_event(current.record())
+        self._context.push()
+        try:
+            function(*args, grid=grid, block=block, shared=shared)
+        finally:
+            self._context.pop()
+        if elsewhere:
+            current.wait_event(default.record())
+
+
+#: How each is made, of CuPy, while its device is the current one.
+LAUNCHERS: Mapping[str, Callable[[Any], Launcher]] = MappingProxyType({"cupy": CuPyLauncher, "pycuda": PyCUDALauncher})

@@ -1,0 +1,58 @@
+"""Arrays of any library that speaks NumPy's protocols (NEP 13, NEP 18), such as CuPy's on a GPU.
+
+NumPy's ufuncs and functions, called on such an array, are that library's. What
+NumPy alone has a say in is left out of code that is to run there too:
+``np.asarray(x)`` of its arrays, ``np.zeros(shape)`` beside them (but
+``np.zeros_like(x, shape=shape)``), the ``reduce`` of a ufunc (but ``np.max``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: What NumPy's own functions are that ask their arguments' library first.
+_DISPATCHED = (np.ufunc, type(np.transpose))
+
+
+def portable(function: _Function) -> _Function:
+    """Mark an op's `value`, `numpy` or `perform` as one that takes arrays of any library that speaks NumPy's protocols.
+
+    Without the mark it runs on the host, on NumPy arrays, wherever the tensors live.
+    """
+    function.is_portable = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_portable(op: Any) -> bool:
+    """Whether an op runs where its operands' arrays are."""
+    if op.defines("make_thunk"):
+        return False
+    function = op.perform if op.defines("perform") else op.value if op.defines("value") else op.numpy
+    if isinstance(function, _DISPATCHED):  # NumPy's own, and no ufunc of someone else's
+        return getattr(np, function.__name__, None) is function
+    return getattr(function, "is_portable", False)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy's, or of a library that speaks its protocols."""
+    return hasattr(value, "__array_function__")
+
+
+def as_array(value: Any, *others: Any) -> Any:
+    """A value as an array: an array as it is, a number in the library of the first other that is an array."""
+    if hasattr(value, "__array_function__"):
+        return value
+    for other in others:
+        if hasattr(other, "__array_function__"):
+            return np.asarray(value, like=other)
+    return np.asarray(value)
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Whether two values may lie in the same memory, so far as the bounds of their memory tell."""
+    return is_array(x) and is_array(y) and type(x) is type(y) and bool(np.may_share_memory(x, y))

@@ -1,0 +1,56 @@
+"""What CuPy has, as data: its functions with their parameters, its ufuncs with their loops, its arrays' attributes.
+
+``python tests/harness/cupy_namespace.py`` writes the data anew from the CuPy
+that is installed; no GPU is needed for that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = Path(__file__).parent / "cupy_namespace.json"
+
+
+def namespace() -> dict[str, Any]:
+    """What the installed CuPy has of what NumPy has too."""
+    cupy = import_module("cupy")
+    shared = [name for name in dir(cupy) if not name.startswith("_") and hasattr(np, name)]
+    functions: dict[str, Any] = {}
+    ufuncs: dict[str, Any] = {}
+    for name in shared:
+        entry = getattr(cupy, name)
+        if isinstance(entry, cupy.ufunc):
+            ufuncs[name] = {"nin": entry.nin, "nout": entry.nout, "types": entry.types}
+        elif callable(entry) and not isinstance(entry, type):
+            functions[name] = parameters(entry)
+    return {
+        "version": cupy.__version__,
+        "functions": functions,
+        "ufuncs": ufuncs,
+        "ndarray": sorted(name for name in dir(cupy.ndarray) if not name.startswith("_")),
+    }
+
+
+def parameters(function: Any) -> Any:
+    """A function's parameters, each with its kind and whether it may be left out; None where it does not tell."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:
+        return None
+    return [[p.name, int(p.kind), p.default is not p.empty] for p in found]
+
+
+if __name__ == "__main__":
+    data = namespace()
+    parts = [
+        f' "{part}": {{\n' + ",\n".join(f'  "{k}": {json.dumps(v)}' for k, v in sorted(data[part].items())) + "\n }"
+        for part in ("functions", "ufuncs")
+    ]
+    rest = f' "version": "{data["version"]}",\n "ndarray": {json.dumps(data["ndarray"])}'
+    FILE.write_text("{\n" + ",\n".join([rest, *parts]) + "\n}\n")

@@ -1,0 +1,235 @@
+"""`cupy.cuda` for the stand-in: devices that are counters, streams that remember what is still to be copied."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+#: CuPy's pool hands out memory in pieces of so many bytes.
+PIECE = 512
+
+
+class CUDARuntimeError(RuntimeError):
+    """CuPy's error for a call of CUDA's that failed."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class OutOfMemoryError(MemoryError):
+    """CuPy's error for memory that there is not."""
+
+    def __init__(self, size: int, total: int) -> None:
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
+
+
+class Machine:
+    """What the stand-in simulates, and what it counts.
+
+    Attributes
+    ----------
+    devices, memory : int
+        How many, and the bytes of each.
+    used : dict of int
+        Bytes in use on each device.
+    to_host, to_device, kernels, allocations : int
+        Copies either way, calls that would start a kernel, new arrays.
+    launches : list
+        Of the kernels launched by hand, their arguments.
+    streams : list of Stream
+        All that were made.
+    """
+
+    def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
+        self.devices, self.memory = devices, memory
+        self.used = dict.fromkeys(range(devices), 0)
+        self.to_host = self.to_device = self.kernels = self.allocations = 0
+        self.launches: list[Any] = []
+        self.streams = [Stream.null]
+        self._local = threading.local()
+
+    @property
+    def device(self) -> int:
+        """The current device of this thread."""
+        return getattr(self._local, "device", 0)
+
+    @device.setter
+    def device(self, number: int) -> None:
+        if number >= self.devices:
+            raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
+        self._local.device = number
+
+    @property
+    def stream(self) -> Any:
+        """The current stream of this thread."""
+        if not hasattr(self._local, "stream"):
+            self._local.stream = Stream.null
+        return self._local.stream
+
+    @stream.setter
+    def stream(self, stream: Any) -> None:
+        self._local.stream = stream
+
+    def allocate(self, array: np.ndarray) -> None:
+        """Count memory for an array that has it from now on, until it goes."""
+        size, device = -(-array.nbytes // PIECE) * PIECE, self.device
+        if self.used[device] + size > self.memory:
+            raise OutOfMemoryError(size, self.used[device])
+        self.allocations += 1
+        self.used[device] += size
+
+        def free() -> None:
+            self.used[device] -= size
+
+        finalize(array, free)
+
+
+class Stream:
+    """An order of work; copies to the host that nobody waited for are made when somebody waits."""
+
+    null: Any
+
+    def __init__(self, machine: Machine | None = None, ptr: int = 0) -> None:
+        self._machine, self.ptr = machine, ptr
+        self.pending: list[Callable[[], None]] = []
+        self.waited: list[Any] = []
+
+    def __enter__(self) -> Stream:
+        assert self._machine is not None
+        self._before = self._machine.stream
+        self._machine.stream = self
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._machine is not None
+        self._machine.stream = self._before
+
+    def synchronize(self) -> None:
+        for work in self.pending:
+            work()
+        self.pending.clear()
+
+    def record(self) -> Any:
+        return SimpleNamespace(of=self)
+
+    def wait_event(self, event: Any) -> None:
+        self.waited.append(event.of)
+
+
+Stream.null = Stream()
+
+
+class Function:
+    """A kernel, which runs nothing."""
+
+    def __init__(self, machine: Machine, cubin: bytes, name: str) -> None:
+        self._machine, self.cubin, self.name = machine, cubin, name
+
+    def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
+        self._machine.launches.append((self.name, grid, block, args, shared_mem, stream))
+
+
+class Module:
+    """Compiled kernels."""
+
+    machine: Machine
+
+    def load(self, cubin: bytes) -> None:
+        self._cubin = cubin
+
+    def get_function(self, name: str) -> Function:
+        return Function(self.machine, self._cubin, name)
+
+
+def _device_of(machine: Machine) -> Any:
+    class Device:
+        """A device; within it, the current one."""
+
+        def __init__(self, number: int | None = None) -> None:
+            self.id = machine.device if number is None else number
+
+        def __enter__(self) -> Device:
+            self._before = machine.device
+            machine.device = self.id
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            machine.device = self._before
+
+        def synchronize(self) -> None:
+            for stream in machine.streams:
+                stream.synchronize()
+
+        @property
+        def mem_info(self) -> tuple[int, int]:
+            return machine.memory - machine.used[self.id], machine.memory
+
+    return Device
+
+
+def _pool_of(machine: Machine) -> Any:
+    class Pool:
+        """A memory pool that holds what is used."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def malloc(self, size: int) -> None:
+            raise AssertionError("the stand-in's arrays have their memory from NumPy")
+
+        def used_bytes(self) -> int:
+            return machine.used[machine.device]
+
+        total_bytes = used_bytes
+
+    return Pool
+
+
+def cuda_of(machine: Machine) -> Any:
+    """`cupy.cuda` on a simulated machine."""
+
+    def new_stream(null: bool = False, non_blocking: bool = False) -> Stream:
+        machine.streams.append(Stream(machine, len(machine.streams)))
+        return machine.streams[-1]
+
+    new_stream.null = Stream.null  # type: ignore[attr-defined]
+
+    @contextmanager
+    def using_allocator(malloc: Any) -> Iterator[None]:
+        malloc.__self__.asked += 1
+        yield
+
+    pool = _pool_of(machine)
+    module = type("Module", (Module,), {"machine": machine})
+    return SimpleNamespace(
+        Device=_device_of(machine),
+        Stream=new_stream,
+        MemoryAsyncPool=pool,
+        default_pool=pool(),
+        using_allocator=using_allocator,
+        get_current_stream=lambda: machine.stream,
+        memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+        function=SimpleNamespace(Module=module),
+        nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
+        runtime=_runtime_of(machine),
+    )
+
+
+def _runtime_of(machine: Machine) -> Any:
+    properties = {"name": b"stand-in", "major": 9, "minor": 0}
+    return SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError,
+        is_hip=False,
+        getDevice=lambda: machine.device,
+        getDeviceCount=lambda: machine.devices,
+        getDeviceProperties=lambda number: properties,
+        runtimeGetVersion=lambda: 12090,
+        driverGetVersion=lambda: 12090,
+    )

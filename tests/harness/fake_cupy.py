@@ -1,0 +1,432 @@
+"""A stand-in for CuPy, on NumPy's memory: it refuses what CuPy refuses, so that code runs on it only if it would there.
+
+Its arrays convert to NumPy's only when asked by name, it takes none of NumPy's
+beside its own, and has the functions, parameters, ufunc loops and attributes
+that `cupy_namespace.json` lists, and no others. What CuPy leaves open or does
+wrongly without a word is an error here: a kernel that writes over what it
+reads, an index that is assigned two values, work on another device's array.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from harness.cupy_namespace import FILE
+from harness.fake_cuda import Machine, cuda_of
+
+DATA = json.loads(FILE.read_text())
+
+#: NumPy's functions whose result is no array.
+PLAIN = ("shape", "ndim", "size", "result_type", "can_cast", "may_share_memory")
+
+
+def fake_cupy(devices: int = 1, memory: int = 1 << 32) -> Any:
+    """A module that stands in for CuPy, on a simulated machine, which is its attribute `machine`."""
+    module: Any = ModuleType("cupy")
+    module.machine = Machine(devices, memory)
+    module.cuda = cuda_of(module.machine)
+    module.__version__ = f"{DATA['version']} (stand-in)"
+    module.get_default_memory_pool = lambda: module.cuda.default_pool
+    module.ndarray = type("ndarray", (Array,), {"module": module, "__module__": "cupy"})
+    for name, loops in DATA["ufuncs"].items():
+        setattr(module, name, Ufunc(module, name, **loops))
+    for name, parameters in DATA["functions"].items():
+        setattr(module, name, _function(module, name, parameters))
+    module.matmul = Ufunc(module, "matmul", 2, 1, [f"{c}{c}->{c}" for c in "?bBhHiIlLqQefd"])
+    creation = Creation(module)
+    for name in ("array", "asarray", "ascontiguousarray", "from_dlpack"):
+        setattr(module, name, getattr(creation, name))
+    return module
+
+
+class Array:
+    """`cupy.ndarray`; `host` is where its values are, which code under test does not know."""
+
+    module: Any
+    __array_priority__ = 100
+
+    def __init__(self, host: np.ndarray, base: Any = None, device: int | None = None) -> None:
+        self.host, self.base = host, base
+        self.device = self.module.cuda.Device(device)
+
+    # What CuPy refuses
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        ours = getattr(self.module, ufunc.__name__, None)
+        if method != "__call__" or ours is None:
+            return NotImplemented
+        if "out" in kwargs:
+            (kwargs["out"],) = kwargs["out"]
+        return ours(*inputs, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        ours = getattr(self.module, func.__name__, None)
+        if ours is None or func.__module__ != "numpy":
+            return NotImplemented
+        if not all(issubclass(kind, self.module.ndarray | np.ndarray) for kind in types):
+            return NotImplemented
+        return ours(*args, **kwargs)
+
+    # What it is
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in DATA["ndarray"]:
+            raise AttributeError(f"cupy.ndarray has no attribute {name!r}")
+        found = getattr(self.host, name)
+        if not callable(found):
+            return self._view(found) if isinstance(found, np.ndarray) else found
+        return lambda *args, **kwargs: _call(self.module, name, found, args, kwargs, [self])
+
+    def _view(self, host: np.ndarray) -> Any:
+        return type(self)(host, self if self.base is None else self.base, self.device.id)
+
+    @property
+    def data(self) -> Any:
+        return self.host.ctypes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        # The device stands there for the stand-in; CUDA knows it by the address.
+        return {**self.host.__array_interface__, "version": 3, "device": self.device.id}
+
+    def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
+        return self
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device.id
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    def __repr__(self) -> str:
+        return f"cupy:{self.host!r}"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec)
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.copy()
+
+    # Values
+
+    def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
+        self.module.machine.to_host += 1
+        if out is None:
+            out = np.empty_like(self.host, order=order)  # type: ignore[call-overload]
+        if blocking:
+            self.module.machine.stream.synchronize()
+            out[...] = self.host
+        else:
+            out.view(np.uint8).fill(0xCD) if out.size and out.ndim else None
+            values = self.host.copy()
+            self.module.machine.stream.pending.append(lambda: np.copyto(out, values))
+        return out
+
+    def item(self) -> Any:
+        return self.get().item()
+
+    def copy(self, order: str = "C") -> Any:
+        _check_device(self.module, [self])
+        return _new(self.module, self.host.copy(order=order))  # type: ignore[arg-type]
+
+    def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
+        if not copy and self.host.dtype == dtype:
+            return self
+        _check_device(self.module, [self])
+        with np.errstate(all="ignore"):
+            return _new(self.module, self.host.astype(dtype, order=order))  # type: ignore[call-overload]
+
+    def __getitem__(self, index: Any) -> Any:
+        host_index = _index(self, index)
+        self.module.machine.to_host += any(x.dtype == bool for x in host_index if isinstance(x, np.ndarray))  # a size
+        found = self.host[host_index]
+        if isinstance(found, np.ndarray) and (np.may_share_memory(found, self.host) or not found.size):
+            return self._view(found)
+        if not _has_arrays(host_index):  # one element, a view of no dimensions
+            return self._view(self.host[(*host_index, ...)])
+        _check_device(self.module, [self])
+        return _new(self.module, np.asarray(found))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        host_index = _index(self, index)
+        if isinstance(value, np.ndarray) and value.ndim:
+            raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+        _check_device(self.module, [self, value])
+        if isinstance(value, Array):
+            if not _has_arrays(host_index):
+                _check_overlap(self.host[(*host_index, *[...] * (... not in host_index))], [value.host])
+            value = value.host
+        if _has_arrays(host_index):
+            _check_single(self.host, host_index)
+        with np.errstate(all="ignore"):
+            self.host[host_index] = value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _operator(name: str, swapped: bool, in_place: bool) -> Callable[..., Any]:
+    def method(self: Any, *others: Any) -> Any:
+        operands = (*others, self) if swapped else (self, *others)
+        if in_place:
+            return getattr(self.module, name)(*operands, out=self)
+        return getattr(self.module, name)(*operands)
+
+    return method
+
+
+for _python, _ufunc in {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "true_divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "matmul": "matmul",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "left_shift",
+    "rshift": "right_shift",
+}.items():
+    setattr(Array, f"__{_python}__", _operator(_ufunc, swapped=False, in_place=False))
+    setattr(Array, f"__r{_python}__", _operator(_ufunc, swapped=True, in_place=False))
+    if _python != "matmul":
+        setattr(Array, f"__i{_python}__", _operator(_ufunc, swapped=False, in_place=True))
+for _python, _ufunc in {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+    "neg": "negative",
+    "abs": "absolute",
+    "invert": "invert",
+}.items():
+    setattr(Array, f"__{_python}__", _operator(_ufunc, swapped=False, in_place=False))
+
+
+class Ufunc:
+    """A ufunc with CuPy's loops: the first that takes the operands, whatever NumPy would choose."""
+
+    def __init__(self, module: Any, name: str, nin: int, nout: int, types: Sequence[str]) -> None:
+        self.module, self.name, self.nin = module, name, nin
+        self.loops = [(entry.split("->")[0], entry.split("->")[1]) for entry in types]
+
+    def __call__(self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
+        if len(args) != self.nin:
+            raise TypeError(f"{self.name}: wrong number of arguments")
+        for x in args:
+            if not isinstance(x, Array | np.generic | bool | int | float):
+                raise TypeError(f"Unsupported type {type(x)}")
+        _check_device(self.module, [*args, out])
+        hosts = [x.host if isinstance(x, Array) else x for x in args]
+        inputs, output = self._loop(hosts)
+        if out is not None and not np.can_cast(output, out.dtype, "same_kind"):
+            raise TypeError(f"{self.name}: output of {output} does not go into {out.dtype}")
+        operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
+        with np.errstate(all="ignore"):
+            found = np.asarray(getattr(np, self.name)(*operands)).astype(output)
+        if out is None:
+            return _new(self.module, found)
+        if out.shape != found.shape:
+            raise ValueError(f"{self.name}: the output has shape {out.shape}, and the value {found.shape}")
+        _check_overlap(out.host, [x for x in hosts if isinstance(x, np.ndarray)])
+        out.host[...] = found
+        return out
+
+    def _loop(self, hosts: Sequence[Any]) -> tuple[str, str]:
+        strong = [x.dtype for x in hosts if hasattr(x, "dtype")]
+        common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in hosts)) if strong else None
+        dtypes = [x.dtype if hasattr(x, "dtype") else common or np.asarray(x).dtype for x in hosts]
+        for inputs, output in self.loops:
+            if all(np.can_cast(d, c, "safe") for d, c in zip(dtypes, inputs, strict=True)):
+                return inputs, output
+        raise TypeError(f"Wrong type ({dtypes}) of arguments for cupy_{self.name}")
+
+
+class Creation:
+    """The functions that take NumPy's arrays."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def array(self, obj: Any, dtype: Any = None, copy: bool = True, order: str = "K", blocking: bool = False) -> Any:
+        if isinstance(obj, Array):
+            dtype = obj.dtype if dtype is None else dtype
+            is_ordered = order != "C" or obj.host.flags.c_contiguous
+            if not copy and obj.dtype == dtype and is_ordered:
+                return obj
+            return _new(self.module, obj.host.astype(dtype, order=order))  # type: ignore[call-overload]
+        if hasattr(obj, "__cuda_array_interface__"):
+            interface = obj.__cuda_array_interface__
+            host = np.asarray(SimpleNamespace(__array_interface__=interface))
+            return self.array(self.module.ndarray(host, obj, interface.get("device")), dtype, copy, order)
+        self.module.machine.to_device += isinstance(obj, np.ndarray)
+        return _new(self.module, np.array(obj, dtype, order=order))  # type: ignore[call-overload]
+
+    def asarray(self, a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> Any:
+        return self.array(a, dtype, copy=False, order=order or "K")
+
+    def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
+        return self.array(a, dtype, copy=False, order="C")
+
+    def from_dlpack(self, array: Any, *, device: Any = None, copy: Any = None) -> Any:
+        return array.__dlpack__(stream=self.module.machine.stream.ptr or 1)
+
+
+def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
+    """CuPy's function of a name: it has its parameters, and does what NumPy's does."""
+    theirs = getattr(np, name)
+    signature = None
+    if parameters is not None:
+        kinds = {kind.value: kind for kind in type(inspect.Parameter.KEYWORD_ONLY)}
+        signature = inspect.Signature(
+            [
+                inspect.Parameter(n, kinds[kind], default=None if has_default else inspect.Parameter.empty)
+                for n, kind, has_default in parameters
+            ]
+        )
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if signature is not None:
+            signature.bind(*args, **kwargs)  # a TypeError for what CuPy's does not take
+        if name == "where" and not isinstance(args[0], Array):
+            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
+        return _call(module, name, theirs, args, kwargs, _arrays_in((args, kwargs)))
+
+    return function
+
+
+def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays: Sequence[Any]) -> Any:
+    """A function of NumPy's on arrays of ours, its value one of ours."""
+    if name == "take":
+        kwargs = {**kwargs, "mode": "wrap"}  # CuPy takes any index without a word
+    if name in ("sum", "mean") and arrays[0].dtype.kind == "f":  # CuPy adds up by halves, over every axis
+        function = _in_halves(function, kwargs.get("dtype") or arrays[0].dtype)
+        kwargs = {key: value for key, value in kwargs.items() if key != "dtype"}
+    out = kwargs.get("out")
+    if out is not None:
+        _check_overlap(out.host, [x.host for x in arrays if x is not out])
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing
+        found = function(*_hosts(args), **{key: _hosts(value) for key, value in kwargs.items()})
+    if name in PLAIN:
+        return found
+    if out is not None:
+        return out
+    return _wrapped(module, found, arrays)
+
+
+def _in_halves(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """A sum or mean to more digits than its dtype has, rounded to it."""
+    return lambda *args, **kwargs: function(*args, **kwargs, dtype=np.longdouble).astype(dtype)
+
+
+def _wrapped(module: Any, found: Any, arrays: Sequence[Any]) -> Any:
+    if isinstance(found, list | tuple):
+        return [_wrapped(module, x, arrays) for x in found]
+    if not isinstance(found, np.ndarray | np.generic):
+        return found
+    for x in arrays:
+        if isinstance(found, np.ndarray) and np.may_share_memory(found, x.host):
+            return x if found is x.host else x._view(found)
+    _check_device(module, arrays)
+    return _new(module, np.asarray(found))
+
+
+def _new(module: Any, host: np.ndarray) -> Any:
+    """An array on the current device, in memory of its own."""
+    if host.base is not None or not host.flags.owndata:
+        host = host.copy(order="K")
+    module.machine.allocate(host)
+    module.machine.kernels += 1
+    return module.ndarray(host)
+
+
+def _hosts(value: Any) -> Any:
+    """A value with the memory of our arrays in their places; NumPy's arrays are refused, as CuPy refuses them."""
+    if isinstance(value, Array):
+        return value.host
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, list | tuple):
+        return type(value)(_hosts(x) for x in value)
+    return value
+
+
+def _arrays_in(value: Any) -> list[Any]:
+    if isinstance(value, Array):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [x for part in parts for x in _arrays_in(part)]
+
+
+def _check_device(module: Any, values: Sequence[Any]) -> None:
+    for x in values:
+        if isinstance(x, Array) and x.device.id != module.machine.device:
+            raise ValueError(
+                "Array device must be same as the current device: "
+                f"array device = {x.device.id} while current = {module.machine.device}"
+            )
+
+
+def _check_overlap(target: Any, operands: Sequence[np.ndarray]) -> None:
+    """A kernel reads and writes in no order: what it writes it may read at the same place alone."""
+    for x in operands:
+        same = target.shape == x.shape and target.strides == x.strides and target.ctypes.data == x.ctypes.data
+        assert same or not np.shares_memory(target, x), "a kernel writes over what it reads"
+
+
+def _index(array: Array, index: Any) -> Any:
+    """An index in NumPy's terms; CuPy wraps what is out of range."""
+    entries = index if isinstance(index, tuple) else (index,)
+    found: list[Any] = []
+    axis = 0
+    for i, entry in enumerate(entries):
+        if isinstance(entry, np.ndarray | list):
+            raise TypeError(f"Unsupported type {type(entry)}")
+        if entry is Ellipsis:
+            axis = array.host.ndim - sum(1 for e in entries[i + 1 :] if e is not None)
+        elif isinstance(entry, Array):
+            host = entry.host
+            if host.dtype.kind == "b":
+                axis += host.ndim - 1
+            else:
+                host = host % array.host.shape[axis] if array.host.shape[axis] else host
+            entry = host
+        axis += entry is not None and entry is not Ellipsis
+        found.append(entry)
+    return tuple(found)
+
+
+def _has_arrays(index: Any) -> bool:
+    return any(isinstance(entry, np.ndarray) for entry in index)
+
+
+def _check_single(array: np.ndarray, index: Any) -> None:
+    places = np.arange(array.size).reshape(array.shape)[index]
+    assert np.unique(places).size == places.size, "which value stays is open where an element is assigned several"

@@ -1,0 +1,32 @@
+"""The kinds of backend that tests run on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from backends import gen_backend
+from harness.fake_cupy import fake_cupy
+from optree.errors import BackendError
+
+
+def home(kind: str, **options: Any) -> Any:
+    """A backend: ``'cpu'``, ``'gpu'`` on a real device, or ``'stand-in'``, the GPU's code without a GPU.
+
+    Where there is no real device, the test is skipped.
+    """
+    if kind == "stand-in":
+        return stand_in(fake_cupy(), **options)
+    try:
+        return gen_backend(kind, **options)
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+def stand_in(cupy: Any, **options: Any) -> Any:
+    """A GPU backend on a stand-in for CuPy."""
+    with patch.dict(sys.modules, cupy=cupy):
+        return gen_backend("gpu", **options)

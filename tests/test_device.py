@@ -1,0 +1,166 @@
+"""What a GPU backend needs: what is missing for it, its options, and what launches its kernels."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from harness.fake_cuda import CUDARuntimeError
+from harness.fake_cupy import fake_cupy
+from harness.homes import stand_in
+from harness.messages import message_of
+
+from backends import device, gen_backend
+from backends.launchers import LAUNCHERS
+from optree.errors import BackendError
+
+
+@pytest.fixture
+def cupy() -> Any:
+    return fake_cupy(devices=2)
+
+
+@pytest.fixture
+def gpu(cupy: Any) -> Any:
+    return stand_in(cupy)
+
+
+# What is missing
+
+
+class Absent:
+    """A CuPy of which one thing fails."""
+
+    def __init__(self, **broken: Any) -> None:
+        self.cupy = fake_cupy()
+        for name, call in broken.items():
+            setattr(self.cupy.cuda.runtime, name, call)
+
+    def message(self) -> str:
+        return message_of(BackendError, lambda: stand_in(self.cupy))
+
+
+def _raising(error: Exception) -> Any:
+    def call(*args: Any) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.fixture
+def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_driver_faults", list)
+
+
+def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    with patch.dict(sys.modules, cupy=None):  # which is how an import is made to fail
+        said = message_of(BackendError, lambda: gen_backend("gpu"))
+    assert "CuPy is not installed" in said and "pip install 'neon-optree[gpu]'" in said and "gen_backend('cpu')" in said
+
+
+def test_a_cupy_that_does_not_load(monkeypatch: pytest.MonkeyPatch, with_driver: None) -> None:
+    monkeypatch.setattr(device, "import_module", _raising(ImportError("libcudart.so.11.0: cannot open")))
+    monkeypatch.setattr(device, "find_spec", lambda name: object())
+    assert "libcudart.so.11.0" in message_of(BackendError, lambda: gen_backend("gpu"))
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.ctypes, "CDLL", _raising(OSError("no such file")))
+    absent = Absent(getDeviceCount=_raising(CUDARuntimeError(35, "cudaErrorInsufficientDriver")))
+    assert "no driver is installed" in absent.message()
+
+
+def test_no_device(with_driver: None) -> None:
+    assert "finds no device" in Absent(getDeviceCount=lambda: 0).message()
+    broken = Absent(getDeviceCount=_raising(CUDARuntimeError(999, "cudaErrorUnknown: unknown error")))
+    assert "cudaErrorUnknown" in broken.message()
+
+
+def test_a_cupy_for_a_newer_cuda_than_the_drivers(with_driver: None) -> None:
+    error = CUDARuntimeError(35, "cudaErrorInsufficientDriver")
+    said = Absent(getDeviceCount=_raising(error), driverGetVersion=lambda: 11040).message()
+    for part in ("built for CUDA 12.9", "11.4", "cupy-cuda11x"):
+        assert part in said
+
+
+def test_a_cupy_for_other_devices() -> None:
+    absent = Absent()
+    absent.cupy.cuda.runtime.is_hip = True
+    assert "ROCm" in absent.message()
+
+
+def test_no_nvrtc() -> None:
+    absent = Absent()
+    absent.cupy.cuda.nvrtc.getVersion = _raising(RuntimeError('Failure finding "libnvrtc.so.12"'))
+    said = absent.message()
+    assert "NVRTC" in said and "libnvrtc.so.12" in said and "pip install" in said
+
+
+def test_options_are_the_backends_own(cupy: Any) -> None:
+    assert "no option 'jit'" in message_of(BackendError, lambda: stand_in(cupy, jit=True))
+    assert "no option 'launcher'" in message_of(BackendError, lambda: gen_backend("cpu", launcher="cupy"))
+    assert "cupy, pycuda" in message_of(BackendError, lambda: stand_in(cupy, launcher="hip"))
+
+
+def test_info_names_the_device(gpu: Any) -> None:
+    for part in ("stand-in", "9.0", "CuPy", "pool"):
+        assert part in gpu.info()
+
+
+# Launchers
+
+
+class FakePyCUDA:
+    """`pycuda.driver`, as far as the launcher uses it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.depth = 0
+        context = SimpleNamespace(push=lambda: self._move(1), pop=lambda: self._move(-1))
+        self.module: Any = ModuleType("pycuda.driver")
+        self.module.init = lambda: self.calls.append("init")
+        self.module.Device = lambda number: SimpleNamespace(retain_primary_context=lambda: context)
+        self.module.module_from_buffer = self._load
+
+    def _move(self, by: int) -> None:
+        self.depth += by
+
+    def _load(self, cubin: bytes) -> Any:
+        assert self.depth == 1
+        return SimpleNamespace(get_function=lambda name: lambda *args, **how: self._launch(name, args, how))
+
+    def _launch(self, name: str, args: Any, how: Any) -> None:
+        assert self.depth == 1
+        self.calls.append((name, args, how))
+
+
+def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
+    kernel = gpu.launcher.load(b"cubin", "twice")
+    gpu.launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16), np.int32(3)], shared=128)
+    assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), (16, 3), 128, None)]
+
+
+def test_pycudas_launcher(cupy: Any) -> None:
+    pycuda = FakePyCUDA()
+    with patch.dict(sys.modules, {"pycuda": ModuleType("pycuda"), "pycuda.driver": pycuda.module}):
+        be = stand_in(cupy, launcher="pycuda")
+    kernel = be.launcher.load(b"cubin", "twice")
+    be.launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16)], shared=128)
+    assert pycuda.calls == ["init", ("twice", (16,), {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 128})]
+    with cupy.cuda.Stream() as stream:  # the default stream, on which PyCUDA launches, waits for it, and it for that
+        be.launcher.launch(kernel, (1, 1, 1), (1, 1, 1), [])
+    assert stream.waited == [cupy.cuda.Stream.null] and cupy.cuda.Stream.null.waited[-1] is stream
+    assert pycuda.depth == 0
+
+
+def test_pycuda_is_imported_only_when_asked_for(cupy: Any) -> None:
+    with patch.dict(sys.modules, {"pycuda": None, "pycuda.driver": None}):
+        stand_in(cupy)
+        said = message_of(BackendError, lambda: stand_in(cupy, launcher="pycuda"))
+    assert "neon-optree[pycuda]" in said and "nvcc" in said
+    assert set(LAUNCHERS) == {"cupy", "pycuda"}
