@@ -148,7 +148,7 @@ def test_it_is_what_runs(capfd, folder):
             tree.asnumpyarray()
         finally:
             compiler._loaded.libraries = before | compiler._loaded.libraries
-    assert capfd.readouterr().err == "".join(kernel + "\n" for kernel in source(tree))
+    assert "".join(kernel + "\n" for kernel in source(tree)) in capfd.readouterr().err
 
 
 @needs_compiler
