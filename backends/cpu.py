@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar, copy_context
 from functools import partial
 from operator import itemgetter
 from time import perf_counter
@@ -15,6 +13,7 @@ import numpy as np
 from backends.backend import Backend, Observer, Plan
 from backends.kernels.compiler import compile_counts, find_compiler
 from backends.kernels.plan import KernelPlan
+from backends.kernels.quiet import quietly
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
@@ -107,7 +106,7 @@ class CPUBackend(Backend):
             return [registers[i] for i in outputs]
 
         if self.compiler is None or observe is not None:
-            return partial(_quietly, run)
+            return partial(quietly, run)
         simple = decompose(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
@@ -116,25 +115,7 @@ class CPUBackend(Backend):
             _note(error, place, (outline if roots is None else decompose(self.program(roots))).instructions)
 
         call_of = partial(_call_of, outline, keep=keep)
-        return partial(_quietly, KernelPlan(outline, constants, run, call_of, note, self.jit is True))
-
-
-class _Quiet(threading.local):
-    """A context for each thread in which NumPy does not warn, entered in a tenth of np.errstate's time."""
-
-    def __init__(self) -> None:
-        self.context = copy_context()
-        self.context.run(np.seterr, all="ignore")
-        self.context.run(_is_quiet.set, True)
-
-
-_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
-_quiet = _Quiet()
-
-
-def _quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
-    return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
+        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.jit is True)
 
 
 def _note(error: Exception, place: int, ran: Sequence[Instruction]) -> None:

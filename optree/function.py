@@ -189,9 +189,9 @@ class Function:
         if self.mode.kind != "default" or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             run = partial(evaluate, observe=observe)
-            return run if self.backend is None else self.backend.on_host(self.program, run)
-        run = self.backend.compile(self.program, keep=True, observe=observe)
-        return lambda values: run(values, None)
+            there = run if self.backend is None else self.backend.on_host(self.program, run)
+            return lambda values, roots: there(values)
+        return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
@@ -209,19 +209,25 @@ class Function:
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
         """
+        values = self._values(args, kwargs) if self.inputs or args or kwargs else self._known
+        if self._places or not self._sizes_seen:
+            self._check_sizes(values)
+        with self._lock:
+            found = self._plan(values, None)
+        if self._returns == "none":
+            return None
+        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
+        return results[0] if self._returns == "one" else results
+
+    def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves' values for these arguments."""
         given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
         values = self._known.copy()
         for number, (x, place, value) in enumerate(zip(self.inputs, self._places, given, strict=True)):
             array = self._filtered(number, x, value)
             if place is not None:
                 values[place] = array
-        self._check_sizes(values)
-        with self._lock:
-            found = self._plan(values)
-        if self._returns == "none":
-            return None
-        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
-        return results[0] if self._returns == "one" else results
+        return values
 
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments in the inputs' order."""

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from backends.kernels.expressions import Lines, braced, element, initial, statement, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
@@ -51,8 +52,6 @@ HEAD = f"""#include <stdint.h>
 #endif
 """
 
-Lines = list[str]
-
 
 def source(nest: LoopNest) -> str:
     """The C source of a nest: a function of one array of 64-bit integers.
@@ -78,7 +77,7 @@ def source(nest: LoopNest) -> str:
     for place, dtype in enumerate(nest.reads):
         if nest.levels[place] == "once":
             body.append(f"const {_type(dtype)} v{place} = *(const {_type(dtype)} *)a[{place}];")
-    body += [line for statement in nest.made("once") for line in _statement(nest, statement)]
+    body += [line for made in nest.made("once") for line in _statement(nest, made)]
     if nest.reductions:
         body += _places(nest)
     elif nest.writes_at("inner"):
@@ -86,7 +85,7 @@ def source(nest: LoopNest) -> str:
     body += [f"*({_type(arrays[place])} *)a[{place}] = v{value};" for place, value in nest.writes_at("once")]
     if any("(threads)" in line for line in body):
         body.insert(0, f"const int threads = (int)a[{first + len(kept) + 1}];")
-    return "\n".join([HEAD, *_declarations(nest), f"void {NAME}(const int64_t *a)", *_braced(body), ""])
+    return "\n".join([HEAD, *_declarations(nest), f"void {NAME}(const int64_t *a)", *braced(body), ""])
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
@@ -97,7 +96,7 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     """
     found = [("w", value, nest.dtype_of(value).itemsize) for walk in walks(nest) for value in walk.stores]
     if nest.split:
-        found += [("q", r.value, _wide(r).itemsize) for r in nest.reductions]
+        found += [("q", r.value, wide(r).itemsize) for r in nest.reductions]
     tile = _tile(nest) if nest.columns else 1
     return [(letter, value, size * tile) for letter, value, size in found]
 
@@ -110,14 +109,6 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
 
 def _type(dtype: np.dtype) -> str:
     return TYPES[str(dtype)]
-
-
-def _braced(lines: Lines) -> Lines:
-    return ["{", *_indented(lines), "}"]
-
-
-def _indented(lines: Lines) -> Lines:
-    return [f"    {line}" if line else line for line in lines]
 
 
 def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
@@ -148,18 +139,8 @@ def _name(nest: LoopNest, value: int) -> str:
     return f"v{value}[j]" if tiled else f"v{value}"
 
 
-def _statement(nest: LoopNest, statement: Statement) -> Lines:
-    """A value, its arguments first converted to the dtypes that the op computes in."""
-    lines, names = [], []
-    for i, (argument, dtype) in enumerate(zip(statement.arguments, statement.loop, strict=True)):
-        name = _name(nest, argument)
-        if nest.dtype_of(argument) != dtype:
-            lines.append(f"const {_type(dtype)} v{statement.value}_{i} = ({_type(dtype)}){name};")
-            name = f"v{statement.value}_{i}"
-        names.append(name)
-    target = _type(statement.dtype)
-    expression = statement.expression.replace("(T)", f"({target})").format(*names)
-    return [*lines, f"{_declared(nest, statement.value)} = ({target})({expression});"]
+def _statement(nest: LoopNest, made: Statement) -> Lines:
+    return statement(nest, made, _type, lambda value: _name(nest, value), _declared(nest, made.value))
 
 
 def _declared(nest: LoopNest, value: int) -> str:
@@ -182,12 +163,12 @@ def _elements(nest: LoopNest) -> Lines:
     (walk,) = walks(nest)
     threads = "parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)"
     lines = [f"#pragma omp {'simd' if last else threads}", f"for (int64_t i = 0; i < n{last}; i++)"]
-    lines += _braced(_element(nest, walk, "x", "i"))
+    lines += braced(_element(nest, walk, "x", "i"))
     pointers = _pointers(nest, range(last), ("inner",))
     if not last:
         return [*pointers, *lines]
     loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in range(last)]
-    return [_parallel(last), *loops, *_braced([*pointers, *lines])]
+    return [_parallel(last), *loops, *braced([*pointers, *lines])]
 
 
 def _pointers(nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "") -> Lines:
@@ -210,8 +191,8 @@ def _element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
         pointer = letter if nest.levels[place] == "inner" else "x"
         lines.append(f"{_declared(nest, place)} = {pointer}{place}[{_along(nest, place, index)}];")
     lines += [f"{_declared(nest, value)} = g{value}[{index}];" for value in walk.loads]
-    for statement in walk.statements:
-        lines += _accumulated(nest, statement) if isinstance(statement, Reduction) else _statement(nest, statement)
+    for made in walk.statements:
+        lines += _accumulated(nest, made) if isinstance(made, Reduction) else _statement(nest, made)
     lines += [f"g{value}[{index}] = v{value};" for value in walk.stores]
     return lines + [f"{letter}{place}[{_along(nest, place, index)}] = {_name(nest, v)};" for place, v in walk.writes]
 
@@ -223,26 +204,6 @@ def _tile(nest: LoopNest) -> int:
     return TILES[len(walks(nest)) > 1]
 
 
-def _wide(reduction: Reduction) -> np.dtype:
-    """What parts are accumulated in."""
-    sums = reduction.accumulator.sums and reduction.dtype.kind == "f"
-    return np.dtype("float64") if sums else reduction.dtype
-
-
-def _start(reduction: Reduction) -> str:
-    """An accumulator's value of nothing."""
-    dtype = reduction.dtype
-    if dtype.kind == "f":
-        lowest, highest = "-INFINITY", "INFINITY"
-    elif dtype.kind == "b":
-        lowest, highest = "0", "1"
-    else:
-        limits, suffix = np.iinfo(dtype), {"int64": "LL", "uint64": "ULL"}.get(str(dtype), "")
-        lowest = f"(-{limits.max}{suffix} - 1)" if dtype.kind == "i" else "0"
-        highest = f"{limits.max}{suffix}"
-    return reduction.accumulator.start.format(lowest=lowest, highest=highest)
-
-
 def _declarations(nest: LoopNest) -> Lines:
     """How OpenMP combines what the lanes of a vector have accumulated."""
     lines = []
@@ -251,7 +212,7 @@ def _declarations(nest: LoopNest) -> Lines:
             combined = r.accumulator.combine.format("omp_out", "omp_in")
             lines.append(
                 f"#pragma omp declare reduction(join{r.value} : {_type(r.dtype)} : omp_out = {combined}) "
-                f"initializer(omp_priv = {_start(r)})"
+                f"initializer(omp_priv = {initial(r)})"
             )
     return lines
 
@@ -276,18 +237,18 @@ def _places(nest: LoopNest) -> Lines:
         for i, (letter, value, _) in enumerate(scratch_arrays(nest))
     ]
     if not loops:
-        return _braced([*arrays, *body])
+        return braced([*arrays, *body])
     if nest.split:
-        return [*arrays, *loops, *_braced(body)]
+        return [*arrays, *loops, *braced(body)]
     if not arrays:
-        return [_parallel(len(loops)), *loops, *_braced(body)]
+        return [_parallel(len(loops)), *loops, *braced(body)]
     shared = f"#pragma omp for{f' collapse({len(loops)})' if len(loops) > 1 else ''} schedule(static)"
     region = "#pragma omp parallel num_threads(threads) if (threads > 1)"
-    return [region, *_braced([*arrays, shared, *loops, *_braced(body)])]
+    return [region, *braced([*arrays, shared, *loops, *braced(body)])]
 
 
 def _scratch_type(nest: LoopNest, letter: str, value: int) -> str:
-    return _type(nest.dtype_of(value) if letter == "w" else next(_wide(r) for r in nest.reductions if r.value == value))
+    return _type(nest.dtype_of(value) if letter == "w" else next(wide(r) for r in nest.reductions if r.value == value))
 
 
 def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
@@ -304,8 +265,8 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
     for r in done:
         finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
         lines.append(f"{_declared(nest, r.value)} = ({_type(r.dtype)})({finished});")
-    for statement in made:
-        lines += _statement(nest, statement)
+    for each in made:
+        lines += _statement(nest, each)
     lines += [f"x{place}[{_column(nest, place)}] = {_name(nest, value)};" for place, value in writes]
     if not nest.columns or not lines:
         return lines
@@ -320,7 +281,7 @@ def _column(nest: LoopNest, place: int) -> str:
 
 def _columns(lines: Lines) -> Lines:
     """What happens to each column of a tile."""
-    return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *_braced(lines)]
+    return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *braced(lines)]
 
 
 def _walk(nest: LoopNest, walk: Walk) -> Lines:
@@ -336,10 +297,10 @@ def _walk(nest: LoopNest, walk: Walk) -> Lines:
     added = [line for r in walk.reductions for line in _added(nest, r, f"q{r.value}{index}")]
     if nest.columns:
         ended, added = (_columns(part) if part else part for part in (ended, added))
-    lines += _braced([*opened, end, *_loops(nest, walk, "k * size", "end"), *ended])
+    lines += braced([*opened, end, *_loops(nest, walk, "k * size", "end"), *ended])
     if not walk.reductions:
         return lines
-    return [*opened, *lines, "for (int64_t k = 0; k < parts; k++)", *_braced(added)]
+    return [*opened, *lines, "for (int64_t k = 0; k < parts; k++)", *braced(added)]
 
 
 def _parts(nest: LoopNest) -> Lines:
@@ -372,20 +333,20 @@ def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         lines.append(f"{_type(nest.dtype_of(value))} *const {letter}{value} = w{value}{moved};")
     lines += (_column_blocks if nest.columns else _row_blocks)(nest, walk, *bounds[last])
     loops = [f"for (int64_t i{x} = {bounds[x][0]}; i{x} < {bounds[x][1]}; i{x}++)" for x in axes]
-    return [*loops, *_braced(lines)]
+    return [*loops, *braced(lines)]
 
 
 def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     """The innermost reduced loop, which is the vector loop."""
-    element = _braced(_element(nest, walk, "y", "i"))
+    body = braced(_element(nest, walk, "y", "i"))
     if not walk.reductions:
-        return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *element]
+        return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *body]
     lines = [_block_end(nest, end)]
-    lines += [f"{_type(r.dtype)} p{r.value} = {_start(r)};" for r in walk.reductions]
+    lines += [f"{_type(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
-    lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *element]
+    lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
     lines += [line for r in walk.reductions for line in _added(nest, r, f"p{r.value}")]
-    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *_braced(lines)]
+    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
 
 
 def _block_end(nest: LoopNest, end: str) -> str:
@@ -403,22 +364,19 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         row.append(f"{_type(nest.dtype_of(value))} *const g{value} = h{value} + i * {_tile(nest)};")
     row += _columns(_element(nest, walk, "z", "j"))
     if not walk.reductions:
-        return [f"for (int64_t i = {start}; i < {end}; i++)", *_braced(row)]
+        return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
     lines = [_block_end(nest, end)]
     lines += [f"{_type(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
-    lines += _columns([f"p{r.value}[j] = {_start(r)};" for r in walk.reductions])
-    lines += ["for (int64_t i = b; i < e; i++)", *_braced(row)]
+    lines += _columns([f"p{r.value}[j] = {initial(r)};" for r in walk.reductions])
+    lines += ["for (int64_t i = b; i < e; i++)", *braced(row)]
     lines += _columns([line for r in walk.reductions for line in _added(nest, r, f"p{r.value}[j]")])
-    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *_braced(lines)]
+    return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
 
 
 def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator with one more element."""
     name = f"p{r.value}[j]" if nest.columns else f"p{r.value}"
-    element = f"v{r.argument}"
-    if nest.dtype_of(r.argument) != r.dtype:
-        element = f"({_type(r.dtype)}){element}"
-    return [f"{name} = {r.accumulator.combine.format(name, element)};"]
+    return [f"{name} = {r.accumulator.combine.format(name, element(nest, r, _type))};"]
 
 
 def _is_compensated(reduction: Reduction) -> bool:
@@ -428,7 +386,7 @@ def _is_compensated(reduction: Reduction) -> bool:
 
 def _opened(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator of nothing."""
-    names = [(_type(_wide(r)), f"r{r.value}", _start(r))]
+    names = [(_type(wide(r)), f"r{r.value}", initial(r))]
     if _is_compensated(r):
         names.append(("double", f"k{r.value}", "0"))
     if not nest.columns:

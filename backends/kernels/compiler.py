@@ -181,9 +181,13 @@ def _processor() -> str:
 
 
 def compile_source(
-    source: str, name: str, argtypes: Sequence[Any] = (ctypes.c_void_p,), compiler: Compiler | None = None
+    source: str,
+    name: str,
+    argtypes: Sequence[Any] = (ctypes.c_void_p,),
+    restype: Any = None,
+    compiler: Compiler | None = None,
 ) -> Any:
-    """A function of C source, as a ctypes function that returns nothing and releases the GIL while it runs.
+    """A function of C source, as a ctypes function that releases the GIL while it runs.
 
     Safe from several threads and after a fork; each source is compiled once.
 
@@ -195,6 +199,8 @@ def compile_source(
         The function's name in it.
     argtypes : sequence of ctypes types
         The function's parameters. One pointer costs the least to pass.
+    restype : ctypes type, optional
+        What it returns; nothing by default.
     compiler : Compiler, optional
         By default what `find_compiler` finds.
 
@@ -206,7 +212,7 @@ def compile_source(
     compiler = compiler or find_compiler()
     if compiler is None:
         raise CompilerError("there is no C compiler: install gcc or clang, or name one in CC")
-    return ctypes.CFUNCTYPE(None, *argtypes)((name, _library(source, compiler)))
+    return ctypes.CFUNCTYPE(restype, *argtypes)((name, _library(source, compiler)))
 
 
 def _library(source: str, compiler: Compiler) -> ctypes.CDLL:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from backends.kernels.binding import joined, strides_along
-from backends.kernels.launch import Runner
+from backends.kernels.entry import Entry
+from backends.kernels.launch import Compiled, Runner
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from optree.dims import Sizes
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
@@ -23,6 +24,9 @@ LAYOUTS = 256
 #: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
 #: `TILE` count as one), each with so many elements at least.
 PLACES, LARGE, TILE = 64, 1 << 19, 512
+
+#: The walk in which a kernel writes what is known only after all of them.
+LAST = inf
 
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
@@ -78,9 +82,7 @@ class FusedKernel:
             Those of all leaves and instructions of the program, None where there is none.
         """
         inputs = [np.asarray(values[i]) for i in self.reads]
-        likes = [
-            self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes
-        ]
+        likes = self.shapes_like(values)
         key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *likes
         known = self._layouts.get(key)
         if known is None:
@@ -99,6 +101,30 @@ class FusedKernel:
             pointers = [x.__array_interface__["data"][0] for x in (*inputs, *outputs)]
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
+
+    def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of what it takes for its shape alone."""
+        return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
+
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
+        """The quickest way to what `run` does, for values that lie as these do, and are written in these places.
+
+        None where there is none.
+        """
+        reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, places))
+        if any(type(x) is not np.ndarray for x in (*reads.values(), *writes.values())):
+            return None
+        _, layout, runner = self._layout([*reads.values()], [*writes.values()], self.shapes_like(values))
+        if not isinstance(runner, Compiled):
+            return None
+        in_place = [
+            self.axes[i] == self.axes[j]
+            and (x.shape, x.strides) == (y.shape, y.strides)
+            and self.last_read.get(j, 0) <= self.written_in.get(i, LAST)
+            for i, x in zip(self.writes, writes.values(), strict=True)
+            for j, y in reads.items()
+        ]
+        return runner.entry(reads, writes, in_place, self.numbers, layout)
 
     def _layout(
         self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -11,20 +12,18 @@ import numpy as np
 
 from backends.kernels import c
 from backends.kernels.compiler import CompilerError, compile_source
+from backends.kernels.entry import LINE, Entry, enter
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.threads import thread_count
-
-#: Runs a nest: takes the arrays' addresses, the numbers, 8 bytes each as integers, and the layout.
-Runner = Callable[[Sequence[int], Sequence[int], "Layout"], None]
-
-#: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
-LINE = 64
 
 #: The sizes of the loops, and for each array its steps along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
 
+#: Runs a nest: takes the arrays' addresses, the numbers, 8 bytes each as integers, and the layout.
+Runner = Callable[[Sequence[int], Sequence[int], Layout], None]
 
-def runner_of(nest: LoopNest) -> Runner:
+
+class Compiled:
     """What runs a nest, compiled.
 
     Raises
@@ -32,25 +31,55 @@ def runner_of(nest: LoopNest) -> Runner:
     CompilerError
         If there is no compiler, or it fails.
     """
-    try:
-        function = compile_source(c.source(nest), c.NAME)
-    except CompilerError as error:
-        error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
-        raise
 
-    needs_scratch = bool(c.scratch_arrays(nest))
+    def __init__(self, nest: LoopNest) -> None:
+        try:
+            self._function = compile_source(c.source(nest), c.NAME)
+        except CompilerError as error:
+            error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
+            raise
+        self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
-    def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         sizes, steps = layout
-        threads = thread_count() if prod(sizes) >= c.PARALLEL else 1
-        if not needs_scratch:
-            packed = array("q", [*pointers, *sizes, *steps, *numbers, 0, threads])
-            function(packed.buffer_info()[0])
-            return
-        *places, apart = accumulate(c.scratch(nest, sizes), lambda place, size: place + size + -size % LINE, initial=0)
-        scratch = np.empty(apart * (1 if nest.split else threads) + LINE, np.uint8)
-        start = scratch.ctypes.data + -scratch.ctypes.data % LINE
-        packed = array("q", [*pointers, *sizes, *steps, *numbers, *(start + place for place in places), apart, threads])
-        function(packed.buffer_info()[0])
+        threads = threads_for(sizes)
+        *places, apart = scratch_places(self._scratch(sizes))
+        scratch = np.empty(apart * (1 if self._nest.split else threads) + LINE if places else 0, np.uint8)
+        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if places else 0
+        starts = [start + place for place in places]
+        packed = array("q", [*pointers, *sizes, *steps, *numbers, *starts, apart, threads])
+        self._function(packed.buffer_info()[0])
 
-    return run
+    def _scratch(self, sizes: Sequence[int]) -> Sequence[int]:
+        return c.scratch(self._nest, sizes) if self._needs_scratch else ()
+
+    def entry(
+        self,
+        reads: dict[int, np.ndarray],
+        writes: dict[int, np.ndarray],
+        in_place: Sequence[bool],
+        numbers: Sequence[tuple[int, np.dtype]],
+        layout: Layout,
+    ) -> Entry | None:
+        """The quickest way to run the nest on arrays that lie as these do; None where there is none."""
+        if enter() is None:
+            return None
+        sizes, steps = layout
+        address, places = ctypes.cast(self._function, ctypes.c_void_p).value or 0, scratch_places(self._scratch(sizes))
+        words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(sizes)
+        return Entry(address, reads, writes, in_place, words, numbers, places, split, parallel)
+
+
+def is_parallel(sizes: Sequence[int]) -> bool:
+    """Whether loops of these sizes are worth waking threads for."""
+    return prod(sizes) >= c.PARALLEL
+
+
+def threads_for(sizes: Sequence[int]) -> int:
+    """How many threads run loops of these sizes."""
+    return thread_count() if is_parallel(sizes) else 1
+
+
+def scratch_places(scratch: Sequence[int]) -> list[int]:
+    """Where each scratch array of a thread begins, in bytes, and how far the next thread's lie apart from them."""
+    return list(accumulate(scratch, lambda place, size: place + size + -size % LINE, initial=0))

@@ -184,8 +184,14 @@ class Walk:
         return [statement for statement in self.statements if isinstance(statement, Reduction)]
 
 
-def walks(nest: LoopNest) -> list[Walk]:
-    """The walks, in order. What is dear to make again is kept for the walks that follow the first that needs it."""
+def walks(nest: LoopNest, keep: bool = True) -> list[Walk]:
+    """The walks, in order.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether what is dear to make again is kept for the walks that follow the first that needs it.
+    """
     first = len(nest.reads) + len(nest.numbers)
     inner = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}
     writes = nest.writes_at("inner")
@@ -204,7 +210,7 @@ def walks(nest: LoopNest) -> list[Walk]:
             needed.add(value)
             if value < first:
                 walk.reads.append(value)
-            elif value in made_in and _is_dear(value, inner):
+            elif keep and value in made_in and _is_dear(value, inner):
                 walk.loads.append(value)
                 if value not in made_in[value].stores:
                     made_in[value].stores.append(value)

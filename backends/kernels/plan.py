@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.launch import runner_of
-from backends.kernels.steps import FusedStep, fused_steps
+from backends.kernels.launch import Compiled
+from backends.kernels.quiet import quietly
+from backends.kernels.steps import FusedStep, KernelStep, fused_steps
 from optree.fusion import LONGEST
 from optree.program import Program
 
@@ -47,10 +48,13 @@ class KernelPlan:
         note: Callable[[Exception, int, Any], None],
         always: bool,
     ) -> None:
-        self.program, self.constants, self.by_numpy, self.call_of = program, constants, by_numpy, call_of
+        self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
         self.note, self.always = note, always
         self.count = len(program.instructions)
+        #: What follows the leaves' values before anything has been computed.
+        self.open = [*constants, *[None] * self.count]
         self.work = 0
+        self.alone = False
         self._steps: list[tuple[FusedStep, list[int], int]] | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
@@ -62,15 +66,21 @@ class KernelPlan:
                 return self.by_numpy(values, roots)
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
-        registers = [*values, *self.constants, *[None] * self.count]
-        for step, dead, place in self.steps():
-            try:
+        steps = self.steps()
+        # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
+        return self._run(values, roots, steps) if self.alone else quietly(self._run, values, roots, steps)
+
+    def _run(self, values: list[Any], roots: Sequence[Any] | None, steps: Sequence[Any]) -> list[Any]:
+        registers = values + self.open
+        place = 0
+        try:
+            for step, dead, place in steps:  # noqa: B007 the failing step's place
                 step(registers)
-            except Exception as error:
-                self.note(error, place, roots)
-                raise
-            for i in dead:
-                registers[i] = None
+                for i in dead:
+                    registers[i] = None
+        except Exception as error:
+            self.note(error, place, roots)
+            raise
         return [registers[i] for i in self.program.outputs]
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
@@ -83,5 +93,6 @@ class KernelPlan:
     def steps(self) -> list[tuple[FusedStep, list[int], int]]:
         """The steps, fused at the first call; each kernel is compiled when it first runs."""
         if self._steps is None:
-            self._steps = fused_steps(self.program, runner_of, self.call_of)
+            self._steps = fused_steps(self.program, Compiled, self.call_of)
+            self.alone = all(isinstance(step, KernelStep) for step, *_ in self._steps)
         return self._steps

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from backends.kernels.fused import FusedKernel
+from backends.kernels.entry import Entry
+from backends.kernels.fused import LAST, FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.quiet import quietly
 from optree.dims import Dims, Sizes
 from optree.fusion import Axes, Kernel, fuse
 from optree.program import Program
 from optree.schedule import memories
 
-#: The walk in which a kernel writes what is known only after all of them.
-LAST = math.inf
+#: A step remembers so many layouts.
+ENTRIES = 4
 
 #: Takes the values of all leaves and instructions, and fills in those that it makes.
 FusedStep = Callable[[list[Any]], None]
@@ -48,7 +49,7 @@ def fused_steps(
         if isinstance(step, Kernel):
             calls = [_call_step(program, sizes, place, call_of(place)) for place in step.places]
             kernel = FusedKernel(program, step, sizes, compile)
-            found.append((_kernel_step(kernel, targets, first, calls), free, step.places[-1]))
+            found.append((KernelStep(kernel, targets, first, calls), free, step.places[-1]))
         else:
             found.append((_call_step(program, sizes, step.place, call_of(step.place)), free, step.place))
     return found
@@ -74,34 +75,65 @@ def _call_step(program: Program, sizes: Sizes, place: int, call: Callable[..., A
     return run
 
 
-def _kernel_step(
-    kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
-) -> FusedStep:
+class KernelStep:
     """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
 
     What the kernel leaves to NumPy goes through the calls of its instructions.
+    Arrays that lie as some did before are handed over as they are (`backends.kernels.entry`).
     """
 
-    def run(values: list[Any]) -> None:
-        wanted = [values[targets[i][0]] if i in targets else None for i in kernel.writes]
+    def __init__(
+        self, kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
+    ) -> None:
+        self.kernel, self.calls = kernel, calls
+        #: The numbers of what is assigned, of its target and of the assignment.
+        self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
+        self.target_of = {i: target for i, target, _ in self.assigned}
+        #: The ways to run on arrays that lie as some did, the shapes of what each makes anew, and of what is like it.
+        self.entries: list[tuple[Entry, list[Any], Any]] = []
+
+    def __call__(self, values: list[Any]) -> None:
+        for entry, made, likes in self.entries:
+            if likes and likes != self.kernel.shapes_like(values):
+                continue
+            for i, shape, dtype in made:
+                values[i] = np.empty(shape, dtype)
+            if not entry.run(values):
+                for i, target, assignment in self.assigned:
+                    values[i] = values[assignment] = values[target]
+                return
+        quietly(self.run, values)
+
+    def run(self, values: list[Any]) -> None:
+        """Run on any arrays."""
+        kernel = self.kernel
+        wanted = [values[self.target_of[i]] if i in self.target_of else None for i in kernel.writes]
         reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
         direct = [
             x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads) else None
             for i, x in zip(kernel.writes, wanted, strict=True)
         ]
         outputs = kernel.run(values, direct)
+        ran = outputs is not None
         if outputs is None:
-            for call in calls:
+            for call in self.calls:
                 call(values)
             outputs = [values[i] for i in kernel.writes]
-        for i, output, target in zip(kernel.writes, outputs, wanted, strict=True):
+        for i, output in zip(kernel.writes, outputs, strict=True):
             values[i] = output
-            if target is not None:
-                if output is not target:
-                    target[...] = output
-                values[first + targets[i][1]] = target
+        for i, target, assignment in self.assigned:
+            if values[i] is not values[target]:
+                values[target][...] = values[i]
+            values[i] = values[assignment] = values[target]
+        if ran and all(x is y for x, y in zip(direct, wanted, strict=True)):
+            self.remember(values)
 
-    return run
+    def remember(self, values: list[Any]) -> None:
+        """Let arrays that lie as these do be handed over as they are."""
+        entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
+        if entry is not None:  # a new list, for another thread may walk through the old one
+            made = [(i, values[i].shape, values[i].dtype) for i in self.kernel.writes if i not in self.target_of]
+            self.entries = [(entry, made, self.kernel.shapes_like(values)), *self.entries[: ENTRIES - 1]]
 
 
 def _is_apart(target: np.ndarray, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]]) -> bool:

@@ -1,0 +1,79 @@
+"""Loop nests as functions of arrays on a CUDA device, whatever loads and launches kernels there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from backends.kernels import cuda
+from backends.kernels.cuda_elements import Variant
+from backends.kernels.expressions import wide
+from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
+from backends.kernels.launch import Layout, Runner
+from backends.kernels.loopnest import LoopNest
+
+#: A nest remembers so many ways in which it has been laid out.
+GEOMETRIES = 256
+
+#: What kernels' addresses are aligned to where their last bits do not matter.
+ALIGNED = 256
+
+
+class Host(Protocol):
+    """What compiles, loads and launches kernels.
+
+    Attributes
+    ----------
+    device : Device
+    """
+
+    device: Device
+
+    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
+        """The kernels of a source, by their names."""
+
+    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
+        """Let a kernel run on NumPy scalars, after those before it."""
+
+    def scratch(self, size: int) -> tuple[int, Any]:
+        """The address of so many bytes, aligned as any array, and what keeps them."""
+
+
+def runner_of(nest: LoopNest, host: Host) -> Runner:
+    """What runs a nest on a device; each variant is compiled when it is first needed."""
+    loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
+    known: dict[Any, Geometry] = {}
+    arrays, rank = nest.arrays, nest.rank
+
+    def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        sizes, flat = layout
+        key = tuple(sizes), tuple(flat), tuple(address % ALIGNED for address in pointers)
+        geometry = known.get(key)
+        if geometry is None:
+            steps = [flat[place * rank : (place + 1) * rank] for place in range(len(arrays))]
+            if len(known) >= GEOMETRIES:
+                known.clear()
+            geometry = known[key] = geometry_of(nest, sizes, steps, pointers, host.device)
+        variant = geometry.variant
+        if variant not in loaded:
+            kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant))
+            loaded[variant] = kernels, cuda.parameter_names(nest, variant)
+        kernels, names = loaded[variant]
+        given: dict[str, Any] = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
+        given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
+        given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
+        for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
+            given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
+        given.update(width=np.int32(geometry.width), part=np.int64(geometry.part), parts=np.int32(geometry.parts))
+        kept = []
+        for r in nest.reductions if variant.split else []:
+            address, memory = host.scratch(geometry.entries * wide(r).itemsize)
+            given[f"q{r.value}"] = np.uint64(address)
+            kept.append(memory)
+        args = [given[name] for name in names]
+        for kernel, launch in zip(kernels, geometry.launches, strict=True):
+            host.launch(kernel, launch, args)
+
+    return run

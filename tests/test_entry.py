@@ -1,0 +1,215 @@
+"""Arrays handed over to kernels as they are: only where they lie as some did before, and with the right result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from backends.kernels import entry, launch
+from backends.kernels.compiler import find_compiler
+from backends.kernels.fused import FusedKernel
+from optree import TensorType, function
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def be() -> Any:
+    return gen_backend("cpu", rng_seed=0, jit=True)
+
+
+@pytest.fixture
+def general(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What went through a kernel's general way, by its writes."""
+    met: list[Any] = []
+    run = FusedKernel.run
+
+    def counted(self: FusedKernel, values: Any, targets: Any) -> Any:
+        met.append(self.writes)
+        return run(self, values, targets)
+
+    monkeypatch.setattr(FusedKernel, "run", counted)
+    return met
+
+
+def test_arrays_that_lie_as_others_did_are_handed_over(be, general):
+    a, b, z = be.array(np.arange(6.0)), be.ones(6), be.empty(6)
+    for step in range(5):
+        z[:] = a * b + float(step)
+        assert z.get().tolist() == [x + step for x in range(6)]
+        a, b, z = be.array(np.arange(6.0)), be.ones(6), be.empty(6)  # others, perhaps in the same memory
+    assert len(general) == 1
+    new = (a * b + 1.0).astensor()
+    again = (a * b + 1.0).astensor()
+    assert len(general) == 2 and new is not again
+    again[:] = 0
+    assert new.get().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_every_layout_gives_the_right_result(be, general):
+    """Sizes, steps, offsets and numbers of axes that one plan serves."""
+    memory = be.array(np.arange(48.0).reshape(6, 8))
+    layouts = [memory, memory[:, ::2], memory[::-1], memory[1:4, 3:5], memory[:, ::2], memory[::3, ::-1], memory]
+    for x in layouts * 2:
+        z = be.empty(x.shape)
+        z[:] = x * 2 + x
+        np.testing.assert_array_equal(z.get(), x.get() * 3)
+    assert 5 <= len(general) <= 2 * len(layouts)
+
+
+def test_memory_that_is_read_elsewhere_is_not_written_first(be):
+    for shift in (0, 1, 0, 2, 200, -1, -3):
+        memory = be.array(np.arange(400.0))
+        z, x = memory[50:150], memory[50 + shift : 150 + shift]
+        wanted = x.get() * 2 + 1
+        z[:] = x * 2 + 1
+        np.testing.assert_array_equal(z.get(), wanted, err_msg=str(shift))
+
+
+def test_an_array_that_is_laid_out_anew_in_its_place(be):
+    x, z = be.array(np.arange(6.0).reshape(2, 3)), be.empty((2, 3))
+    tree = x * 2 + 1
+    for _ in range(3):
+        z[:] = tree
+    x.raw()[...] = 5
+    z[:] = tree
+    assert z.get().tolist() == [[11.0] * 3] * 2
+
+
+def test_an_array_of_another_alignment(be, general):
+    def at(offset: int) -> np.ndarray:
+        x = np.zeros(4 * 8 + 8, np.uint8)[offset : offset + 32].view(np.float32)
+        x[...] = np.arange(8)
+        return x
+
+    f = function([x := TensorType("float32", (None,))("x")], x * 2 + x)
+    for offset in (0, 4, 1, 3, 0):
+        assert f(at(offset)).get().tolist() == [3.0 * i for i in range(8)]
+
+
+def test_numbers_may_change(be):
+    x, n, flags = be.array([1.0, 2.0]), be.array([1, 2], dtype="int32"), be.array([True, False], dtype="bool")
+    z, m, r = be.empty(2), be.empty(2, dtype="int32"), be.empty(2, dtype="bool")
+    for number in (0.5, -3.0, float("inf"), 1e-30):
+        z[:] = x * number + 1
+        np.testing.assert_array_equal(z.get(), x.get() * np.float32(number) + 1)
+    for number in (2, -7, 2**30):
+        m[:] = n * number
+        np.testing.assert_array_equal(m.get(), n.get() * np.int32(number))
+    for flag in (True, False):
+        r[:] = be.logical_or(flags, flag)
+        assert r.get().tolist() == [True, flag]
+
+
+def test_scalars_and_arrays_without_axes(be):
+    f = function([x := TensorType("float64", ())("x")], x * 2 + 1)
+    for value in (1.5, np.float64(2.5), np.array(3.5), 4):
+        assert f(value).item() == float(value) * 2 + 1
+
+
+def test_sizes_of_what_is_only_broadcast_to(be):
+    x, s = TensorType("float32", (None, None))("x"), be.array([2.0], name="s")
+    f = function([x], be.broadcast_like(s, x) * 3)
+    for shape in ((2, 3), (3, 2), (2, 3), (1, 5)):
+        assert f(np.zeros(shape, np.float32)).get().tolist() == np.full(shape, 6.0).tolist()
+
+
+def test_several_threads(be):
+    """One plan, arrays and numbers of each thread's own."""
+    errors: list[Any] = []
+
+    def work(number: int) -> None:
+        x, z = be.full(1000, number), be.empty(1000)
+        for step in range(200):
+            z[:] = x * 2.0 + float(step)
+            if not (z.get() == 2 * number + step).all():
+                errors.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_a_function_called_by_several_threads(be):
+    x, w = TensorType("float32", (None,))("x"), be.ones(64, name="w")
+    f = function([x], be.sum(x * w * 2, keepdims=False))
+    wrong: list[float] = []
+
+    def work(number: int) -> None:
+        given = np.full(64, number, np.float32)
+        wrong.extend(value for _ in range(200) if (value := f(given).item()) != 128 * number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+FORKED = """
+import os, numpy as np
+from backends import gen_backend
+be = gen_backend("cpu", jit=True)
+x, z = be.ones(1 << 20), be.empty(1 << 20)
+for _ in range(3):
+    z[:] = x * 2 + 1
+child = os.fork()
+if child == 0:
+    z[:] = x * 2 + 1
+    x[:] = z * 1
+    os._exit(0 if (x.get() == 3).all() else 1)
+_, status = os.waitpid(child, 0)
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_goes_on_with_what_its_parent_has_met():
+    done = subprocess.run([sys.executable, "-c", FORKED], timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_objects_look_otherwise_kernels_run_by_the_general_way(monkeypatch, be, general):
+    monkeypatch.setattr(launch, "enter", lambda: None)
+    x, z = be.array(np.arange(6.0)), be.empty(6)
+    for _ in range(3):
+        z[:] = x * 2 + 1
+    assert z.get().tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0] and len(general) == 3
+
+
+def test_objects_look_as_the_headers_say():
+    """On CPython; elsewhere `enter` gives None, and kernels run by the general way."""
+    assert (entry.enter() is not None) == (sys.implementation.name == "cpython")
+
+
+def test_repeated_assignments_keep_no_memory(be):
+
+    x, z = be.ones(100), be.empty(100)
+
+    def work(times: int) -> None:
+        for step in range(times):
+            z[:] = x * float(step) + 1
+            be.sum(x * 2 + step).astensor()
+
+    work(300)
+    tracemalloc.start()
+    try:
+        work(100)
+        before, _ = tracemalloc.get_traced_memory()
+        work(2000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 5000
