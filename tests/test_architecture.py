@@ -53,7 +53,7 @@ LAYERS = (
     ("backends.kernels.threads", "backends.kernels.cache"),
     ("backends.kernels.compiler",),
     ("backends.kernels.entry",),
-    ("backends.kernels.binding", "backends.kernels.loopnest"),
+    ("backends.kernels.binding", "backends.kernels.memory", "backends.kernels.loopnest"),
     ("backends.kernels.expressions",),
     ("backends.kernels.c", "backends.kernels.cuda_elements"),
     ("backends.kernels.cuda",),

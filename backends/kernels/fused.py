@@ -13,6 +13,7 @@ from backends.kernels.binding import joined, strides_along
 from backends.kernels.entry import Entry
 from backends.kernels.launch import Compiled, Runner
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
+from backends.kernels.memory import HOST, Memory
 from optree.dims import Sizes
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.program import Program
@@ -42,6 +43,8 @@ class FusedKernel:
         The program's.
     compile : callable
         From a `LoopNest` to what runs it; called once for each layout.
+    memory : Memory
+        Of the arrays.
 
     Attributes
     ----------
@@ -54,8 +57,15 @@ class FusedKernel:
         The axes of the domain that each value runs along.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, sizes: Sizes, compile: Callable[[LoopNest], Runner]) -> None:
-        self._compile, self._known = compile, sizes
+    def __init__(
+        self,
+        program: Program,
+        kernel: Kernel,
+        sizes: Sizes,
+        compile: Callable[[LoopNest], Runner],
+        memory: Memory = HOST,
+    ) -> None:
+        self._compile, self._known, self.memory = compile, sizes, memory
         self._runners: dict[Any, Runner] = {}
         self._layouts: dict[Any, Any] = {}
         self.rank = len(kernel.domain)
@@ -81,7 +91,7 @@ class FusedKernel:
         values : sequence
             Those of all leaves and instructions of the program, None where there is none.
         """
-        inputs = [np.asarray(values[i]) for i in self.reads]
+        inputs = [self.memory.array(values[i]) for i in self.reads]
         likes = self.shapes_like(values)
         key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *likes
         known = self._layouts.get(key)
@@ -92,13 +102,13 @@ class FusedKernel:
             self._layouts[key] = known
         shapes, layout, runner = known
         outputs = [
-            np.empty(shape, self.dtypes[i]) if target is None else target
+            self.memory.empty(shape, self.dtypes[i]) if target is None else target
             for i, shape, target in zip(self.writes, shapes, targets, strict=True)
         ]
         if layout is None:
             return None
         if runner is not None:
-            pointers = [x.__array_interface__["data"][0] for x in (*inputs, *outputs)]
+            pointers = [self.memory.address(x) for x in (*inputs, *outputs)]
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
@@ -137,10 +147,10 @@ class FusedKernel:
         )
         written = self._axes[len(inputs) :]
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes) for axes in written]
-        if odd or not all(x.flags.aligned for x in everything):
+        if odd or any(self.memory.address(x) % x.dtype.alignment for x in everything):
             return shapes, None, None  # elements that lie as no C array's do
         outputs = [
-            np.empty(shape, self.dtypes[i]) if target is None else target
+            self.memory.empty(shape, self.dtypes[i]) if target is None else target
             for i, shape, target in zip(self.writes, shapes, targets, strict=True)
         ]
         arrays = zip((*inputs, *outputs), self._axes, strict=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from backends.kernels.entry import Entry
 from backends.kernels.fused import LAST, FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
+from optree.arrays import is_array, overlap
 from optree.dims import Dims, Sizes
 from optree.fusion import Axes, Kernel, fuse
 from optree.program import Program
@@ -25,7 +25,10 @@ FusedStep = Callable[[list[Any]], None]
 
 
 def fused_steps(
-    program: Program, compile: Callable[[LoopNest], Runner], call_of: Callable[[int], Callable[..., Any]]
+    program: Program,
+    compile: Callable[[LoopNest], Runner],
+    call_of: Callable[[int], Callable[..., Any]],
+    memory: Memory = HOST,
 ) -> list[tuple[FusedStep, list[int], int]]:
     """The steps, each with the values that nothing needs after it, and the place of its last instruction.
 
@@ -36,6 +39,8 @@ def fused_steps(
         From a nest to what runs it.
     call_of : callable
         From the place of an instruction that is no kernel's to its function of values.
+    memory : Memory
+        Of the arrays.
     """
     sizes = Sizes(program)
     steps = fuse(program, sizes)
@@ -47,32 +52,30 @@ def fused_steps(
     dead = _dead(program, kept)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
-            calls = [_call_step(program, sizes, place, call_of(place)) for place in step.places]
-            kernel = FusedKernel(program, step, sizes, compile)
+            calls = [_call_step(program, sizes, place, call_of(place), memory) for place in step.places]
+            kernel = FusedKernel(program, step, sizes, compile, memory)
             found.append((KernelStep(kernel, targets, first, calls), free, step.places[-1]))
         else:
-            found.append((_call_step(program, sizes, step.place, call_of(step.place)), free, step.place))
+            found.append((_call_step(program, sizes, step.place, call_of(step.place), memory), free, step.place))
     return found
 
 
-def _call_step(program: Program, sizes: Sizes, place: int, call: Callable[..., Any]) -> FusedStep:
+def _call_step(program: Program, sizes: Sizes, place: int, call: Callable[..., Any], memory: Memory) -> FusedStep:
     """A call's step; an operand of which it takes a known shape alone need not be there."""
     instruction, output = program.instructions[place], len(program.leaves) + place
-    alone = {
-        n: np.zeros((), program.type_of(i).dtype)
-        for n, i in enumerate(instruction.inputs)
-        if n in instruction.op.shape_only and sizes.is_known(i)
-    }
+    inputs, alone = instruction.inputs, instruction.op.shape_only
+    shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
+
+    def value_of(n: int, i: int, values: list[Any]) -> Any:
+        return memory.shaped(sizes.shape_of(i, values), shaped[n]) if n in shaped else values[i]
 
     def run(values: list[Any]) -> None:
-        values[output] = call(
-            *(
-                np.broadcast_to(alone[n], sizes.shape_of(i, values)) if n in alone else values[i]
-                for n, i in enumerate(instruction.inputs)
-            )
-        )
+        values[output] = call(*[value_of(n, i, values) for n, i in enumerate(inputs)])
 
-    return run
+    def run_on_values(values: list[Any]) -> None:
+        values[output] = call(*[values[i] for i in inputs])
+
+    return run if shaped else run_on_values
 
 
 class KernelStep:
@@ -97,7 +100,7 @@ class KernelStep:
             if likes and likes != self.kernel.shapes_like(values):
                 continue
             for i, shape, dtype in made:
-                values[i] = np.empty(shape, dtype)
+                values[i] = self.kernel.memory.empty(shape, dtype)
             if not entry.run(values):
                 for i, target, assignment in self.assigned:
                     values[i] = values[assignment] = values[target]
@@ -106,11 +109,11 @@ class KernelStep:
 
     def run(self, values: list[Any]) -> None:
         """Run on any arrays."""
-        kernel = self.kernel
+        kernel, memory = self.kernel, self.kernel.memory
         wanted = [values[self.target_of[i]] if i in self.target_of else None for i in kernel.writes]
         reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
         direct = [
-            x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads) else None
+            x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads, memory) else None
             for i, x in zip(kernel.writes, wanted, strict=True)
         ]
         outputs = kernel.run(values, direct)
@@ -136,11 +139,11 @@ class KernelStep:
             self.entries = [(entry, made, self.kernel.shapes_like(values)), *self.entries[: ENTRIES - 1]]
 
 
-def _is_apart(target: np.ndarray, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]]) -> bool:
+def _is_apart(target: Any, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]], memory: Memory) -> bool:
     """Whether a kernel that writes an array in a walk reads nothing there but, up to then, what it writes there."""
     for x, along, last in reads:
-        if isinstance(x, np.ndarray) and np.may_share_memory(x, target):
-            here = x.__array_interface__["data"][0] == target.__array_interface__["data"][0]
+        if is_array(x) and overlap(x, target):
+            here = memory.address(x) == memory.address(target)
             same = here and along == axes and x.shape == target.shape and x.strides == target.strides
             if not same or last > walk:
                 return False
