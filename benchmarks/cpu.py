@@ -127,7 +127,7 @@ def bandwidths(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def report(result: dict[str, Any]) -> None:
     """Print what stands beside the rows."""
-    print("\nBytes read and written in a second")
+    print("\nBytes read and written in a second, from 2^24 elements on")
     for row in result["bandwidths"]:
         where = f"{row['workload']:<26}{row['elements']:>11,}{row['dtype']:>9}"
         print(f"  {where}{row['rate'] / 1e9:>9.1f} GB/s, {row['share']:.0%} of the copy's by {row['copied by']}")
@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = options_of(arguments)
     peers, date, name = available(options), datetime.date.today().isoformat(), processor()
     machine = {"processor": name, "processors": processors(), "load before": os.getloadavg()}
-    machine |= {"system": platform.platform(), "python": platform.python_version()}
+    machine |= {"system": platform.system(), "python": platform.python_version()}
     versions = {peer.name: peer.version for peer in peers}
     print(f"{processors()} processors ({name}), load {os.getloadavg()[0]:.1f}; at most {options.rounds} rounds")
     print(", ".join(f"{name} {version}" for name, version in versions.items()))

@@ -154,7 +154,6 @@ class Activations(Workload):
     """Many operations on one array, three of them transcendental."""
 
     title = "GELU + softplus"
-    moved = 2
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         (x,) = operands
@@ -207,7 +206,6 @@ class BlackScholes(Workload):
 
     title = "Black-Scholes"
     operands = 3
-    moved = 5
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         price, strike, time = operands
