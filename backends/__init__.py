@@ -49,8 +49,9 @@ def gen_backend(
         ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (axes
         are kept) and gradients of ties (each in full).
     jit : {'auto', True, False}
-        Whether the CPU backend runs elementwise operations by compiled kernels:
-        ``'auto'``, by default, where they pay (`backends.kernels.plan`), always, or never.
+        Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by
+        default, where they pay (`backends.kernels.plan`), always, or never. Without a C
+        compiler, and with False, NumPy runs the same kernels, large ones in blocks.
     allocator : {'pool', 'async'}
         Where the GPU backend's memory comes from: CuPy's pool, by default, or
         CUDA's stream-ordered allocator.

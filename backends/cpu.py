@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 
 from backends.backend import Backend, Observer, Plan
 from backends.kernels.compiler import compile_counts, find_compiler
-from backends.kernels.plan import KernelPlan
+from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.node import OpTreeNode
@@ -22,6 +23,8 @@ from optree.rewrites import decompose
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
 from optree.types import TensorType
+
+_log = logging.getLogger(__name__)
 
 
 class CPUBackend(Backend):
@@ -37,15 +40,15 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
+        _say_once(self.info())
 
     def info(self) -> str:
         """What runs assignments here, and what would make them quicker."""
-        if not self.jit:
-            return "NumPy, as jit=False asks for"
         if self.compiler is None:
-            return (
-                "NumPy: there is no C compiler; with gcc or clang, large elementwise expressions run as fused kernels"
-            )
+            why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
+            faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
+            return f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
         when = "always" if self.jit is True else "where they pay"
         return f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
 
@@ -105,7 +108,7 @@ class CPUBackend(Backend):
                 raise
             return [registers[i] for i in outputs]
 
-        if self.compiler is None or observe is not None:
+        if observe is not None:
             return partial(quietly, run)
         simple = decompose(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
@@ -115,7 +118,13 @@ class CPUBackend(Backend):
             _note(error, place, (outline if roots is None else decompose(self.program(roots))).instructions)
 
         call_of = partial(_call_of, outline, keep=keep)
-        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.jit is True)
+        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.when)
+
+
+@cache
+def _say_once(info: str) -> None:
+    """Log what runs assignments, once in a process."""
+    _log.info("assignments run by %s", info)
 
 
 def _note(error: Exception, place: int, ran: Sequence[Instruction]) -> None:

@@ -82,6 +82,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         setting.variable.removeprefix("OPTREE_").lower(): setting
         for setting in (
             Setting(
+                "OPTREE_BLOCK_BYTES",
+                "an integer of 1 or more",
+                _count,
+                1 << 21,
+                "How many bytes of a kernel's values are in a block, where NumPy runs it: what fits a core's cache.",
+            ),
+            Setting(
                 "OPTREE_CACHE_DIR",
                 "a folder",
                 _folder,

@@ -62,6 +62,8 @@ LAYERS = (
     ("backends.kernels.cuda_launch",),
     ("backends.kernels.fused",),
     ("backends.kernels.steps", "backends.kernels.source"),
+    ("backends.kernels.grid", "backends.kernels.pool"),
+    ("backends.kernels.blocks",),
     ("backends.kernels.plan",),
     ("backends.creation",),
     ("backends.randomness",),

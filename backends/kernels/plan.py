@@ -1,16 +1,19 @@
-"""A plan that runs by kernels where they pay, and by NumPy where not."""
+"""A plan that runs by kernels where they pay, and by NumPy call by call where not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from backends.kernels.blocks import block_kernel
+from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Compiled
 from backends.kernels.quiet import quietly
-from backends.kernels.steps import FusedStep, KernelStep, fused_steps
-from optree.fusion import LONGEST
+from backends.kernels.steps import CallOf, Executor, FusedStep, KernelStep, fused_steps
+from optree.dims import Sizes
+from optree.fusion import LONGEST, Kernel
 from optree.program import Program
 
 #: With fewer elements than this in every operand, NumPy's calls are as quick as a kernel's.
@@ -19,9 +22,44 @@ SMALL = 1 << 15
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
 
+#: With fewer elements than this in every operand, NumPy's calls on whole arrays are as quick as blocks.
+SMALL_FOR_BLOCKS = 1 << 18
+
+
+class When(NamedTuple):
+    """What runs kernels, and from when on.
+
+    Attributes
+    ----------
+    executor : callable
+    small : int
+        With fewer elements than this in every operand, NumPy runs the plan.
+    work : int
+        As long as it has done less, in elements times instructions, NumPy runs the plan.
+    """
+
+    executor: Executor
+    small: int
+    work: int
+
+
+def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
+    """What runs a kernel through a C compiler."""
+    return FusedKernel(program, kernel, sizes, Compiled)
+
+
+#: By a C compiler from the first call on.
+ALWAYS = When(compiled_kernel, 0, 0)
+
+#: By a C compiler where that pays.
+WHERE_IT_PAYS = When(compiled_kernel, SMALL, WORK)
+
+#: By NumPy in blocks, without a compiler.
+BLOCKS = When(block_kernel, SMALL_FOR_BLOCKS, 0)
+
 
 class KernelPlan:
-    """A program's kernels, compiled when that has paid; a plan as backends run them.
+    """A program's kernels, run where that pays; a plan as backends run them.
 
     Parameters
     ----------
@@ -35,8 +73,7 @@ class KernelPlan:
         From an instruction's place to its function of values, for those that no kernel runs.
     note : callable
         Adds to an error what an instruction, by its place, was doing for the trees that ran.
-    always : bool
-        Whether kernels run whatever there is to do, from the first call on.
+    when : When
     """
 
     def __init__(
@@ -46,10 +83,10 @@ class KernelPlan:
         by_numpy: Callable[[list[Any], Any], list[Any]],
         call_of: Callable[[int], Callable[..., Any]],
         note: Callable[[Exception, int, Any], None],
-        always: bool,
+        when: When,
     ) -> None:
         self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
-        self.note, self.always = note, always
+        self.note, self.when = note, when
         self.count = len(program.instructions)
         #: What follows the leaves' values before anything has been computed.
         self.open = [*constants, *[None] * self.count]
@@ -58,9 +95,9 @@ class KernelPlan:
         self._steps: list[tuple[FusedStep, list[int], int]] | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        if not self.always:
+        if small := self.when.small:
             for value in values:
-                if value.__class__ is np.ndarray and value.size >= SMALL:
+                if value.__class__ is np.ndarray and value.size >= small:
                     break
             else:
                 return self.by_numpy(values, roots)
@@ -84,15 +121,16 @@ class KernelPlan:
         return [registers[i] for i in self.program.outputs]
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
-        """Whether compiling is worth it, by how much has been done without."""
-        if self.always or self.work >= WORK:
+        """Whether kernels are worth it, by how much has been done without."""
+        wanted = self.when.work
+        if self.work >= wanted:
             return True
         self.work += self.count * max(value.size for value in values if isinstance(value, np.ndarray))
-        return self.work >= WORK
+        return self.work >= wanted
 
     def steps(self) -> list[tuple[FusedStep, list[int], int]]:
-        """The steps, fused at the first call; each kernel is compiled when it first runs."""
+        """The steps, fused at the first call; a kernel that is compiled is when it first runs."""
         if self._steps is None:
-            self._steps = fused_steps(self.program, Compiled, self.call_of)
+            self._steps = fused_steps(self.program, self.when.executor, self.call_of)
             self.alone = all(isinstance(step, KernelStep) for step, *_ in self._steps)
         return self._steps

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from backends.kernels.entry import Entry
-from backends.kernels.fused import LAST, FusedKernel
-from backends.kernels.launch import Runner
-from backends.kernels.loopnest import LoopNest
+from backends.kernels.fused import LAST
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
 from optree.arrays import is_array, overlap
 from optree.dims import Dims, Sizes
-from optree.fusion import Axes, Kernel, fuse
+from optree.fusion import Axes, Call, Kernel, fuse
 from optree.program import Program
 from optree.schedule import memories
 
@@ -24,37 +22,79 @@ ENTRIES = 4
 FusedStep = Callable[[list[Any]], None]
 
 
+#: From the place of an instruction to its function of values.
+CallOf = Callable[[int], Callable[..., Any]]
+
+
+class Runnable(Protocol):
+    """A kernel as an executor runs it.
+
+    Attributes
+    ----------
+    reads, writes : list of int
+        The values of the program that it takes as arrays, and those that it makes.
+    axes : dict
+        The axes of the kernel's domain that each value runs along.
+    last_read, written_in : dict
+        The last walk that reads each array, and the one that writes each; those of no walk are left out.
+    memory : Memory
+        Of the arrays.
+    """
+
+    reads: list[int]
+    writes: list[int]
+    axes: dict[int, Axes]
+    last_read: dict[int, int]
+    written_in: dict[int, int]
+    memory: Memory
+
+    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
+        """The values that it makes, in the targets that are given or in new arrays; None if NumPy is to make them."""
+
+    def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of what it takes for its shape alone."""
+
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
+        """The quickest way to run on values that lie as these do, and are written in these places, if there is one."""
+
+
+#: From a program, a kernel of it, the program's sizes and the calls of its instructions to what runs the kernel;
+#: None if the executor does not.
+Executor = Callable[[Program, Kernel, Sizes, CallOf], Runnable | None]
+
+
 def fused_steps(
-    program: Program,
-    compile: Callable[[LoopNest], Runner],
-    call_of: Callable[[int], Callable[..., Any]],
-    memory: Memory = HOST,
+    program: Program, executor: Executor, call_of: CallOf, memory: Memory = HOST
 ) -> list[tuple[FusedStep, list[int], int]]:
     """The steps, each with the values that nothing needs after it, and the place of its last instruction.
 
+    What the executor does not run is called instruction by instruction.
+
     Parameters
     ----------
-    program : Program
-    compile : callable
-        From a nest to what runs it.
-    call_of : callable
-        From the place of an instruction that is no kernel's to its function of values.
     memory : Memory
         Of the arrays.
     """
     sizes = Sizes(program)
-    steps = fuse(program, sizes)
+    steps: list[Kernel | Call] = []
+    kernels: list[Runnable] = []
+    for step in fuse(program, sizes):
+        kernel = executor(program, step, sizes, call_of) if isinstance(step, Kernel) else None
+        if kernel is not None:
+            kernels.append(kernel)
+            steps.append(step)
+        else:
+            steps += [Call(place) for place in step.places] if isinstance(step, Kernel) else [step]
     targets = _targets(program, steps, sizes.dims)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
     found: list[tuple[FusedStep, list[int], int]] = []
     kept = [step for step in steps if isinstance(step, Kernel) or step.place not in assigned]
-    dead = _dead(program, kept)
+    dead, ready = _dead(program, kept), iter(kernels)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
             calls = [_call_step(program, sizes, place, call_of(place), memory) for place in step.places]
-            kernel = FusedKernel(program, step, sizes, compile, memory)
-            found.append((KernelStep(kernel, targets, first, calls), free, step.places[-1]))
+            found.append((KernelStep(next(ready), targets, first, calls), free, step.places[-1]))
         else:
             found.append((_call_step(program, sizes, step.place, call_of(step.place), memory), free, step.place))
     return found
@@ -86,7 +126,7 @@ class KernelStep:
     """
 
     def __init__(
-        self, kernel: FusedKernel, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
+        self, kernel: Runnable, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
     ) -> None:
         self.kernel, self.calls = kernel, calls
         #: The numbers of what is assigned, of its target and of the assignment.
