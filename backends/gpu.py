@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 from weakref import finalize
@@ -14,9 +15,18 @@ import numpy as np
 from backends.backend import Backend, Observer, Plan
 from backends.device import ALLOCATION_FAILED, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
+from backends.device_kernels import KernelHost
+from backends.kernels.cuda_launch import runner_of
+from backends.kernels.fused import FusedKernel
+from backends.kernels.launch import Runner
+from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import Memory
+from backends.kernels.steps import fused_steps
 from backends.launchers import LAUNCHERS
 from optree.arrays import is_portable
+from optree.dims import Sizes
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
+from optree.fusion import LONGEST, Kernel
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.rewrites import decompose
@@ -48,8 +58,8 @@ class GPUBackend(Backend):
     cupy : module
     host_calls : int
         How many ops that know NumPy's arrays alone have run on the host.
-    launcher : Launcher
-        What kernels are launched by.
+    kernels : KernelHost or None
+        What compiles and launches kernels, if that is wanted.
 
     Parameters
     ----------
@@ -57,20 +67,26 @@ class GPUBackend(Backend):
         ``'pool'`` for CuPy's memory pool, or what `cupy.cuda.set_allocator` has
         put in its place; ``'async'`` for CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
+        What launches kernels.
+    jit : bool
+        Whether runs of operations are fused and run as CUDA kernels; if not, operations run one by one by CuPy.
     """
 
     name = "gpu"
 
-    def __init__(self, *args: Any, allocator: str = "pool", launcher: str = "cupy") -> None:
+    def __init__(self, *args: Any, allocator: str = "pool", launcher: str = "cupy", jit: bool = True) -> None:
         self.cupy, self.devices = find_cupy()
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
         self._allocator = self._new_allocator(allocator)
         if launcher not in LAUNCHERS:
             raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
+        if not isinstance(jit, bool):
+            raise BackendError(f"jit is True or False on a GPU, not {jit!r}")
         super().__init__(*args)
+        self.memory = Memory(self._on_device, self.cupy.empty, lambda x: x.data.ptr)
         with self.active():
-            self.launcher = LAUNCHERS[launcher](self.cupy)
+            self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
 
     def _new_allocator(self, name: str) -> Any:
         if name not in ("pool", "async"):
@@ -128,12 +144,14 @@ class GPUBackend(Backend):
         memory = "CuPy's pool" if self._allocator is None else "CUDA's stream-ordered allocator"
         return (
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
-            f"operations one by one by CuPy {self.cupy.__version__}, memory from {memory}"
+            f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
+            f"by CuPy {self.cupy.__version__}, memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``memory`` bytes: held here, of these in use, free, and in all."""
-        return {**super().stats(), "host_calls": self.host_calls, "memory": self._memory()}
+        kernels = {} if self.kernels is None else self.kernels.stats()
+        return {**super().stats(), "host_calls": self.host_calls, "kernels": kernels, "memory": self._memory()}
 
     # Memory
 
@@ -155,6 +173,10 @@ class GPUBackend(Backend):
     def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
         with self.active():
             return array.get(order="C", blocking=blocking)
+
+    def _on_device(self, value: Any) -> Any:
+        """A value as a CuPy array, of whatever layout."""
+        return value if isinstance(value, self.cupy.ndarray) else self.owned(value)
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is a CuPy array."""
@@ -243,10 +265,13 @@ class GPUBackend(Backend):
 
     def _steps(
         self, program: Program, keep: bool, observe: Observer | None
-    ) -> list[tuple[GPUStep, tuple[int, ...], int]]:
-        """The steps, each with the values that nothing needs after it, and the place of its instruction."""
+    ) -> Sequence[tuple[GPUStep, Sequence[int], int]]:
+        """The steps, each with the values that nothing needs after it, and the place of its (last) instruction."""
+        if self.kernels is not None and observe is None and len(program.instructions) <= LONGEST:
+            executor = partial(_fused, partial(runner_of, host=self.kernels), self.memory)
+            return fused_steps(program, executor, partial(call_of, self, program, keep=keep), self.memory)
         first, last = len(program.leaves), program.last_uses()
-        steps: list[tuple[GPUStep, tuple[int, ...], int]] = []
+        steps: list[tuple[GPUStep, Sequence[int], int]] = []
         for place, instruction in enumerate(program.instructions):
             inputs = instruction.inputs
             dead = tuple(i for i in dict.fromkeys(inputs) if last[i] == place and i >= first)
@@ -298,6 +323,13 @@ class GPUBackend(Backend):
             return found
 
         return run_there
+
+
+def _fused(
+    compile: Callable[[LoopNest], Runner], memory: Memory, program: Program, kernel: Kernel, sizes: Sizes, call_of: Any
+) -> FusedKernel:
+    """What runs a kernel."""
+    return FusedKernel(program, kernel, sizes, compile, memory)
 
 
 def _step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> GPUStep:

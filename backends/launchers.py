@@ -13,6 +13,13 @@ from optree.errors import BackendError
 Sizes = tuple[int, int, int]
 
 
+#: A block has so many bytes of dynamic shared memory without asking for more.
+SHARED = 48 << 10
+
+#: CUDA's number for the limit of that which a kernel has asked for (`CUfunction_attribute`).
+SHARED_LIMIT = 8
+
+
 class Launcher(Protocol):
     """Loads kernels into the current device, and launches them on a stream."""
 
@@ -43,6 +50,7 @@ class CuPyLauncher:
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
+        self._shared: dict[Any, int] = {}
 
     def load(self, cubin: bytes, name: str) -> Any:
         module = self._cuda.function.Module()
@@ -52,6 +60,9 @@ class CuPyLauncher:
     def launch(
         self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
     ) -> None:
+        if shared > max(SHARED, self._shared.get(kernel, 0)):
+            self._cuda.driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
+            self._shared[kernel] = shared
         kernel(grid, block, tuple(args), shared_mem=shared, stream=stream)
 
 
@@ -88,6 +99,9 @@ class PyCUDALauncher:
             default.wait_event(current.record())
         self._context.push()
         try:
+            if shared > SHARED:
+                limit = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+                function.set_attribute(limit, shared)
             function(*args, grid=grid, block=block, shared=shared)
         finally:
             self._context.pop()

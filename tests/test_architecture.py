@@ -69,6 +69,7 @@ LAYERS = (
     ("backends.randomness",),
     ("backends.backend",),
     ("backends.device", "backends.launchers", "backends.device_calls"),
+    ("backends.device_kernels",),
     ("backends.cpu", "backends.gpu"),
     ("backends",),
 )

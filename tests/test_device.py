@@ -102,7 +102,7 @@ def test_no_nvrtc() -> None:
 
 
 def test_options_are_the_backends_own(cupy: Any) -> None:
-    assert "no option 'jit'" in message_of(BackendError, lambda: stand_in(cupy, jit=True))
+    assert "jit is True or False" in message_of(BackendError, lambda: stand_in(cupy, jit="auto"))
     assert "no option 'launcher'" in message_of(BackendError, lambda: gen_backend("cpu", launcher="cupy"))
     assert "cupy, pycuda" in message_of(BackendError, lambda: stand_in(cupy, launcher="hip"))
 
@@ -140,20 +140,21 @@ class FakePyCUDA:
 
 
 def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
-    kernel = gpu.launcher.load(b"cubin", "twice")
-    gpu.launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16), np.int32(3)], shared=128)
+    launcher = LAUNCHERS["cupy"](cupy)
+    kernel = launcher.load(b"cubin", "twice")
+    launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16), np.int32(3)], shared=128)
     assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), (16, 3), 128, None)]
 
 
 def test_pycudas_launcher(cupy: Any) -> None:
     pycuda = FakePyCUDA()
     with patch.dict(sys.modules, {"pycuda": ModuleType("pycuda"), "pycuda.driver": pycuda.module}):
-        be = stand_in(cupy, launcher="pycuda")
-    kernel = be.launcher.load(b"cubin", "twice")
-    be.launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16)], shared=128)
+        launcher = LAUNCHERS["pycuda"](cupy)
+    kernel = launcher.load(b"cubin", "twice")
+    launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16)], shared=128)
     assert pycuda.calls == ["init", ("twice", (16,), {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 128})]
     with cupy.cuda.Stream() as stream:  # the default stream, on which PyCUDA launches, waits for it, and it for that
-        be.launcher.launch(kernel, (1, 1, 1), (1, 1, 1), [])
+        launcher.launch(kernel, (1, 1, 1), (1, 1, 1), [])
     assert stream.waited == [cupy.cuda.Stream.null] and cupy.cuda.Stream.null.waited[-1] is stream
     assert pycuda.depth == 0
 
@@ -161,6 +162,6 @@ def test_pycudas_launcher(cupy: Any) -> None:
 def test_pycuda_is_imported_only_when_asked_for(cupy: Any) -> None:
     with patch.dict(sys.modules, {"pycuda": None, "pycuda.driver": None}):
         stand_in(cupy)
-        said = message_of(BackendError, lambda: stand_in(cupy, launcher="pycuda"))
+        said = message_of(BackendError, lambda: stand_in(cupy, launcher="pycuda", jit=True))
     assert "neon-optree[pycuda]" in said and "nvcc" in said
     assert set(LAUNCHERS) == {"cupy", "pycuda"}

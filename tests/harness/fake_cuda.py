@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from weakref import finalize
 
@@ -45,6 +45,10 @@ class Machine:
         Of the kernels launched by hand, their arguments.
     streams : list of Stream
         All that were made.
+    limits : dict
+        The dynamic shared memory that each kernel has asked for.
+    emulator : callable, optional
+        Runs a kernel: takes its source, name, grid, block, arguments and shared memory.
     """
 
     def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
@@ -53,6 +57,8 @@ class Machine:
         self.to_host = self.to_device = self.kernels = self.allocations = 0
         self.launches: list[Any] = []
         self.streams = [Stream.null]
+        self.limits: dict[int, int] = {}
+        self.emulator: Any = None
         self._local = threading.local()
 
     @property
@@ -126,14 +132,59 @@ class Stream:
 Stream.null = Stream()
 
 
+class NVRTCError(RuntimeError):
+    """CuPy's error for a source that does not compile."""
+
+
+class NVRTC:
+    """A compiler that gives sources back as they are, but refuses those that say ``#error``."""
+
+    NVRTCError = NVRTCError
+
+    def __init__(self) -> None:
+        self.options: list[Any] = []
+        self.open = 0
+
+    def getVersion(self) -> tuple[int, int]:
+        return 12, 9
+
+    def getSupportedArchs(self) -> tuple[int, ...]:
+        return 75, 80, 90
+
+    def createProgram(self, source: str, name: str, headers: Any, include_names: Any) -> str:
+        self.open += 1
+        return source
+
+    def compileProgram(self, program: str, options: Any) -> None:
+        self.options.append(options)
+        if "#error" in program:
+            raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+
+    def getProgramLog(self, program: str) -> str:
+        return "kernel.cu(1): catastrophic error: #error directive" if "#error" in program else ""
+
+    def getCUBIN(self, program: str) -> bytes:
+        return program.encode()
+
+    def getPTX(self, program: str) -> bytes:
+        return b"// ptx\n" + program.encode()
+
+    def destroyProgram(self, program: str) -> None:
+        self.open -= 1
+
+
 class Function:
-    """A kernel, which runs nothing."""
+    """A kernel, which runs where the machine has something to run it."""
 
     def __init__(self, machine: Machine, cubin: bytes, name: str) -> None:
         self._machine, self.cubin, self.name = machine, cubin, name
+        self.ptr = id(self)
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
         self._machine.launches.append((self.name, grid, block, args, shared_mem, stream))
+        assert shared_mem <= self._machine.limits.get(self.ptr, 48 << 10), "more shared memory than was asked for"
+        if self._machine.emulator is not None:
+            self._machine.emulator(self.cubin.decode(), self.name, grid, block, args, shared_mem)
 
 
 class Module:
@@ -166,6 +217,9 @@ def _device_of(machine: Machine) -> Any:
         def synchronize(self) -> None:
             for stream in machine.streams:
                 stream.synchronize()
+
+        attributes = MappingProxyType({"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 << 10})
+        compute_capability = "90"
 
         @property
         def mem_info(self) -> tuple[int, int]:
@@ -217,7 +271,9 @@ def cuda_of(machine: Machine) -> Any:
         get_current_stream=lambda: machine.stream,
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         function=SimpleNamespace(Module=module),
-        nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
+        nvrtc=NVRTC(),
+        driver=SimpleNamespace(funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size})),
+        get_cuda_path=lambda: "/cuda",
         runtime=_runtime_of(machine),
     )
 

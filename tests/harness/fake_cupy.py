@@ -95,7 +95,7 @@ class Array:
 
     @property
     def data(self) -> Any:
-        return self.host.ctypes
+        return SimpleNamespace(ptr=self.host.ctypes.data)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

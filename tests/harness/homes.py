@@ -26,7 +26,7 @@ def home(kind: str, **options: Any) -> Any:
         pytest.skip(str(error))
 
 
-def stand_in(cupy: Any, **options: Any) -> Any:
-    """A GPU backend on a stand-in for CuPy."""
+def stand_in(cupy: Any, jit: bool = False, **options: Any) -> Any:
+    """A GPU backend on a stand-in for CuPy; its kernels run only where that has an emulator."""
     with patch.dict(sys.modules, cupy=cupy):
-        return gen_backend("gpu", **options)
+        return gen_backend("gpu", jit=jit, **options)

@@ -1,0 +1,143 @@
+"""CUDA kernels on a device: compiled by NVRTC, kept from run to run, and launched."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from backends.kernels.cache import read, usable_folder, write
+from backends.kernels.compiler import CompilerError
+from backends.kernels.geometry import Device, Launch
+from backends.launchers import Launcher
+from optree import settings
+
+#: As C: what is computed twice is the same twice, and nothing that IEEE 754 says is given up for speed.
+OPTIONS = ("--std=c++17", "--fmad=false")
+
+
+@dataclass
+class Counts:
+    """What a device's kernels have taken: sources compiled, and found on disk; seconds of compiling; launches."""
+
+    compiled: int = 0
+    from_disk: int = 0
+    seconds: float = 0.0
+    launches: int = 0
+
+
+class KernelHost:
+    """What compiles, loads and launches kernels on the current device (`backends.kernels.cuda_launch.Host`).
+
+    Attributes
+    ----------
+    device : Device
+    counts : Counts
+    """
+
+    def __init__(self, cupy: Any, launcher: Launcher) -> None:
+        device = cupy.cuda.Device()
+        limits = device.attributes
+        self.device = Device(limits["MultiProcessorCount"], limits["MaxSharedMemoryPerBlockOptin"])
+        self.counts = Counts()
+        self._cupy, self._launcher = cupy, launcher
+        self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
+        self._loaded: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+
+    def stats(self) -> dict[str, Any]:
+        """The counts by name."""
+        return asdict(self.counts)
+
+    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
+        """The kernels of a source, by their names.
+
+        Raises
+        ------
+        CompilerError
+            If NVRTC refuses the source, or the driver the kernels.
+        """
+        key = source, tuple(names)
+        if key not in self._loaded:
+            image = self._image(source)
+            self._loaded[key] = [self._launcher.load(image, name) for name in names]
+        return self._loaded[key]
+
+    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
+        """Let a kernel run on NumPy scalars, after those before it on CuPy's current stream."""
+        self.counts.launches += 1
+        self._launcher.launch(kernel, (*launch.grid, 1), (launch.block, 1, 1), args, launch.shared)
+
+    def scratch(self, size: int) -> tuple[int, Any]:
+        """The address of so many bytes, aligned as any array, and what keeps them."""
+        memory = self._cupy.empty(size, np.uint8)
+        return memory.data.ptr, memory
+
+    def _image(self, source: str) -> bytes:
+        """A source compiled for the device, from the disk where it is there."""
+        if "source" in settings.value("show"):
+            print(source, file=sys.stderr, flush=True)
+        options = [f"--gpu-architecture={self._target}", *OPTIONS]
+        version = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
+        key = "cuda-" + hashlib.sha256("\0".join([version, *options, source]).encode()).hexdigest()
+        folder = usable_folder()
+        kept = None if folder is None else read(folder, key)
+        if kept is not None:
+            self.counts.from_disk += 1
+            return kept
+        begin = perf_counter()
+        image = self._compiled(source, options)
+        self.counts.compiled += 1
+        self.counts.seconds += perf_counter() - begin
+        if folder is not None:
+            write(folder, key, image)
+        return image
+
+    def _compiled(self, source: str, options: Sequence[str]) -> bytes:
+        nvrtc = self._cupy.cuda.nvrtc
+        includes = [f"--include-path={folder}" for folder in _headers(source, self._cupy)]
+        program = nvrtc.createProgram(source, "kernel.cu", (), ())
+        try:
+            nvrtc.compileProgram(program, (*options, *includes))
+            made = nvrtc.getCUBIN(program) if self._target.startswith("sm_") else nvrtc.getPTX(program)
+        except nvrtc.NVRTCError as error:
+            said = nvrtc.getProgramLog(program)
+            raise CompilerError(
+                f"NVRTC {nvrtc.getVersion()} refuses a kernel for {self._target} ({error}); "
+                f"OPTREE_SHOW=source prints kernels as they are made. It says:\n{said}"
+            ) from error
+        finally:
+            nvrtc.destroyProgram(program)
+        return made if isinstance(made, bytes) else made.encode()
+
+
+def _target(capability: str, supported: Sequence[int]) -> str:
+    """What to compile for: the device itself, or, for one newer than NVRTC, what its driver can go on from."""
+    mine = int(capability)
+    if mine in supported:
+        return f"sm_{mine}"
+    older = max((each for each in supported if each <= mine), default=None)
+    if older is None:
+        raise CompilerError(f"this NVRTC compiles for {', '.join(map(str, supported))}, and the device is {mine}")
+    return f"compute_{older}"
+
+
+def _headers(source: str, cupy: Any) -> list[str]:
+    """The folders of CUDA's headers, where a source includes any."""
+    if "#include" not in source:
+        return []
+    try:  # NVIDIA's finder, which CuPy needs itself
+        found = import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+    except ImportError:
+        found = None
+    root = cupy.cuda.get_cuda_path()
+    if found is None and root is None:
+        raise CompilerError(
+            "float16 kernels need CUDA's headers, and none are found: pip install 'neon-optree[gpu]' installs them"
+        )
+    return [found or f"{root}/include"]

@@ -1,0 +1,194 @@
+"""The GPU backend's kernels, on the stand-in for CuPy: compiled, kept, launched, and run on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.cuda import needs_gxx
+from harness.emulated import Emulator
+from harness.fake_cupy import fake_cupy
+from harness.homes import stand_in
+from harness.messages import message_of
+
+from backends import gen_backend
+from backends.device_kernels import KernelHost, _target
+from backends.kernels.compiler import CompilerError
+from backends.kernels.geometry import Launch
+from backends.launchers import LAUNCHERS
+from optree import TensorType, function, grad
+from optree.settings import override
+
+KERNEL = 'extern "C" __global__ void kernel() {}'
+
+
+@pytest.fixture
+def cupy() -> Any:
+    return fake_cupy()
+
+
+@pytest.fixture
+def host(cupy: Any) -> KernelHost:
+    return KernelHost(cupy, LAUNCHERS["cupy"](cupy))
+
+
+def _emulated(cupy: Any, **options: Any) -> Any:
+    """A backend whose kernels run on the CPU."""
+    emulator = Emulator()
+
+    def run(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
+        (kernel,) = emulator.load(source, [name])
+        emulator.launch(kernel, Launch(name, grid[:2], block[0], shared), args)
+
+    cupy.machine.emulator = run
+    return stand_in(cupy, jit=True, **options)
+
+
+# Compiled and kept
+
+
+def test_a_kernel_is_compiled_once_and_then_found_on_disk(cupy: Any, host: KernelHost, folder: Any) -> None:
+    for _ in range(2):
+        host.load(KERNEL, ["kernel"])
+    assert (host.counts.compiled, host.counts.from_disk) == (1, 0)
+    (options,) = cupy.cuda.nvrtc.options
+    assert "--gpu-architecture=sm_90" in options and "--fmad=false" in options
+    assert cupy.cuda.nvrtc.open == 0
+    other = KernelHost(cupy, LAUNCHERS["cupy"](cupy))
+    (kernel,) = other.load(KERNEL, ["kernel"])
+    assert kernel.cubin == KERNEL.encode()
+    assert (other.counts.compiled, other.counts.from_disk) == (0, 1)
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    third = KernelHost(cupy, LAUNCHERS["cupy"](cupy))
+    third.load(KERNEL, ["kernel"])
+    assert third.counts.compiled == 1, "what was cut short is compiled again"
+
+
+def test_a_source_that_does_not_compile_says_why(cupy: Any, host: KernelHost, folder: Any) -> None:
+    said = message_of(CompilerError, lambda: host.load("#error no", ["kernel"]))
+    for part in ("sm_90", "catastrophic error", "OPTREE_SHOW=source"):
+        assert part in said
+    assert cupy.cuda.nvrtc.open == 0
+
+
+def test_sources_are_shown_where_that_is_asked(host: KernelHost, folder: Any, capsys: Any) -> None:
+    with override(show="source"):
+        host.load(KERNEL, ["kernel"])
+    assert KERNEL in capsys.readouterr().err
+
+
+def test_headers_are_looked_for_only_where_they_are_included(cupy: Any, host: KernelHost, folder: Any) -> None:
+    host.load("#include <cuda_fp16.h>\n" + KERNEL, ["kernel"])
+    assert any(option.startswith("--include-path=") for option in cupy.cuda.nvrtc.options[-1])
+    if find_spec("cuda") is None:
+        cupy.cuda.get_cuda_path = lambda: None
+        said = message_of(CompilerError, lambda: host.load("#include <cuda_fp16.h>\n" + KERNEL * 2, ["kernel"]))
+        assert "headers" in said and "pip install" in said
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"), [("90", "sm_90"), ("75", "sm_75"), ("86", "compute_80"), ("121", "compute_90")]
+)
+def test_what_is_compiled_for(capability: str, target: str) -> None:
+    assert _target(capability, (75, 80, 90)) == target
+    assert "the device is 60" in message_of(CompilerError, lambda: _target("60", (75, 80, 90)))
+
+
+def test_more_shared_memory_is_asked_for(cupy: Any, host: KernelHost, folder: Any) -> None:
+    (kernel,) = host.load(KERNEL, ["kernel"])
+    for shared in (0, 64 << 10, 32 << 10, 100 << 10):
+        host.launch(kernel, Launch("kernel", (3, 2), 128, shared), [np.int32(1)])
+    assert cupy.machine.launches[-1] == ("kernel", (3, 2, 1), (128, 1, 1), (1,), 100 << 10, None)
+    assert host.counts.launches == 4
+
+
+def test_scratch_is_the_devices(cupy: Any, host: KernelHost) -> None:
+    address, memory = host.scratch(64)
+    assert address == memory.data.ptr and memory.nbytes == 64
+
+
+# Run, by the emulator
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    return _emulated(fake_cupy())
+
+
+@needs_gxx
+def test_assignments_are_fused_kernels(gpu: Any) -> None:
+    rng = np.random.RandomState(0)
+    a, b = (rng.rand(6, 5).astype(np.float32) for _ in range(2))
+    x, y, z = gpu.array(a), gpu.array(b), gpu.empty((6, 5))
+    before = gpu.kernels.counts.launches
+    z[:] = x * y + 6 - x
+    assert gpu.kernels.counts.launches == before + 1
+    np.testing.assert_allclose(z.get(), a * b + 6 - a, rtol=1e-6)
+    z[:] = z.T.copy().T + gpu.sum(x, axis=0)
+    np.testing.assert_allclose(z.get(), a * b + 6 - a + a.sum(0), rtol=1e-6)
+    z[1:] = z[:-1] * 2
+    wanted = a * b + 6 - a + a.sum(0)
+    np.testing.assert_allclose(z.get()[1:], wanted[:-1] * 2, rtol=1e-6)
+
+
+@needs_gxx
+def test_kernels_and_calls_in_one_program(gpu: Any) -> None:
+    rng = np.random.RandomState(1)
+    a, w = rng.rand(4, 3).astype(np.float32), rng.rand(3, 2).astype(np.float32)
+    cpu = gen_backend("cpu")
+    found = []
+    for be in (cpu, gpu):
+        x, v, b = be.array(a), be.array(w, name="w"), be.zeros(2, name="b")
+        scores = be.tanh(be.dot(x, v) + b)
+        right = be.sum(scores * be.onehot(be.array(np.array([0, 1, 1, 0])), 2), axis=1)
+        cost = be.mean(be.logsumexp(scores, axis=1) - right)
+        step = function([], cost, updates={p: p - 0.5 * g for p, g in zip((v, b), grad(cost, [v, b]), strict=True)})
+        costs = [step().get() for _ in range(3)]
+        found.append([np.ravel(costs), v.get(), b.get()])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4)
+    assert gpu.stats()["host_calls"] == 0
+    assert gpu.stats()["kernels"]["launches"] > 0
+
+
+@needs_gxx
+def test_sizes_and_numbers_compile_nothing_anew(gpu: Any) -> None:
+    x, factor = TensorType("float32", (None,))("x"), 2.0
+    run = function([x], gpu.zeros(()) + x * factor)
+    first = run(np.ones(4, np.float32)).get()
+    before = gpu.kernels.counts.compiled + gpu.kernels.counts.from_disk
+    assert run(np.ones(8, np.float32)).get().tolist() == [2] * 8 and first.tolist() == [2] * 4
+    assert gpu.kernels.counts.compiled + gpu.kernels.counts.from_disk == before
+
+
+@needs_gxx
+def test_what_has_no_elements_launches_nothing(gpu: Any) -> None:
+    before = gpu.kernels.counts.launches
+    assert (gpu.zeros((0, 3)) + 1).asnumpyarray().shape == (0, 3)
+    assert gpu.sum(gpu.zeros((0, 3)), axis=0).asnumpyarray().tolist() == [[0, 0, 0]]
+    assert gpu.kernels.counts.launches == before
+
+
+# By CuPy's own NVRTC, which needs no GPU
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
+def test_cupys_nvrtc_compiles_a_kernel(folder: Any) -> None:
+    real: Any = import_module("cupy")
+    try:
+        real.cuda.nvrtc.getVersion()
+    except RuntimeError as error:
+        pytest.skip(str(error).splitlines()[0])
+    cupy = fake_cupy()
+    cupy.cuda.nvrtc = real.cuda.nvrtc
+    host = KernelHost(cupy, SimpleNamespace(load=lambda image, name: image, launch=None))
+    (image,) = host.load(KERNEL, ["kernel"])
+    assert image[:4] == b"\x7fELF"
+    assert "error" in message_of(CompilerError, lambda: host.load("no source", ["kernel"]))
+    assert sys.modules["cupy"] is real
