@@ -52,6 +52,12 @@ def be(request: Any) -> Any:
 
 
 @pytest.fixture
+def cpu() -> Any:
+    """A CPU backend of float32, for what is of NumPy's memory alone."""
+    return gen_backend("cpu")
+
+
+@pytest.fixture
 def be64(request: Any) -> Any:
     """A backend of float64."""
     return home((request.config.getoption("home") or ["cpu"])[0], datatype=np.float64)

@@ -216,7 +216,7 @@ def test_sums_are_accurate_over_every_axis(be: Any, _: str, array: np.ndarray, a
     count = array.size // exact.size
     bound = np.finfo(np.float32).eps / 2 * math.log2(count)
     for got in (
-        np.sum(be.from_dlpack(array) if array.flags.writeable else be.array(array), axis=axis),
+        np.sum(be.from_dlpack(array) if be.name == "cpu" and array.flags.writeable else be.array(array), axis=axis),
         np.mean(be.array(array), axis=axis) * count,
     ):
         error = np.abs(value(got) - exact) / exact
