@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree import index as indices
+from optree.arrays import as_array, portable
 from optree.errors import ShapeError, describe
 from optree.op import Op
 from optree.ops.indexing import (
@@ -20,6 +21,7 @@ from optree.ops.indexing import (
     TemplateOperator,
     as_positions,
     check_indices,
+    check_places,
     out_of_range,
     parameters_of,
     parsed,
@@ -38,7 +40,8 @@ SPARSE = 4
 class IndexAdd(ArraysOperator):
     """Zeros of the shape of `like`, with x added where an indexing op takes its value from: its derivative.
 
-    Elements named several times add up, in order, in float64 where x is dense and floating.
+    Elements named several times add up, in order, in float64 where x is dense and
+    floating; on a GPU by halves, which is the same each time too.
 
     Attributes
     ----------
@@ -83,12 +86,12 @@ class IndexAdd(ArraysOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), promote(dtypes[0]))
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, like, *rest = arrays
-        shape = np.shape(like)
-        index = self.place.index_of(shape, [as_positions(a) for a in rest])
-        positions = flat_positions(shape, index, str(self.place.name))
-        return add_at(shape, positions, np.broadcast_to(x, positions.shape))
+        x, like, *rest = (as_array(a, *arrays) for a in arrays)
+        index = self.place.index_of(like.shape, [as_positions(a) for a in rest])
+        positions = flat_positions(like.shape, index, str(self.place.name))
+        return add_at(like.shape, positions, np.broadcast_to(x, positions.shape))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, _, *arrays), (delta,) = inputs, output_gradients
@@ -109,26 +112,68 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     step = width = math.prod(inner)
     total: Any = np.intp(0)
+    array = next((entry for entry in index if hasattr(entry, "dtype")), total)
+    if not isinstance(array, np.ndarray | np.generic):
+        check_places(what, shape, index)  # on a GPU nobody else looks
     for axis in reversed(range(len(outer))):
-        steps = (np.arange(outer[axis]) * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
+        steps = (_arange(outer[axis], array) * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
         try:
             total = total + np.broadcast_to(steps, outer)[index[: len(index) - whole]]
         except IndexError as error:
             raise out_of_range(what, shape, index, error) from None
         step *= outer[axis]
-    return np.add.outer(total, np.arange(width)).reshape((*np.shape(total), *inner))
+    return (as_array(total)[..., None] + _arange(width, array)).reshape((*np.shape(total), *inner))
 
 
-def add_at(shape: tuple[int, ...], positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _arange(count: int, like: Any) -> Any:
+    """The numbers below a count, in an array of another's library."""
+    return np.arange(count) if isinstance(like, np.generic) else np.arange(count, like=like)
+
+
+def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
     """Zeros of a shape with values added at flat positions, in order: the same sums each time."""
     size, dtype = math.prod(shape), values.dtype
     places, flat = positions.ravel(), values.ravel()
+    if not isinstance(flat, np.ndarray):
+        return _add_in_pairs(shape, places, flat)
     if dtype.kind == "f" and flat.size * SPARSE >= size:
         total = np.bincount(places, weights=flat, minlength=size)
     else:
         total = np.zeros(size, dtype)
         np.add.at(total, places, flat)
     return total.astype(dtype, copy=False).reshape(shape)
+
+
+def _in_groups(places: Any) -> tuple[Any, Any, Any]:
+    """Positions so ordered that equal ones stand together, those that came first in front.
+
+    Returns
+    -------
+    order, sorted : array
+    first : array
+        For each of the sorted positions, where its group begins.
+    """
+    count = places.size
+    # Every key another, so that any way to sort keeps their order.
+    order = np.argsort(places * max(count, 1) + np.arange(count, like=places))
+    found = places[order]
+    return order, found, np.searchsorted(found, found)
+
+
+def _add_in_pairs(shape: tuple[int, ...], places: Any, values: Any) -> Any:
+    """Zeros of a shape with values added at flat positions, by halves: for libraries that add in no order."""
+    total = np.zeros_like(values, shape=(math.prod(shape),))
+    if places.size:
+        order, found, first = _in_groups(places)
+        wide = np.promote_types(values.dtype, np.float32) if values.dtype.kind == "f" else values.dtype
+        sums, rank = values[order].astype(wide), np.arange(places.size, like=places) - first
+        step, most = 1, int(rank.max()) + 1
+        while step < most:
+            joins = (found[step:] == found[:-step]) & (rank[:-step] % (2 * step) == 0)
+            sums[:-step] = sums[:-step] + np.where(joins, sums[step:], sums.dtype.type(0))
+            step *= 2
+        total[found] = sums[first].astype(values.dtype)
+    return total.reshape(shape)
 
 
 @function()
@@ -208,12 +253,15 @@ class Scatter(TemplateOperator):
         x, _, *rest = map(promote, dtypes)
         return (x, x, *rest, x)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, *rest = arrays
-        return self.write(np.array(x, order="C"), *rest)
+        x, *rest = (as_array(a, *arrays) for a in arrays)
+        return self.write(x.copy(), *rest)
 
-    def write(self, out: np.ndarray, value: Any, *arrays: Any) -> np.ndarray:
+    def write(self, out: Any, value: Any, *arrays: Any) -> Any:
         """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
+        if not isinstance(out, np.ndarray):
+            return self._write_in_groups(out, value, arrays)
         # All in C order: NumPy writes in the order in which memory lies, and the last is to stay.
         value, *positions = (np.asarray(a, order="C") for a in (value, *map(as_positions, arrays)))
         index = indices.to_numpy(self.index, positions)
@@ -221,6 +269,21 @@ class Scatter(TemplateOperator):
             out[index] = value
         except IndexError as error:
             raise out_of_range("scatter", out.shape, index, error) from None
+        return out
+
+    def _write_in_groups(self, out: Any, value: Any, arrays: Sequence[Any]) -> Any:
+        """The same for libraries that write in no order: what goes to one element is first made the last of it."""
+        index = indices.to_numpy(self.index, [as_positions(a) for a in arrays])
+        if not arrays:
+            out[index] = value
+            return out
+        positions = flat_positions(out.shape, index, "scatter")
+        value = value.reshape(without_lead(value.shape, positions.shape))
+        if positions.size:
+            order, found, _ = _in_groups(positions.ravel())
+            last = order[np.searchsorted(found, found, side="right") - 1]
+            flat = np.broadcast_to(value, positions.shape).ravel()
+            out.reshape(-1)[found] = flat[last].astype(out.dtype)
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -264,12 +327,14 @@ class IsLast(TemplateOperator, LogicalOperator):
         x, *rest = shapes
         return indices.shape_of(self.index, x, rest)
 
+    @portable
     def value(self, *arrays: Any) -> Any:
-        x, *rest = arrays
-        shape = np.shape(x)
+        x, *rest = (as_array(a, *arrays) for a in arrays)
         index = indices.to_numpy(self.index, [as_positions(a) for a in rest])
-        positions = flat_positions(shape, index, "is_last")
-        order = np.arange(positions.size)
-        last = np.empty(math.prod(shape), np.intp)
-        last[positions.ravel()] = order
-        return last[positions] == order.reshape(positions.shape)
+        positions = flat_positions(x.shape, index, "is_last")
+        stays = np.zeros_like(positions, bool, order="C", shape=(positions.size,))
+        if positions.size:
+            order, found, _ = _in_groups(positions.ravel())
+            stays[order[:-1]] = found[1:] != found[:-1]
+            stays[order[-1:]] = True
+        return stays.reshape(positions.shape)

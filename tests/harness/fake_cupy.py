@@ -179,7 +179,7 @@ class Array:
                 _check_overlap(self.host[(*host_index, *[...] * (... not in host_index))], [value.host])
             value = value.host
         if _has_arrays(host_index):
-            _check_single(self.host, host_index)
+            _check_single(self.host, host_index, value)
         with np.errstate(all="ignore"):
             self.host[host_index] = value
 
@@ -427,6 +427,10 @@ def _has_arrays(index: Any) -> bool:
     return any(isinstance(entry, np.ndarray) for entry in index)
 
 
-def _check_single(array: np.ndarray, index: Any) -> None:
+def _check_single(array: np.ndarray, index: Any, value: Any) -> None:
     places = np.arange(array.size).reshape(array.shape)[index]
-    assert np.unique(places).size == places.size, "which value stays is open where an element is assigned several"
+    values = np.broadcast_to(value, places.shape)
+    for place in np.unique(places) if np.unique(places).size < places.size else ():
+        here = values[places == place]
+        same = (here == here[0]) | (here != here)
+        assert same.all(), "which value stays is open where an element is assigned several"

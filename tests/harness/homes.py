@@ -19,7 +19,7 @@ def home(kind: str, **options: Any) -> Any:
     Where there is no real device, the test is skipped.
     """
     if kind == "stand-in":
-        return stand_in(fake_cupy(), **options)
+        return stand_in(fake_cupy(memory=1 << 27), **options)
     try:
         return gen_backend(kind, **options)
     except BackendError as error:
