@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.staged import REDUCTIONS
 
 from backends import gen_backend
 from backends.kernels import c
@@ -251,19 +252,6 @@ def test_special_values(compiled, be):
         ours, numpys = (getattr(b, name)(b.array(values)).asnumpyarray() for b in (compiled, be))
         np.testing.assert_allclose(ours, numpys, rtol=2e-6, err_msg=name)
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(numpys))
-
-
-REDUCTIONS = {
-    "all": lambda b, x, v: b.sum(x * x),
-    "rows": lambda b, x, v: b.sum(b.exp(x) * v, axis=1),
-    "rows dropped": lambda b, x, v: b.mean(x * v, axis=1, keepdims=False) * 0.5 + 1,
-    "several": lambda b, x, v: b.max(x, axis=1) - b.min(x, axis=1) * b.mean(x, axis=1),
-    "columns": lambda b, x, v: b.sum(x * 2, axis=0),
-    "transposed": lambda b, x, v: b.sum(b.transpose(x) * 2, axis=0),
-    "flipped": lambda b, x, v: b.sum(b.flip(x, 1) * v, axis=1),
-    "with its elements": lambda b, x, v: b.sum(x * 2, axis=1) + (x * 2),
-    "softmax": lambda b, x, v: b.exp(x - b.max(x, axis=1)) / b.sum(b.exp(x - b.max(x, axis=1)), axis=1),
-}
 
 
 @needs_compiler

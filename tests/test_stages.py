@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.compiling import needs_compiler
+from harness.staged import SPECIAL, TREES, deviation, log_softmax, logsumexp, normalised, softmax
 
 import optree
 from backends import gen_backend, source
@@ -29,39 +30,6 @@ def compiled() -> Any:
 @pytest.fixture
 def plain() -> Any:
     return gen_backend("cpu", rng_seed=0, jit=False)
-
-
-def softmax(b: Any, x: Any, axis: Any) -> Any:
-    return b.softmax(x, axis=axis)
-
-
-def log_softmax(b: Any, x: Any, axis: Any) -> Any:
-    return b.log_softmax(x * 2, axis=axis)
-
-
-def logsumexp(b: Any, x: Any, axis: Any) -> Any:
-    return b.logsumexp(x, axis=axis, keepdims=False) * 2
-
-
-def normalised(b: Any, x: Any, axis: Any) -> Any:
-    return (x - b.mean(x, axis=axis)) / b.sqrt(b.var(x, axis=axis) + 1e-5)
-
-
-def deviation(b: Any, x: Any, axis: Any) -> Any:
-    return b.std(x, axis=axis) + b.norm(x, axis=axis)
-
-
-def several(b: Any, x: Any, axis: Any) -> Any:
-    return b.max(x, axis=axis) * b.sum(b.square(x - b.min(x, axis=axis)), axis=axis) - b.prod(x / 3, axis=axis)
-
-
-def restored(b: Any, x: Any, axis: Any) -> Any:
-    """The mean without its axes, and with them again."""
-    mean = b.mean(x, axis=axis, keepdims=False)
-    return x - (b.expand_dims(mean, axis) if axis is not None else mean)
-
-
-TREES = (softmax, log_softmax, logsumexp, normalised, deviation, several, restored)
 
 
 def kernels_of(*trees: Any) -> list[list[str]]:
@@ -102,12 +70,6 @@ def test_parts_are_added_up_the_same_whatever_the_threads(compiled, monkeypatch)
     for other in found[1:]:
         np.testing.assert_array_equal(found[0][0], other[0])
         np.testing.assert_array_equal(found[0][1], other[1])
-
-
-SPECIAL = np.array(
-    [[-np.inf] * 4, [np.inf, 1, np.inf, -np.inf], [np.nan, 0, 1, 2], [0, -0.0, 0, 0], [1e30, -1e30, 3e38, 1e-45]],
-    np.float32,
-)
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"])
