@@ -23,6 +23,7 @@ from optree.rewrites import decompose
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
 from optree.types import TensorType
+from optree.variable import Input
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,8 @@ class CPUBackend(Backend):
             _note(error, place, (outline if roots is None else decompose(self.program(roots))).instructions)
 
         call_of = partial(_call_of, outline, keep=keep)
-        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.when)
+        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
+        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.when, arguments)
 
 
 @cache

@@ -36,7 +36,7 @@ from optree.types import as_dtype
 from optree.variable import Constant, Input
 
 #: Fills in the values that it makes among all values of leaves and instructions.
-GPUStep = Callable[[list[Any]], None]
+GPUStep = Callable[[list[Any]], Any]
 
 #: DLPack's numbers for memory that a CUDA device can reach (`kDLCUDA`, `kDLCUDAManaged`).
 CUDA_MEMORY = (2, 13)

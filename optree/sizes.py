@@ -23,23 +23,42 @@ def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
     found = list(shapes)
     for instruction in program.instructions:
         given = [found[i] for i in instruction.inputs]
-        found.append(None if None in given else _shape(instruction, given))
+        found.append(None if None in given else _checked(instruction, given))
     return [found[i] for i in program.outputs]
 
 
-def _shape(instruction: Instruction, given: list[Any]) -> Any:
+def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
+    """The shapes of all values of a program whose leaves have these, which fit; None where only a run can tell."""
+    found = list(shapes)
+    for instruction in program.instructions:
+        given = [found[i] for i in instruction.inputs]
+        found.append(None if None in given else _inferred(instruction, given))
+    return found
+
+
+def tells_shape(instruction: Instruction) -> bool:
+    """Whether the shape of an instruction's value follows from those of its inputs."""
+    op = instruction.op
+    return op.name == "output" or op.defines("infer_shape") or op.defines("output_shape")
+
+
+def _inferred(instruction: Instruction, given: list[Any]) -> Any:
     """The shape of an instruction's value; a list of them for a tuple."""
     op, node = instruction.op, instruction.node
     if op.name == "output":
         return given[0][op.index]
+    if op.defines("infer_shape"):
+        shapes = op.infer_shape(node.owner, given)
+        return list(shapes) if isinstance(node.type, TupleType) else tuple(shapes[0])
+    return op.output_shape(*given) if op.defines("output_shape") else None
+
+
+def _checked(instruction: Instruction, given: list[Any]) -> Any:
+    """The same, where the sizes fit."""
+    op, node = instruction.op, instruction.node
     try:
-        if op.defines("infer_shape"):
-            shapes = op.infer_shape(node.owner, given)
-            return list(shapes) if isinstance(node.type, TupleType) else tuple(shapes[0])
-        if not op.defines("output_shape"):
-            return None
-        shape = op.output_shape(*given)
-        if isinstance(op, ElementwiseOperator):
+        shape = _inferred(instruction, given)
+        if isinstance(op, ElementwiseOperator) and not op.defines("infer_shape"):
             _check_known(node, given)
         return shape
     except ShapeError as error:

@@ -64,6 +64,7 @@ LAYERS = (
     ("backends.kernels.steps", "backends.kernels.source"),
     ("backends.kernels.grid", "backends.kernels.pool"),
     ("backends.kernels.blocks",),
+    ("backends.kernels.kept",),
     ("backends.kernels.plan",),
     ("backends.creation",),
     ("backends.randomness",),

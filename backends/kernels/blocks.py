@@ -82,6 +82,7 @@ class BlockKernel:
         self.reads = [i for i in taken if i >= len(program.leaves) or not _is_number(program.leaves[i])]
         self.numbers = [i for i in taken if i not in self.reads]
         self.likes = [i for i in _likes(program, kernel) if i not in made]
+        self.takes = {*taken, *self.likes}
         self.dtypes = {part.value: part.dtype for part in self.parts}
         self.full = {i for i in (*self.reads, *made) if _is_full(kernel, i)}
         streams = [program.type_of(i).dtype for i in (*self.reads, *self.writes) if i in self.full]

@@ -180,6 +180,14 @@ class Entry:
         if not (numbers or parallel):
             self.run = partial(self._enter, self._pack(self._start, 1))
 
+    def again(self, values: list[Any]) -> Callable[[], int]:
+        """`run` on this list, whose numbers stay."""
+        if self._parallel:
+            return partial(self.run, values)
+        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]), values)
+        call.entry = self  # type: ignore[attr-defined]  # which has the record that the packed bytes point to
+        return call
+
     def _packed(self, values: list[Any]) -> int:
         threads = thread_count() if self._parallel else 1
         return self._enter(self._pack(self._start, threads, *[values[i] for i in self._numbers]), values)

@@ -51,6 +51,8 @@ class FusedKernel:
     reads, likes, writes : list of int
         The values of the program that it takes as arrays, those that it takes for
         their shapes, and those that it makes.
+    takes : set of int
+        All that it takes from outside.
     numbers : list of (int, numpy.dtype)
         Those that it takes as Python numbers, once for each dtype that they are passed in.
     axes : dict
@@ -70,6 +72,7 @@ class FusedKernel:
         self._layouts: dict[Any, Any] = {}
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
+        self.takes = {*self.reads, *self.likes, *(i for i, _ in self.numbers)}
         self.writes = kernel.writes
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
         self.axes = kernel.axes

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from backends.kernels.blocks import block_kernel
 from backends.kernels.fused import FusedKernel
+from backends.kernels.kept import KeptSteps
 from backends.kernels.launch import Compiled
 from backends.kernels.quiet import quietly
-from backends.kernels.steps import CallOf, Executor, FusedStep, KernelStep, fused_steps
+from backends.kernels.steps import CallOf, Executor, KernelStep, PlacedStep, fused_steps
 from optree.dims import Sizes
 from optree.fusion import LONGEST, Kernel
 from optree.program import Program
 
-#: With fewer elements than this in every operand, NumPy's calls are as quick as a kernel's.
-SMALL = 1 << 15
-
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
+
+#: A call of NumPy's takes as long as so many elements do.
+CALL = 1 << 10
 
 #: With fewer elements than this in every operand, NumPy's calls on whole arrays are as quick as blocks.
 SMALL_FOR_BLOCKS = 1 << 18
@@ -52,7 +54,7 @@ def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: Cal
 ALWAYS = When(compiled_kernel, 0, 0)
 
 #: By a C compiler where that pays.
-WHERE_IT_PAYS = When(compiled_kernel, SMALL, WORK)
+WHERE_IT_PAYS = When(compiled_kernel, 0, WORK)
 
 #: By NumPy in blocks, without a compiler.
 BLOCKS = When(block_kernel, SMALL_FOR_BLOCKS, 0)
@@ -74,6 +76,9 @@ class KernelPlan:
     note : callable
         Adds to an error what an instruction, by its place, was doing for the trees that ran.
     when : When
+    arguments : list of int, optional
+        The leaves that are given anew at each call: the plan has one caller at a
+        time then, and the other leaves stay.
     """
 
     def __init__(
@@ -84,34 +89,33 @@ class KernelPlan:
         call_of: Callable[[int], Callable[..., Any]],
         note: Callable[[Exception, int, Any], None],
         when: When,
+        arguments: list[int] | None = None,
     ) -> None:
         self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
-        self.note, self.when = note, when
+        self.note, self.when, self.arguments = note, when, arguments
         self.count = len(program.instructions)
         #: What follows the leaves' values before anything has been computed.
         self.open = [*constants, *[None] * self.count]
         self.work = 0
-        self.alone = False
-        self._steps: list[tuple[FusedStep, list[int], int]] | None = None
+        self.run: Any = self._weigh
+        self._kernels: Any = None
+        self._steps: list[PlacedStep] = []
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        if small := self.when.small:
-            for value in values:
-                if value.__class__ is np.ndarray and value.size >= small:
-                    break
-            else:
-                return self.by_numpy(values, roots)
+        return self.run(values, roots)
+
+    def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+        """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
-        steps = self.steps()
-        # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
-        return self._run(values, roots, steps) if self.alone else quietly(self._run, values, roots, steps)
+        self.steps()
+        return self._kernels(values, roots)
 
-    def _run(self, values: list[Any], roots: Sequence[Any] | None, steps: Sequence[Any]) -> list[Any]:
+    def _run(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
         registers = values + self.open
         place = 0
         try:
-            for step, dead, place in steps:  # noqa: B007 the failing step's place
+            for step, dead, place in self._steps:  # noqa: B007 the failing step's place
                 step(registers)
                 for i in dead:
                     registers[i] = None
@@ -121,16 +125,24 @@ class KernelPlan:
         return [registers[i] for i in self.program.outputs]
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
-        """Whether kernels are worth it, by how much has been done without."""
-        wanted = self.when.work
-        if self.work >= wanted:
-            return True
-        self.work += self.count * max(value.size for value in values if isinstance(value, np.ndarray))
-        return self.work >= wanted
+        """Whether kernels are worth it, by how much there is to do and has been done without."""
+        size = CALL
+        for value in values:
+            if value.__class__ is np.ndarray and value.size > size:
+                size = value.size
+        self.work += self.count * size
+        return size >= self.when.small and self.work >= self.when.work
 
-    def steps(self) -> list[tuple[FusedStep, list[int], int]]:
+    def steps(self) -> list[PlacedStep]:
         """The steps, fused at the first call; a kernel that is compiled is when it first runs."""
-        if self._steps is None:
+        if not self._steps:
             self._steps = fused_steps(self.program, self.when.executor, self.call_of)
-            self.alone = all(isinstance(step, KernelStep) for step, *_ in self._steps)
+            run = self._run
+            if self.arguments is not None:
+                run = KeptSteps(self.program, self._steps, self.arguments, self.open, self.note).run
+            # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
+            alone = all(isinstance(step, KernelStep) for step, *_ in self._steps)
+            self._kernels = run if alone else partial(quietly, run)
+            if not self.when.small:  # from now on
+                self.run = self._kernels
         return self._steps

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
+
+import numpy as np
 
 from backends.kernels.entry import Entry
 from backends.kernels.fused import LAST
@@ -18,9 +21,6 @@ from optree.schedule import memories
 #: A step remembers so many layouts.
 ENTRIES = 4
 
-#: Takes the values of all leaves and instructions, and fills in those that it makes.
-FusedStep = Callable[[list[Any]], None]
-
 
 #: From the place of an instruction to its function of values.
 CallOf = Callable[[int], Callable[..., Any]]
@@ -33,6 +33,8 @@ class Runnable(Protocol):
     ----------
     reads, writes : list of int
         The values of the program that it takes as arrays, and those that it makes.
+    takes : set of int
+        All values that it takes from outside.
     axes : dict
         The axes of the kernel's domain that each value runs along.
     last_read, written_in : dict
@@ -43,6 +45,7 @@ class Runnable(Protocol):
 
     reads: list[int]
     writes: list[int]
+    takes: set[int]
     axes: dict[int, Axes]
     last_read: dict[int, int]
     written_in: dict[int, int]
@@ -63,9 +66,7 @@ class Runnable(Protocol):
 Executor = Callable[[Program, Kernel, Sizes, CallOf], Runnable | None]
 
 
-def fused_steps(
-    program: Program, executor: Executor, call_of: CallOf, memory: Memory = HOST
-) -> list[tuple[FusedStep, list[int], int]]:
+def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: Memory = HOST) -> list[PlacedStep]:
     """The steps, each with the values that nothing needs after it, and the place of its last instruction.
 
     What the executor does not run is called instruction by instruction.
@@ -88,34 +89,81 @@ def fused_steps(
     targets = _targets(program, steps, sizes.dims)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
-    found: list[tuple[FusedStep, list[int], int]] = []
+    found: list[PlacedStep] = []
     kept = [step for step in steps if isinstance(step, Kernel) or step.place not in assigned]
     dead, ready = _dead(program, kept), iter(kernels)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
-            calls = [_call_step(program, sizes, place, call_of(place), memory) for place in step.places]
+            calls = [CallStep(program, sizes, place, call_of(place), memory) for place in step.places]
             found.append((KernelStep(next(ready), targets, first, calls), free, step.places[-1]))
         else:
-            found.append((_call_step(program, sizes, step.place, call_of(step.place), memory), free, step.place))
+            found.append((CallStep(program, sizes, step.place, call_of(step.place), memory), free, step.place))
     return found
 
 
-def _call_step(program: Program, sizes: Sizes, place: int, call: Callable[..., Any], memory: Memory) -> FusedStep:
-    """A call's step; an operand of which it takes a known shape alone need not be there."""
-    instruction, output = program.instructions[place], len(program.leaves) + place
-    inputs, alone = instruction.inputs, instruction.op.shape_only
-    shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
+class CallStep:
+    """A call's step; an operand of which it takes a known shape alone need not be there.
 
-    def value_of(n: int, i: int, values: list[Any]) -> Any:
-        return memory.shaped(sizes.shape_of(i, values), shaped[n]) if n in shaped else values[i]
+    Attributes
+    ----------
+    makes : list of int
+        The values that it can write into memory that is there: a ufunc's.
+    kept : set of int
+        Those for which the list of values has memory.
+    """
 
-    def run(values: list[Any]) -> None:
-        values[output] = call(*[value_of(n, i, values) for n, i in enumerate(inputs)])
+    def __init__(
+        self, program: Program, sizes: Sizes, place: int, call: Callable[..., Any], memory: Memory = HOST
+    ) -> None:
+        self.instruction, self.output, self.call = program.instructions[place], len(program.leaves) + place, call
+        self.sizes, self.memory, inputs = sizes, memory, self.instruction.inputs
+        alone = self.instruction.op.shape_only
+        #: The dtypes of the operands that need not be there, for their known shape is all that counts.
+        self.shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
+        self.makes = [self.output] if isinstance(call, np.ufunc) else []
+        self.kept: set[int] = set()
 
-    def run_on_values(values: list[Any]) -> None:
-        values[output] = call(*[values[i] for i in inputs])
+    def __call__(self, values: list[Any]) -> None:
+        inputs = [values[i] for i in self.instruction.inputs]
+        for n, dtype in self.shaped.items():
+            inputs[n] = self.memory.shaped(self.sizes.shape_of(self.instruction.inputs[n], values), dtype)
+        if self.kept:
+            self.call(*inputs, out=values[self.output])
+        else:
+            value = self.call(*inputs)
+            # Kernels are handed over arrays.
+            values[self.output] = np.asarray(value) if isinstance(value, np.generic) else value
 
-    return run if shaped else run_on_values
+    def again(self, values: list[Any], steady: set[int]) -> Callable[[], Any] | None:
+        """See `KernelStep.again`."""
+        self(values)
+        inputs, op = self.instruction.inputs, self.instruction.op
+        if steady.issuperset(inputs) and self.kept:
+            steady.add(self.output)
+            call = partial(self.call, *[values[i] for i in inputs], out=values[self.output])
+            return lambda: call() is None
+        if steady.issuperset(inputs) and op.name == "assign":
+            steady.add(self.output)
+            call = partial(self.call, *[values[i] for i in inputs])
+            return lambda: call() is None
+        is_view = len(inputs) == 1 and op.view_map and not op.destroy_map
+        if steady.issuperset(inputs) and is_view and _is_view(values[self.output], values[inputs[0]]):
+            steady.add(self.output)
+            return _nothing
+        if len(self.shaped) == len(inputs) > 0:  # the list of values is for arguments of one combination of sizes
+            steady.add(self.output)
+            return _nothing
+        steady |= self.kept
+        return None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _is_view(x: Any, of: Any) -> bool:
+    """Whether an array looks into the memory of another."""
+    return is_array(x) and is_array(of) and overlap(x, of)
 
 
 class KernelStep:
@@ -123,19 +171,29 @@ class KernelStep:
 
     What the kernel leaves to NumPy goes through the calls of its instructions.
     Arrays that lie as some did before are handed over as they are (`backends.kernels.entry`).
+
+    Attributes
+    ----------
+    makes : list of int
+        The values that it can write into memory that is there.
+    kept : set of int
+        Those for which the list of values has memory.
     """
 
     def __init__(
-        self, kernel: Runnable, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[FusedStep]
+        self, kernel: Runnable, targets: dict[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
         self.kernel, self.calls = kernel, calls
         #: The numbers of what is assigned, of its target and of the assignment.
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
+        self.makes = [i for i in kernel.writes if i not in self.target_of]
+        self.kept: set[int] = set()
         #: The ways to run on arrays that lie as some did, the shapes of what each makes anew, and of what is like it.
         self.entries: list[tuple[Entry, list[Any], Any]] = []
 
-    def __call__(self, values: list[Any]) -> None:
+    def __call__(self, values: list[Any]) -> Entry | None:
+        """Run; how it can run again on arrays that lie as these do."""
         for entry, made, likes in self.entries:
             if likes and likes != self.kernel.shapes_like(values):
                 continue
@@ -144,39 +202,63 @@ class KernelStep:
             if not entry.run(values):
                 for i, target, assignment in self.assigned:
                     values[i] = values[assignment] = values[target]
-                return
-        quietly(self.run, values)
+                return entry
+        return quietly(self.run, values)
 
-    def run(self, values: list[Any]) -> None:
+    def again(self, values: list[Any], steady: set[int]) -> Callable[[], Any] | None:
+        """Run; if nothing but steady values took part, what does so from now on, unless it gives something true.
+
+        Parameters
+        ----------
+        values : list
+        steady : set of int
+            The values that stay the same objects; those that this step makes so are added.
+        """
+        entry = self(values)
+        steady |= self.kept
+        steady.update(i for written, target, assign in self.assigned if target in steady for i in (written, assign))
+        is_steady = steady.issuperset(self.kernel.takes) and steady.issuperset(self.target_of.values())
+        if entry is None or not is_steady or not self.kept.issuperset(self.makes):
+            return None
+        return entry.again(values)
+
+    def run(self, values: list[Any]) -> Entry | None:
         """Run on any arrays."""
         kernel, memory = self.kernel, self.kernel.memory
-        wanted = [values[self.target_of[i]] if i in self.target_of else None for i in kernel.writes]
+        wanted = [
+            values[self.target_of.get(i, i)] if i in self.target_of or i in self.kept else None for i in kernel.writes
+        ]
         reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
         direct = [
             x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads, memory) else None
             for i, x in zip(kernel.writes, wanted, strict=True)
         ]
+        own = [values[i] for i in kernel.writes]
         outputs = kernel.run(values, direct)
         ran = outputs is not None
         if outputs is None:
             for call in self.calls:
                 call(values)
             outputs = [values[i] for i in kernel.writes]
-        for i, output in zip(kernel.writes, outputs, strict=True):
+        for i, output, there in zip(kernel.writes, outputs, own, strict=True):
             values[i] = output
+            if i in self.kept and output is not there:
+                there[...] = output
+                values[i] = there
         for i, target, assignment in self.assigned:
             if values[i] is not values[target]:
                 values[target][...] = values[i]
             values[i] = values[assignment] = values[target]
-        if ran and all(x is y for x, y in zip(direct, wanted, strict=True)):
-            self.remember(values)
+        is_direct = all(x is y for x, y in zip(direct, wanted, strict=True))
+        return self.remember(values) if ran and is_direct else None
 
-    def remember(self, values: list[Any]) -> None:
+    def remember(self, values: list[Any]) -> Entry | None:
         """Let arrays that lie as these do be handed over as they are."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:  # a new list, for another thread may walk through the old one
-            made = [(i, values[i].shape, values[i].dtype) for i in self.kernel.writes if i not in self.target_of]
+            made = [(i, values[i].shape, values[i].dtype) for i in self.makes if i not in self.kept]
             self.entries = [(entry, made, self.kernel.shapes_like(values)), *self.entries[: ENTRIES - 1]]
+        return entry
 
 
 def _is_apart(target: Any, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]], memory: Memory) -> bool:
@@ -241,3 +323,7 @@ def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
         if value >= first and number < len(steps):
             dead[number].append(value)
     return dead
+
+
+#: A step, the values that nothing needs after it, and the place of its last instruction.
+PlacedStep = tuple[KernelStep | CallStep, list[int], int]
