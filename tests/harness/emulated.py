@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,16 +62,9 @@ class Emulator(Collector):
     def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
         super().launch(kernel, launch, args)
         module, name = kernel
-        taken = module.kernels[name].arguments
-        given = [_at(arg, to.pointee) if to.kind == "p" else arg for arg, to in zip(args, taken, strict=True)]
-        module.launch(name, launch.grid, launch.block, given, launch.shared, self.order, self.seed)
+        cuda.launch_at(module, name, launch.grid, launch.block, args, launch.shared, self.order, self.seed)
 
     def scratch(self, size: int) -> tuple[int, Any]:
         memory = np.full(size + 256, 0xA5, np.uint8)
         address = memory.ctypes.data
         return address + -address % 256, memory
-
-
-def _at(address: Any, itemsize: int) -> np.ndarray:
-    """An array of one element that lies at an address."""
-    return np.frombuffer((ctypes.c_char * itemsize).from_address(int(address)), f"V{itemsize}")
