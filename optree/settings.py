@@ -85,7 +85,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "OPTREE_BLOCK_BYTES",
                 "an integer of 1 or more",
                 _count,
-                1 << 21,
+                1 << 22,
                 "How many bytes of a kernel's values are in a block, where NumPy runs it: what fits a core's cache.",
             ),
             Setting(

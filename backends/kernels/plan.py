@@ -25,7 +25,7 @@ WORK = 1 << 25
 CALL = 1 << 10
 
 #: With fewer elements than this in every operand, NumPy's calls on whole arrays are as quick as blocks.
-SMALL_FOR_BLOCKS = 1 << 18
+SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
