@@ -122,7 +122,7 @@ class BlockKernel:
         known = {i: aligned(x, self.axes[i], order) for i, x in arrays.items()}
         known.update((i, values[i]) for i in self.numbers)
         written = {i: aligned(x, self.axes[i], order) for i, x in zip(self.writes, outputs, strict=True)}
-        _Run(self, grid, order, known, written).run()
+        _Run(self, grid, known, written).run()
         return outputs
 
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -166,45 +166,38 @@ class BlockKernel:
 class _Run:
     """One run of a kernel: what is known of its values, and where they go."""
 
-    def __init__(
-        self, kernel: BlockKernel, grid: Grid, order: list[int], known: dict[int, Any], written: dict[int, np.ndarray]
-    ) -> None:
+    def __init__(self, kernel: BlockKernel, grid: Grid, known: dict[int, Any], written: dict[int, np.ndarray]) -> None:
         self.kernel, self.grid, self.known, self.written = kernel, grid, known, written
-        self.cut_axes = {axis for place, axis in enumerate(order) if place in grid.cuts}
         self.partial: dict[int, np.ndarray] = {}
 
     def run(self) -> None:
-        """Run what the blocks need, the blocks, and what needs all of them."""
-        before, inside, after = self._phases()
-        everything = self.grid.everything
-        if before:
-            self._work(before, self.known)(everything)
+        """Run the blocks, and what needs all of them."""
+        inside, after = self._phases()
         reductions = [part for part in inside if part.reduces and self.grid.cuts_reduced]
         self.partial = {part.value: np.empty(self.grid.parts, _wide(part)) for part in reductions}
         share(self.grid.blocks(), lambda: self._work(inside, {}))
         for part in reductions:
             self.known[part.value] = self._combined(part)
         if after:
-            self._work(after, self.known)(everything)
+            self._work(after, self.known)(self.grid.everything)
 
-    def _phases(self) -> tuple[list[_Part], list[_Part], list[_Part]]:
-        """The instructions that run before the blocks, because they depend on none, within them, and after."""
-        before: list[_Part] = []
+    def _phases(self) -> tuple[list[_Part], list[_Part]]:
+        """The instructions that run within blocks, and those that need what all blocks have reduced."""
         inside: list[_Part] = []
         after: list[_Part] = []
         late: set[int] = set()
         for part in self.kernel.parts:
-            cut = not self.cut_axes.isdisjoint(self.kernel.axes[part.value])
-            if late.intersection(part.inputs):
-                after.append(part)
+            waits = not late.isdisjoint(part.inputs)
+            (after if waits else inside).append(part)
+            if waits or (part.reduces and self.grid.cuts_reduced):
                 late.add(part.value)
-            elif part.reduces or cut or not self.grid.cuts:
-                inside.append(part)
-                if part.reduces and self.grid.cuts_reduced:
-                    late.add(part.value)
-            else:
-                before.append(part)
-        return before, inside, after
+        needed = {i for part in after for i in part.inputs} - late
+        again = []  # what is made of few elements in every block, and is needed once more
+        for part in reversed(inside):
+            if part.value in needed:
+                again.append(part)
+                needed.update(part.inputs)
+        return inside, again[::-1] + after
 
     def _work(self, parts: Sequence[_Part], values: dict[int, Any]) -> Callable[[Block], None]:
         """What runs instructions on one block after the other; `values` has those of the last."""

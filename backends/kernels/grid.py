@@ -81,7 +81,7 @@ class Grid:
 
     def cut(self, array: np.ndarray, block: Block) -> np.ndarray:
         """What an array has in a block: all of it along the axes that it does not run along."""
-        if not self.cuts or not array.ndim:  # of no axes is what was made of numbers
+        if not self.cuts:
             return array
         if array.shape == self.sizes:
             return array[block]
