@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,7 +139,8 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     """Compile kernels as one file in which each has a name of its own."""
     bodies = (
-        kernel.removeprefix(c.HEAD).replace(f"void {c.NAME}(", f"void {c.NAME}{i}(") for i, kernel in enumerate(kernels)
+        re.sub(rf"\b({c.NAME}|by_one|by_many)\(", rf"\g<1>{i}(", kernel.removeprefix(c.HEAD))
+        for i, kernel in enumerate(kernels)
     )
     (folder / "all.c").write_text(c.HEAD + "".join(bodies))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]

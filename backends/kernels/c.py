@@ -83,9 +83,21 @@ def source(nest: LoopNest) -> str:
     elif nest.writes_at("inner"):
         body += _elements(nest)
     body += [f"*({_type(arrays[place])} *)a[{place}] = v{value};" for place, value in nest.writes_at("once")]
+    functions = [f"void {NAME}(const int64_t *a)", *braced(body)]
     if any("(threads)" in line for line in body):
-        body.insert(0, f"const int threads = (int)a[{first + len(kept) + 1}];")
-    return "\n".join([HEAD, *_declarations(nest), f"void {NAME}(const int64_t *a)", *braced(body), ""])
+        threads = f"const int threads = (int)a[{first + len(kept) + 1}];"
+        functions = ["static void by_one(const int64_t *a)", *braced(_by_one(body)), ""]
+        functions += ["static void by_many(const int64_t *a)", *braced([threads, *body]), ""]
+        choice = [threads, "if (threads > 1)", "    by_many(a);", "else", "    by_one(a);"]
+        functions += [f"void {NAME}(const int64_t *a)", *braced(choice)]
+    return "\n".join([HEAD, *_declarations(nest), *functions, ""])
+
+
+def _by_one(body: Lines) -> Lines:
+    """What one thread does without OpenMP's threads: a region of one costs half a microsecond."""
+    both = "#pragma omp parallel for simd"
+    lines = [line[: line.index(both)] + "#pragma omp simd" if both in line else line for line in body]
+    return [line for line in lines if not line.lstrip().startswith(("#pragma omp parallel", "#pragma omp for"))]
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
@@ -151,7 +163,7 @@ def _declared(nest: LoopNest, value: int) -> str:
 
 def _parallel(loops: int) -> str:
     several = f" collapse({loops})" if loops > 1 else ""
-    return f"#pragma omp parallel for{several} schedule(static) num_threads(threads) if (threads > 1)"
+    return f"#pragma omp parallel for{several} schedule(static) num_threads(threads)"
 
 
 # Elementwise nests
@@ -161,7 +173,7 @@ def _elements(nest: LoopNest) -> Lines:
     """The loops: all but the innermost share their places out to threads, or a single one its parts."""
     last = nest.rank - 1
     (walk,) = walks(nest)
-    threads = "parallel for simd schedule(static) num_threads(threads) if (parallel: threads > 1)"
+    threads = "parallel for simd schedule(static) num_threads(threads)"
     lines = [f"#pragma omp {'simd' if last else threads}", f"for (int64_t i = 0; i < n{last}; i++)"]
     lines += braced(_element(nest, walk, "x", "i"))
     pointers = _pointers(nest, range(last), ("inner",))
@@ -243,7 +255,7 @@ def _places(nest: LoopNest) -> Lines:
     if not arrays:
         return [_parallel(len(loops)), *loops, *braced(body)]
     shared = f"#pragma omp for{f' collapse({len(loops)})' if len(loops) > 1 else ''} schedule(static)"
-    region = "#pragma omp parallel num_threads(threads) if (threads > 1)"
+    region = "#pragma omp parallel num_threads(threads)"
     return [region, *braced([*arrays, shared, *loops, *braced(body)])]
 
 
