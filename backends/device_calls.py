@@ -95,7 +95,7 @@ def _device_value(device: Device, program: Program, place: int) -> Callable[...,
         result = value(*values)
         if not device.is_own(result):  # of numbers alone
             return device.owned(result, dtype)
-        return result if result.dtype == dtype else result.astype(dtype)
+        return result if result.dtype == dtype else result.astype(dtype)  # other libraries' rules may be others
 
     return run
 

@@ -24,10 +24,11 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 @dataclass
 class Counts:
-    """What a device's kernels have taken: sources compiled, and found on disk; seconds of compiling; launches."""
+    """How often a source was found in memory, found on disk and compiled, in how many seconds; and all launches."""
 
-    compiled: int = 0
-    from_disk: int = 0
+    hits: int = 0
+    disk_hits: int = 0
+    misses: int = 0
     seconds: float = 0.0
     launches: int = 0
 
@@ -63,7 +64,9 @@ class KernelHost:
             If NVRTC refuses the source, or the driver the kernels.
         """
         key = source, tuple(names)
-        if key not in self._loaded:
+        if key in self._loaded:
+            self.counts.hits += 1
+        else:
             image = self._image(source)
             self._loaded[key] = [self._launcher.load(image, name) for name in names]
         return self._loaded[key]
@@ -88,11 +91,11 @@ class KernelHost:
         folder = usable_folder()
         kept = None if folder is None else read(folder, key)
         if kept is not None:
-            self.counts.from_disk += 1
+            self.counts.disk_hits += 1
             return kept
         begin = perf_counter()
         image = self._compiled(source, options)
-        self.counts.compiled += 1
+        self.counts.misses += 1
         self.counts.seconds += perf_counter() - begin
         if folder is not None:
             write(folder, key, image)

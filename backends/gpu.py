@@ -78,6 +78,7 @@ class GPUBackend(Backend):
         self.cupy, self.devices = find_cupy()
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
+        self._copying: list[tuple[Any, Any]] = []
         self._allocator = self._new_allocator(allocator)
         if launcher not in LAUNCHERS:
             raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
@@ -172,7 +173,15 @@ class GPUBackend(Backend):
 
     def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
         with self.active():
-            return array.get(order="C", blocking=blocking)
+            if blocking or not array.size:
+                return array.get(order="C")
+            cuda = self.cupy.cuda
+            pinned = cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
+            copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
+            # Nobody else may have that memory before the copy is there, whoever drops the array.
+            self._copying = [(event, kept) for event, kept in self._copying if not event.done]
+            self._copying.append((cuda.get_current_stream().record(), pinned))
+            return copy
 
     def _on_device(self, value: Any) -> Any:
         """A value as a CuPy array, of whatever layout."""

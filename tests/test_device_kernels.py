@@ -55,19 +55,19 @@ def _emulated(cupy: Any, **options: Any) -> Any:
 def test_a_kernel_is_compiled_once_and_then_found_on_disk(cupy: Any, host: KernelHost, folder: Any) -> None:
     for _ in range(2):
         host.load(KERNEL, ["kernel"])
-    assert (host.counts.compiled, host.counts.from_disk) == (1, 0)
+    assert (host.counts.misses, host.counts.disk_hits, host.counts.hits) == (1, 0, 1)
     (options,) = cupy.cuda.nvrtc.options
     assert "--gpu-architecture=sm_90" in options and "--fmad=false" in options
     assert cupy.cuda.nvrtc.open == 0
     other = KernelHost(cupy, LAUNCHERS["cupy"](cupy))
     (kernel,) = other.load(KERNEL, ["kernel"])
     assert kernel.cubin == KERNEL.encode()
-    assert (other.counts.compiled, other.counts.from_disk) == (0, 1)
+    assert (other.counts.misses, other.counts.disk_hits) == (0, 1)
     for file in folder.iterdir():
         file.write_bytes(file.read_bytes()[:-1])
     third = KernelHost(cupy, LAUNCHERS["cupy"](cupy))
     third.load(KERNEL, ["kernel"])
-    assert third.counts.compiled == 1, "what was cut short is compiled again"
+    assert third.counts.misses == 1, "what was cut short is compiled again"
 
 
 def test_a_source_that_does_not_compile_says_why(cupy: Any, host: KernelHost, folder: Any) -> None:
@@ -162,9 +162,9 @@ def test_sizes_and_numbers_compile_nothing_anew(gpu: Any) -> None:
     x, factor = TensorType("float32", (None,))("x"), 2.0
     run = function([x], gpu.zeros(()) + x * factor)
     first = run(np.ones(4, np.float32)).get()
-    before = gpu.kernels.counts.compiled + gpu.kernels.counts.from_disk
+    before = gpu.kernels.counts.misses + gpu.kernels.counts.disk_hits
     assert run(np.ones(8, np.float32)).get().tolist() == [2] * 8 and first.tolist() == [2] * 4
-    assert gpu.kernels.counts.compiled + gpu.kernels.counts.from_disk == before
+    assert gpu.kernels.counts.misses + gpu.kernels.counts.disk_hits == before
 
 
 @needs_gxx

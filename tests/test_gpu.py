@@ -142,8 +142,12 @@ def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
     x = gpu.array([1.0, 2.0])
     values = x.get(blocking=False)
     assert values.tolist() != [1, 2]
+    assert len(gpu._copying) == 1, "the memory that is copied into is kept"
     gpu.synchronize()
     assert values.tolist() == [1, 2]
+    assert gpu.zeros((0, 2)).get(blocking=False).shape == (0, 2)
+    (x + 1).astensor().T.get(blocking=False)
+    assert len(gpu._copying) == 1, "and no longer than that"
     assert gen_backend("cpu").ones(1).get(blocking=False).tolist() == [1]
 
 
@@ -263,6 +267,12 @@ def test_a_value_is_written_where_it_belongs(cupy: Any, gpu: Any) -> None:
     line = gpu.array(np.arange(5.0))
     line[1:] = line[:-1]
     assert line.get().tolist() == [0, 0, 1, 2, 3]
+
+
+def test_a_value_has_the_dtype_that_was_promised(cupy: Any, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = cupy.argmax
+    monkeypatch.setattr(cupy, "argmax", lambda *args, **kwargs: theirs(*args, **kwargs).astype("int32"))
+    assert gpu.argmax(gpu.ones(3)).astensor().dtype == np.int64
 
 
 def test_an_index_out_of_range_is_an_error(gpu: Any) -> None:

@@ -97,6 +97,17 @@ class Machine:
         finalize(array, free)
 
 
+class Event:
+    """A place in a stream's work."""
+
+    def __init__(self, of: Any) -> None:
+        self.of, self._before = of, list(of.pending)
+
+    @property
+    def done(self) -> bool:
+        return not any(work in self.of.pending for work in self._before)
+
+
 class Stream:
     """An order of work; copies to the host that nobody waited for are made when somebody waits."""
 
@@ -123,7 +134,7 @@ class Stream:
         self.pending.clear()
 
     def record(self) -> Any:
-        return SimpleNamespace(of=self)
+        return Event(self)
 
     def wait_event(self, event: Any) -> None:
         self.waited.append(event.of)
@@ -271,6 +282,7 @@ def cuda_of(machine: Machine) -> Any:
         get_current_stream=lambda: machine.stream,
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         function=SimpleNamespace(Module=module),
+        alloc_pinned_memory=bytearray,
         nvrtc=NVRTC(),
         driver=SimpleNamespace(funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size})),
         get_cuda_path=lambda: "/cuda",

@@ -139,7 +139,8 @@ class Array:
             self.module.machine.stream.synchronize()
             out[...] = self.host
         else:
-            out.view(np.uint8).fill(0xCD) if out.size and out.ndim else None
+            assert isinstance(out.base, bytearray), "a copy into pageable memory is waited for"
+            out.base[:] = b"\xcd" * len(out.base)
             values = self.host.copy()
             self.module.machine.stream.pending.append(lambda: np.copyto(out, values))
         return out
