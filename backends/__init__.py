@@ -52,6 +52,7 @@ def gen_backend(
         Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by
         default, where they pay (`backends.kernels.plan`), always, or never. Without a C
         compiler, and with False, NumPy runs the same kernels, large ones in blocks.
+        Whether the GPU backend runs fused kernels at all: True, by default, or False.
     allocator : {'pool', 'async'}
         Where the GPU backend's memory comes from: CuPy's pool, by default, or
         CUDA's stream-ordered allocator.

@@ -382,6 +382,8 @@ def as_operand(value: Any, what: str) -> Any:
         except DTypeError as error:
             raise DTypeError(f"{what}: {error}") from None
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
+    if hasattr(value, "__cuda_array_interface__"):
+        remedy = "; a GPU backend's be.adopt makes a tensor of it"
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
         f"not {type(value).__name__} {brief(value)}{remedy}"
