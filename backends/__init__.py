@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,17 @@ def gen_backend(
     make = BACKENDS.get(backend) if isinstance(backend, str) else None
     if make is None:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+    _check_options(backend, make, options)
+    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
+    use_backend(made)
+    return made
+
+
+def _check_options(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
     kinds = inspect.signature(make).parameters.values()
     known = [parameter.name for parameter in kinds if parameter.kind is parameter.KEYWORD_ONLY]
     for name in options.keys() - set(known):
         raise BackendError(f"the backend {backend!r} has no option {name!r}; it has {names(known)}")
-    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
-    use_backend(made)
-    return made
 
 
 def source(what: Variable | Function, target: str = "c") -> list[str]:
