@@ -181,11 +181,14 @@ class Backend(RandomMethods):
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
         plan: Any = self.plans.get(key)
-        for root in roots:
-            if plan is None or root.spec.home not in (self.home, None):
-                plan = self._plan(key, roots, len(leaves))
+        if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
+            plan = self._plan(key, roots, len(leaves))
         self.executions += 1
         return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+
+    def _is_foreign(self, roots: Sequence[Any]) -> bool:
+        """Whether one of the trees is another backend's."""
+        return any(root.spec.home not in (self.home, None) for root in roots)
 
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])

@@ -243,7 +243,7 @@ class Tensor(Variable):
             value = self._from_host(value)
         part = isinstance(value, Tensor) and value.base is self
         if not part and indices.is_everything(index):
-            self._backend.execute(f.assign(self, value))
+            self._backend.execute(OPS["assign"].function(self, value))
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:

@@ -98,6 +98,8 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
             found.append((KernelStep(next(ready), targets, first, calls), free, step.places[-1]))
         else:
             found.append((CallStep(program, sizes, step.place, call_of(step.place), memory), free, step.place))
+    if found:  # all goes after the last step
+        found[-1] = found[-1][0], [], found[-1][2]
     return found
 
 

@@ -32,7 +32,8 @@ class Assign(NonDifferentiableOperator):
         if len(args) == 2 and type(args[0]) is Tensor and not kwargs:
             target, value = args
             op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
-            if op_dict is not None and target.dtype != HALF and not (type(value) is int and is_huge(value)):
+            half = target.spec.type.dtype == HALF
+            if op_dict is not None and not half and not (type(value) is int and is_huge(value)):
                 node = tuple.__new__(OpTreeNode, (op_dict, target, value))
                 node.spec, node.origin = op_dict.spec, caller_origin()
                 return node
