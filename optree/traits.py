@@ -186,12 +186,15 @@ class Accumulator(NamedTuple):
         Of ``{0}``, what there is at the end, and ``{count}``, how many elements there were.
     sums : bool
         Whether parts are added up, for which kernels take a wider type.
+    of_numbers : str
+        A quicker `combine` of elements that are no nan, where one nan makes the whole a nan; empty if there is none.
     """
 
     start: str
     combine: str
     finish: str = "{0}"
     sums: bool = False
+    of_numbers: str = ""
 
 
 class ReductionOperator(AxisOperator, UnaryOperator):

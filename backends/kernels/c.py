@@ -25,9 +25,12 @@ TYPES = {
     "float64": "double",
 }
 
-#: Fewer elements than this are not worth waking threads for: it takes tens of microseconds, and where other
-#: processes keep the processors busy, a slice of their time.
-PARALLEL = 1 << 19
+#: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: it takes
+#: tens of microseconds, and where other processes keep the processors busy, a slice of their time.
+PARALLEL = 1 << 21
+
+#: How elements are taken that lie together along different loops: so many places of the other, and of the vector loop.
+TILED = (128, 16)
 
 #: So many elements are accumulated in the dtype itself before they join a sum in float64: of rows, which the lanes
 #: of a vector share, and of columns.
@@ -179,8 +182,24 @@ def _elements(nest: LoopNest) -> Lines:
     pointers = _pointers(nest, range(last), ("inner",))
     if not last:
         return [*pointers, *lines]
+    if nest.across >= 0:
+        return _tiled(nest, [*pointers, lines[0], f"for (int64_t i = t{last}; i < e{last}; i++)", *lines[2:]])
     loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in range(last)]
     return [_parallel(last), *loops, *braced([*pointers, *lines])]
+
+
+def _tiled(nest: LoopNest, body: Lines) -> Lines:
+    """Two loops in tiles, so that what lies together along either is still in the cache when its turn comes."""
+    tiles = dict(zip((nest.across, nest.rank - 1), TILED, strict=True))
+    others = [axis for axis in range(nest.rank - 1) if axis != nest.across]
+    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in others]
+    loops += [f"for (int64_t t{axis} = 0; t{axis} < n{axis}; t{axis} += {size})" for axis, size in tiles.items()]
+    ends = [
+        f"const int64_t e{axis} = t{axis} + {size} < n{axis} ? t{axis} + {size} : n{axis};"
+        for axis, size in tiles.items()
+    ]
+    inner = f"for (int64_t i{nest.across} = t{nest.across}; i{nest.across} < e{nest.across}; i{nest.across}++)"
+    return [_parallel(len(loops)), *loops, *braced([*ends, inner, *braced(body)])]
 
 
 def _pointers(nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "") -> Lines:
@@ -221,7 +240,7 @@ def _declarations(nest: LoopNest) -> Lines:
     lines = []
     for r in nest.reductions:
         if not r.accumulator.sums and not nest.columns:
-            combined = r.accumulator.combine.format("omp_out", "omp_in")
+            combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
             lines.append(
                 f"#pragma omp declare reduction(join{r.value} : {_type(r.dtype)} : omp_out = {combined}) "
                 f"initializer(omp_priv = {initial(r)})"
@@ -355,9 +374,11 @@ def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *body]
     lines = [_block_end(nest, end)]
     lines += [f"{_type(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
+    lines += [f"int z{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
+    joins += [f" reduction(| : z{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
     lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
-    lines += [line for r in walk.reductions for line in _added(nest, r, f"p{r.value}")]
+    lines += [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}"))]
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
 
 
@@ -379,16 +400,30 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
     lines = [_block_end(nest, end)]
     lines += [f"{_type(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
-    lines += _columns([f"p{r.value}[j] = {initial(r)};" for r in walk.reductions])
+    flagged = [r.value for r in walk.reductions if r.accumulator.of_numbers]
+    lines += [f"int z{value}[{_tile(nest)}];" for value in flagged]
+    opened = [f"p{r.value}[j] = {initial(r)};" for r in walk.reductions]
+    lines += _columns([*opened, *(f"z{value}[j] = 0;" for value in flagged)])
     lines += ["for (int64_t i = b; i < e; i++)", *braced(row)]
-    lines += _columns([line for r in walk.reductions for line in _added(nest, r, f"p{r.value}[j]")])
+    joined = [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}[j]"))]
+    lines += _columns(joined)
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
 
 
 def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator with one more element."""
-    name = f"p{r.value}[j]" if nest.columns else f"p{r.value}"
-    return [f"{name} = {r.accumulator.combine.format(name, element(nest, r, _type))};"]
+    column, taken = "[j]" if nest.columns else "", element(nest, r, _type)
+    name, flag = f"p{r.value}{column}", f"z{r.value}{column}"
+    if r.accumulator.of_numbers:
+        combined = r.accumulator.of_numbers.format(name, taken)
+        return [f"{name} = {combined};", f"{flag} |= {taken} != {taken};"]
+    return [f"{name} = {r.accumulator.combine.format(name, taken)};"]
+
+
+def _settled(nest: LoopNest, r: Reduction) -> Lines:
+    """What a nan among the elements makes of a part."""
+    column = "[j]" if nest.columns else ""
+    return [f"p{r.value}{column} = z{r.value}{column} ? NAN : p{r.value}{column};"] if r.accumulator.of_numbers else []
 
 
 def _is_compensated(reduction: Reduction) -> bool:

@@ -29,6 +29,9 @@ PLACES, LARGE, TILE = 64, 1 << 19, 512
 #: The walk in which a kernel writes what is known only after all of them.
 LAST = inf
 
+#: Loops of fewer places are not taken in tiles.
+APART = 16
+
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
@@ -183,14 +186,15 @@ class FusedKernel:
     def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int, columns: bool) -> Runner:
         vector = kept - 1 if columns else len(sizes) - 1
         steps = tuple(each[vector] if each[vector] in (0, 1) else -1 for each in strides)
-        key = len(sizes), kept, steps, columns, bool(self._reduced) and is_split(sizes, kept, columns)
+        split = bool(self._reduced) and is_split(sizes, kept, columns)
+        key = len(sizes), kept, steps, columns, split, -1 if self._reduced else _across(sizes, strides)
         runner = self._runners.get(key)
         if runner is None:
             runner = self._runners[key] = self._compile(self.nest(*key))
         return runner
 
     def nest(
-        self, rank: int, kept: int, steps: tuple[int, ...], columns: bool = False, split: bool = False
+        self, rank: int, kept: int, steps: tuple[int, ...], columns: bool = False, split: bool = False, across: int = -1
     ) -> LoopNest:
         """The loop nest for arrays that need so many loops, so many kept, with these steps along the vector loop."""
         return LoopNest(
@@ -204,6 +208,7 @@ class FusedKernel:
             steps,
             columns,
             split,
+            across,
         )
 
     def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -264,6 +269,15 @@ def _are_rows(kept: Any, reduced: Any, levels: Sequence[str]) -> bool:
         if level == "inner"
     ]
     return all(along <= across or not across for along, across in steps)
+
+
+def _across(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """The loop along which elements of some array lie together, where the vector loop takes them far apart."""
+    for steps in strides:
+        if abs(steps[-1]) > 1 and 1 in steps:
+            loop = list(steps).index(1)
+            return loop if min(sizes[loop], sizes[-1]) >= APART else -1
+    return -1
 
 
 def is_split(sizes: Sequence[int], kept: int, columns: bool) -> bool:

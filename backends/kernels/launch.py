@@ -42,7 +42,7 @@ class Compiled:
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         sizes, steps = layout
-        threads = threads_for(sizes)
+        threads = thread_count() if is_parallel(self._nest, sizes) else 1
         *places, apart = scratch_places(self._scratch(sizes))
         scratch = np.empty(apart * (1 if self._nest.split else threads) + LINE if places else 0, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % LINE if places else 0
@@ -66,18 +66,13 @@ class Compiled:
             return None
         sizes, steps = layout
         address, places = ctypes.cast(self._function, ctypes.c_void_p).value or 0, scratch_places(self._scratch(sizes))
-        words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(sizes)
+        words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(self._nest, sizes)
         return Entry(address, reads, writes, in_place, words, numbers, places, split, parallel)
 
 
-def is_parallel(sizes: Sequence[int]) -> bool:
+def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
     """Whether loops of these sizes are worth waking threads for."""
-    return prod(sizes) >= c.PARALLEL
-
-
-def threads_for(sizes: Sequence[int]) -> int:
-    """How many threads run loops of these sizes."""
-    return thread_count() if is_parallel(sizes) else 1
+    return prod(sizes) * nest.cost >= c.PARALLEL
 
 
 def scratch_places(scratch: Sequence[int]) -> list[int]:

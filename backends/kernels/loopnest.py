@@ -106,6 +106,9 @@ class LoopNest:
         lie together; the innermost reduced one otherwise.
     split : bool
         Whether the reduced loops are shared out, for the kept ones are too few.
+    across : int
+        Another loop than the innermost, along which elements of some array lie
+        together; -1 where there is none, or the nest reduces.
     """
 
     reads: tuple[np.dtype, ...]
@@ -118,6 +121,13 @@ class LoopNest:
     steps: tuple[int, ...]
     columns: bool = False
     split: bool = False
+    across: int = -1
+
+    @property
+    def cost(self) -> int:
+        """About how many instructions an element takes."""
+        made = sum(s.cost if isinstance(s, Statement) else 1 for s in self.statements)
+        return made + sum(level == "inner" for level in self.levels)
 
     @property
     def reductions(self) -> list[Reduction]:

@@ -322,8 +322,10 @@ class ExtremeOperator(UfuncReduction):
     )
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
-        is_nan = " || {1} != {1}" if dtype.kind == "f" else ""
-        return Accumulator(self.start, f"{self.further}{is_nan} ? {{1}} : {{0}}")
+        of_numbers = f"{self.further} ? {{1}} : {{0}}"
+        if dtype.kind != "f":
+            return Accumulator(self.start, of_numbers)
+        return Accumulator(self.start, f"{self.further} || {{1}} != {{1}} ? {{1}} : {{0}}", of_numbers=of_numbers)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
