@@ -140,9 +140,9 @@ class _Fusion:
         return in_order(waits, last)
 
     def _is_absorbed(self, step: int) -> bool:
-        """Whether a kernel of no axes becomes part of the one kernel that needs its values."""
+        """Whether a kernel without reductions becomes part of the one kernel that needs its values."""
         small = self.steps[step]
-        if not isinstance(small, Kernel) or small.domain:
+        if not isinstance(small, Kernel) or small.reduced:
             return False
         made = {self.first + place for place in small.places}
         users = {
@@ -150,13 +150,20 @@ class _Fusion:
         } - {step}
         taker = next(iter(users), step)
         kernel = self.steps[taker]
-        if len(users) != 1 or not isinstance(kernel, Kernel) or not kernel.domain:
+        if len(users) != 1 or not isinstance(kernel, Kernel) or len(small.places) + len(kernel.places) > LARGEST:
             return False
         waiting = [i for i, needs in enumerate(self.needs) if needs >> step & 1 and i not in (step, taker)]
         if any(not self.needs[i] >> taker & 1 for i in waiting):
             return False  # what overwrites an operand of the small one's might have to come before the other
+        axes = _moved_along(small, kernel)
+        if axes is None or any(kernel.axes.get(value, along) != along for value, along in axes.items()):
+            return False
+        everywhere = frozenset(range(len(kernel.domain)))
+        found = {frozenset(axis for axis in axes[value] if axis is not None) for value in made}
+        if not found <= {frozenset(), everywhere, everywhere - kernel.reduced}:
+            return False
         kernel.places = sorted([*small.places, *kernel.places])
-        kernel.axes = {**small.axes, **kernel.axes}
+        kernel.axes = {**axes, **kernel.axes}
         kernel.stages = {**small.stages, **kernel.stages}
         self.made_in.update(dict.fromkeys(made, taker))
         return True
@@ -213,9 +220,9 @@ class _Fusion:
         if all(dim == ONE for dim in self.dims[self.first + place] or ()):  # what has no axes waits for nothing more
             kernels = {i for i in kernels if i in makers or not domains[i]}
         # Of the makers the latest, for it may need the others; of the rest the first, which the fewest steps wait for.
-        # A kernel of no axes comes after both, for it may become part of another.
+        # Those of more axes come before both, for the others may become part of them.
         found = [*sorted(kernels & makers, reverse=True), *sorted(kernels - makers)]
-        return sorted(found, key=lambda i: not domains[i])
+        return sorted(found, key=lambda i: -len(domains[i]))
 
     def _is_free(self, step: int, place: int) -> bool:
         """Whether nothing that the instruction needs waits for the step, other than from within it."""
@@ -323,6 +330,18 @@ class _Fusion:
         for step in self.steps:
             if isinstance(step, Kernel):
                 step.writes = [self.first + place for place in step.places if self.first + place in outside]
+
+
+def _moved_along(small: Kernel, kernel: Kernel) -> dict[int, Axes] | None:
+    """The axes of a kernel's values in another that reads some of them; None where those do not tell all."""
+    place_of: dict[int | None, int | None] = {None: None}
+    for value in small.stages:
+        for axis, other in zip(small.axes[value], kernel.axes.get(value, ()), strict=False):
+            if place_of.setdefault(axis, other) != other:
+                return None
+    if len(place_of) <= len(small.domain) or len(set(place_of.values())) < len(place_of):
+        return None
+    return {value: tuple(place_of[axis] for axis in axes) for value, axes in small.axes.items()}
 
 
 def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[int | None] | None:

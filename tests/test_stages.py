@@ -169,3 +169,24 @@ def test_long_columns_are_as_accurate_as_rows(compiled, dtype):
     exact = np.sum(values.astype(np.longdouble), axis=0)
     ours = _wide(compiled)(compiled.array(values, dtype)).asnumpyarray()[0]
     assert np.all(np.abs(ours - exact) <= np.spacing(exact.astype(dtype)))
+
+
+def test_a_training_step_is_a_kernel_for_each_layer_and_each_matrix(compiled):
+    x, target = compiled.ones((8, 6)), compiled.ones((8, 3))
+    weights = [compiled.ones(shape) for shape in ((6, 5), (5,), (5, 3), (3,))]
+    means = [compiled.zeros(w.shape) for w in weights]
+    hidden = compiled.maximum(compiled.dot(x, weights[0]) + weights[1], 0)
+    scores = compiled.dot(hidden, weights[2]) + weights[3]
+    loss = -compiled.sum(target * compiled.log_softmax(scores, axis=1))
+    updates = {}
+    for w, mean, gradient in zip(weights, means, optree.grad(loss, weights), strict=True):
+        updates[mean] = 0.9 * mean + 0.1 * gradient
+        updates[w] = w - 0.1 * updates[mean]
+    step = optree.function([], loss, updates=updates)
+    program = decompose(step.program)
+    kernels = [step for step in fuse(program, Sizes(program)) if isinstance(step, Kernel)]
+    assert len(kernels) == 7  # two layers, the rows' sum, the biases' gradients with their updates, two matrices
+    text = "\n".join(source(step))
+    before = compile_counts()["misses"]
+    step()
+    assert compile_counts()["misses"] - before <= len(kernels) and "NAN" in text

@@ -14,9 +14,13 @@ from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
 from optree.arrays import is_array, overlap
 from optree.dims import Dims, Sizes
-from optree.fusion import Axes, Call, Kernel, fuse
+from optree.fusion import MOVES, Axes, Call, Kernel, fuse
 from optree.program import Program
+from optree.registry import OPS
 from optree.schedule import memories
+
+#: Calls that run on any values of the right types and sizes.
+CERTAIN = MOVES | {"assign", "dot", "matmul", "flip", "count", "broadcast_to"}
 
 #: A step remembers so many layouts.
 ENTRIES = 4
@@ -297,15 +301,17 @@ def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]
         alone = value not in program.outputs and all(p == place or step_of[p] == step_of[made] for p in readers[value])
         if not (same and alone and isinstance(steps[step_of[made]], Kernel)):
             continue
-        may_fail = [n for n, step in enumerate(steps) if not isinstance(step, Kernel) and not _is_assign(program, step)]
+        may_fail = [n for n, step in enumerate(steps) if not isinstance(step, Kernel) and _may_fail(program, step)]
         overlapping = [p for i, ps in readers.items() if owned[i] & owned[target] for p in ps if p != place]
         if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in may_fail):
             found[value] = (target, place)
     return found
 
 
-def _is_assign(program: Program, step: Any) -> bool:
-    return program.instructions[step.place].op.name == "assign"
+def _may_fail(program: Program, step: Any) -> bool:
+    """Whether a call may refuse operands whose types and sizes are right."""
+    op = program.instructions[step.place].op
+    return op.name not in CERTAIN or type(op) is not OPS[op.name]
 
 
 def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
