@@ -30,6 +30,7 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
+    parser.addoption("--every-architecture", action="store_true", help="compile each CUDA kernel for all of them")
     parser.addoption("--home", action="append", help="where tests of every kind of backend run: cpu, stand-in or gpu")
 
 

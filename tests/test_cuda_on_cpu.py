@@ -12,6 +12,7 @@ import pytest
 from tests.harness import cuda
 from tests.harness import cuda_samples as samples
 from tests.harness.cuda import ORDERS, KernelFault, Module, load, needs_gxx
+from tests.harness.cuda_samples import without_each
 from tests.harness.nvrtc import compile_cuda, needs_nvrtc
 
 pytestmark = needs_gxx
@@ -251,12 +252,6 @@ def test_a_warps_barrier_orders_its_warp_alone() -> None:
     for wrong in other:
         with pytest.raises(KernelFault, match="data race"):
             wrong.launch("k", 1, 64, [x])
-
-
-def without_each(text: str, source: str) -> list[str]:
-    """The source with each occurrence of a text left out in turn."""
-    parts = source.split(text)
-    return [text.join(parts[:i]) + text.join(parts[i:]) for i in range(1, len(parts))]
 
 
 def test_every_barrier_left_out_is_found() -> None:

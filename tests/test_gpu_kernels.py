@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.cuda import launch_at, load, needs_gxx
+from harness.cuda import load, needs_gxx
+from harness.emulated import launch_at
 from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 

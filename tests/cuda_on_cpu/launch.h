@@ -17,4 +17,7 @@ extern "C" __attribute__((visibility("default"))) const char *cuda_on_cpu_launch
 // A line for each kernel: the number of its source, its name, and its arguments' kinds, sizes and pointees.
 extern "C" __attribute__((visibility("default"))) const char *cuda_on_cpu_kernels();
 
+// Where threads' stacks lie: where another library's do, if that is given.
+extern "C" __attribute__((visibility("default"))) unsigned char *cuda_on_cpu_stacks(unsigned char *);
+
 }  // namespace cuda_on_cpu

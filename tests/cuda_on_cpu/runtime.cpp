@@ -506,6 +506,10 @@ static unsigned char *new_stacks()
 {
     const int private_memory = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *const made = mmap(nullptr, THREADS * STACK, PROT_READ | PROT_WRITE, private_memory, -1, 0);
+    if (made == MAP_FAILED) {
+        perror("stacks for the threads of a block");
+        abort();
+    }
     for (unsigned thread = 0; thread < THREADS; thread++) mprotect((char *)made + thread * STACK, PAGE, PROT_NONE);
     return (unsigned char *)made;
 }
@@ -560,6 +564,12 @@ extern "C" const char *cuda_on_cpu_launch(unsigned number, const Launch *launch,
     acquire(&ends);
 #endif
     return nullptr;
+}
+
+/* Of all libraries of a process one runs at a time, and a process may map only so many stacks. */
+extern "C" unsigned char *cuda_on_cpu_stacks(unsigned char *others)
+{
+    return stacks = others ? others : new_stacks();
 }
 
 /* A line for each kernel: the number of its source, its name, and its arguments' kinds, sizes and pointees. */

@@ -151,27 +151,6 @@ class Module:
         self._host.launch(kernel.number, launched, packed)
 
 
-def launch_at(
-    module: Module,
-    name: str,
-    grid: Any,
-    block: Any,
-    args: Sequence[Any],
-    shared: int = 0,
-    order: str = "forward",
-    seed: int = 0,
-) -> None:
-    """Run a kernel on addresses as NumPy integers in the place of arrays, as a driver takes them."""
-    taken = module.kernels[name].arguments
-    given = [_at(arg, to.pointee) if to.kind == "p" else arg for arg, to in zip(args, taken, strict=True)]
-    module.launch(name, grid, block, given, shared, order, seed)
-
-
-def _at(address: Any, itemsize: int) -> np.ndarray:
-    """An array of one element that lies at an address."""
-    return np.frombuffer((ctypes.c_char * itemsize).from_address(int(address)), f"V{itemsize}")
-
-
 def load(sources: Sequence[str], sanitize: str | None = None) -> list[Module]:
     """A module for each source, compiled or found compiled by an earlier run."""
     parts = [sources[start : start + TOGETHER] for start in range(0, len(sources), TOGETHER)]
@@ -375,8 +354,12 @@ _library = cache(lambda path: _Library(path))
 class _Library:
     """Kernels that run in this process."""
 
+    _stacks: int | None = None
+
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
+        library.cuda_on_cpu_stacks.restype, library.cuda_on_cpu_stacks.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        _Library._stacks = library.cuda_on_cpu_stacks(_Library._stacks)
         library.cuda_on_cpu_kernels.restype = library.cuda_on_cpu_launch.restype = ctypes.c_char_p
         library.cuda_on_cpu_launch.argtypes = [ctypes.c_uint, ctypes.c_char_p, ctypes.c_void_p]
         self.kernels = library.cuda_on_cpu_kernels().decode()

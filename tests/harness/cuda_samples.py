@@ -328,3 +328,9 @@ extern "C" __global__ void k(int *x)
     x[threadIdx.x] = s[threadIdx.x ^ 1];
 }
 """
+
+
+def without_each(text: str, source: str) -> list[str]:
+    """The source with each occurrence of a text left out in turn."""
+    parts = source.split(text)
+    return [text.join(parts[:i]) + text.join(parts[i:]) for i in range(1, len(parts))]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from backends import gen_backend
 from backends.kernels.cuda_launch import runner_of
+from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Device, Launch
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import HOST, Memory
+from backends.kernels.plan import When
 from harness import cuda
 
 
@@ -20,6 +26,9 @@ class Collector:
         self.device = device
         self.sources: dict[str, None] = {}
         self.launches: list[Launch] = []
+        #: The arrays that kernels are run on, by their addresses: sanitizers look at where they end.
+        self.arrays: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
+        self.memory = Memory(HOST.array, HOST.empty, self.address)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         self.sources[source] = None
@@ -31,8 +40,24 @@ class Collector:
     def scratch(self, size: int) -> tuple[int, Any]:
         return 0, None
 
+    def address(self, array: np.ndarray) -> int:
+        """Where an array lies, which is noted."""
+        found = HOST.address(array)
+        self.arrays[found] = array
+        return found
+
     def runner_of(self, nest: LoopNest) -> Any:
         return runner_of(nest, self)
+
+    def backend(self, **options: Any) -> Any:
+        """A CPU backend whose kernels this host runs, all that there are."""
+        be = gen_backend("cpu", rng_seed=0, jit=False, **options)
+
+        def executor(program: Any, kernel: Any, sizes: Any, call_of: Any) -> FusedKernel:
+            return FusedKernel(program, kernel, sizes, self.runner_of, self.memory)
+
+        be.when = When(executor, 0, 0)
+        return be
 
 
 class Emulator(Collector):
@@ -44,27 +69,118 @@ class Emulator(Collector):
         What it will be asked for, to be compiled together; others are compiled one by one.
     order : str
         In which order threads and blocks have their turns.
+    sanitize : str, optional
+        ``'address'`` or ``'thread'``.
     """
 
     def __init__(
-        self, sources: Sequence[str] = (), order: str = "forward", seed: int = 0, device: Device = DEVICES["sm_90"]
+        self,
+        sources: Sequence[str] = (),
+        order: str = "forward",
+        seed: int = 0,
+        device: Device = DEVICES["sm_90"],
+        sanitize: str | None = None,
     ) -> None:
         super().__init__(device)
-        self.order, self.seed = order, seed
-        self.modules = dict(zip(sources, cuda.load(list(sources)), strict=True)) if sources else {}
+        self.order, self.seed, self.sanitize = order, seed, sanitize
+        self.modules = dict(zip(sources, cuda.load(list(sources), sanitize), strict=True)) if sources else {}
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
         if source not in self.modules:
-            (self.modules[source],) = cuda.load([source])
+            (self.modules[source],) = cuda.load([source], self.sanitize)
         return [(self.modules[source], name) for name in names]
 
     def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
         super().launch(kernel, launch, args)
         module, name = kernel
-        cuda.launch_at(module, name, launch.grid, launch.block, args, launch.shared, self.order, self.seed)
+        order = self.order, self.seed
+        launch_at(module, name, launch.grid, launch.block, args, launch.shared, *order, self.arrays)
 
     def scratch(self, size: int) -> tuple[int, Any]:
         memory = np.full(size + 256, 0xA5, np.uint8)
-        address = memory.ctypes.data
-        return address + -address % 256, memory
+        start = -memory.ctypes.data % 256
+        memory = memory[start : start + size]
+        return self.address(memory), memory
+
+
+def launch_at(
+    module: cuda.Module,
+    name: str,
+    grid: Any,
+    block: Any,
+    args: Sequence[Any],
+    shared: int = 0,
+    order: str = "forward",
+    seed: int = 0,
+    arrays: Mapping[int, np.ndarray] | None = None,
+) -> None:
+    """Run a kernel on addresses as NumPy integers in the place of arrays, as a driver takes them.
+
+    Parameters
+    ----------
+    arrays : mapping, optional
+        The arrays at some addresses, so that sanitizers know where they end.
+    """
+    taken = module.kernels[name].arguments
+    found = arrays or {}
+    given = [_at(arg, to.pointee, found) if to.kind == "p" else arg for arg, to in zip(args, taken, strict=True)]
+    module.launch(name, grid, block, given, shared, order, seed)
+
+
+def _at(address: Any, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.ndarray:
+    """The array that lies at an address; where none is known, one of one element."""
+    array = arrays.get(int(address))
+    if array is not None:
+        return array if array.itemsize == itemsize else array.view(f"V{itemsize}")
+    return np.frombuffer((ctypes.c_char * itemsize).from_address(int(address)), f"V{itemsize}")
+
+
+class Trial(NamedTuple):
+    """What is computed on a backend, and what is to come of it.
+
+    Attributes
+    ----------
+    run : callable
+        From a backend to arrays.
+    check : callable
+        Raises unless the arrays are right.
+    """
+
+    run: Callable[[Any], Sequence[np.ndarray]]
+    check: Callable[[Sequence[np.ndarray]], None]
+
+
+class Trials:
+    """Trials whose kernels are compiled together.
+
+    Parameters
+    ----------
+    trials : iterable of Trial
+    device : Device
+    options
+        The backend's.
+
+    Attributes
+    ----------
+    sources : list of str
+        Of all kernels.
+    launches : list of Launch
+        All, in order.
+    """
+
+    def __init__(self, trials: Iterable[Trial], device: Device = DEVICES["sm_90"], **options: Any) -> None:
+        collector = Collector(device)
+        be = collector.backend(**options)
+        for trial in trials:
+            trial.run(be)  # on memory that nobody has written: what comes of it means nothing
+        self.sources, self.launches = list(collector.sources), collector.launches
+        self.emulator = Emulator(self.sources, device=device)
+        self.be = self.emulator.backend(**options)
+
+    def check(self, trial: Trial) -> None:
+        """Run a trial in every order of threads; all of its kernels are among those that were compiled together."""
+        for order in cuda.ORDERS:
+            self.emulator.order, self.emulator.seed = order, 7
+            trial.check(trial.run(self.be))
+        assert self.emulator.sources.keys() <= set(self.sources)

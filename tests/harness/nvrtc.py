@@ -21,6 +21,12 @@ import pytest
 #: What the kernels are compiled for: Turing, Ampere, Hopper and Blackwell.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
+#: So many sources are compiled as one, where only warnings are asked for.
+TOGETHER = 32
+
+_INCLUDE = re.compile(r"^#include <.*>$", re.MULTILINE)
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+
 
 class NvrtcError(Exception):
     """A source that NVRTC refuses, or warns about; the text has its log and the source."""
@@ -107,6 +113,39 @@ def compile_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) 
     """As `compile_cuda`, several at once; the first that is refused ends all."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda source: compile_cuda(source, arch, options), sources))
+
+
+def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> None:
+    """Compile many sources, a few dozens at a time, for NVRTC takes longer to begin than to compile.
+
+    Raises
+    ------
+    NvrtcError
+        If one is refused, or warned about; its own log and source are shown.
+    """
+    parts = [sources[start : start + TOGETHER] for start in range(0, len(sources), TOGETHER)]
+
+    def check(part: Sequence[str]) -> None:
+        try:
+            compile_cuda(together(part), arch, options)
+        except NvrtcError:
+            for source in part:
+                compile_cuda(source, arch, options)
+            raise
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(check, parts))
+
+
+def together(sources: Sequence[str]) -> str:
+    """One source of several, each in a namespace, its kernels by other names."""
+    lines: list[str] = list(dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source)))
+    for number, source in enumerate(sources):
+        names = _GLOBAL.findall(source)
+        lines += [f"#define {name} {name}_of_{number}" for name in names]
+        lines += [f"namespace source{number} {{", f'#line 1 "source{number}.cu"', _INCLUDE.sub("", source), "}"]
+        lines += [f"#undef {name}" for name in names]
+    return "\n".join(lines)
 
 
 def _library() -> ctypes.CDLL:

@@ -1,0 +1,273 @@
+"""What CUDA kernels are tried on: every op, reductions of every shape, layouts, targets and random trees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from backends import gen_backend
+from harness.emulated import Trial
+from harness.expressions import CASES, Case, compare, operands_for
+from harness.staged import REDUCTIONS, SPECIAL, TREES
+from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
+from optree import OpTreeNode, function
+from optree.random_trees import random_tree
+from optree.registry import OPS
+from optree.traits import ReductionOperator
+from optree.types import TensorType
+
+#: From a backend to arrays.
+Run = Callable[[Any], Sequence[np.ndarray]]
+
+
+@cache
+def plain(datatype: Any = np.float32) -> Any:
+    """A backend that runs NumPy, op by op."""
+    return gen_backend("cpu", rng_seed=0, jit=False, datatype=datatype)
+
+
+def alike(run: Run, rtol: float, atol: float = 0.0, wanted: Run | None = None) -> Trial:
+    """A trial that is to give what NumPy gives."""
+
+    def check(got: Sequence[np.ndarray]) -> None:
+        for ours, numpys in zip(got, (wanted or run)(plain()), strict=True):
+            assert ours.shape == numpys.shape and (wanted is not None or ours.dtype == numpys.dtype)
+            np.testing.assert_allclose(ours, numpys, rtol=rtol, atol=atol)
+
+    return Trial(run, check)
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray:
+    return np.random.RandomState(seed).uniform(0.5, 2, shape).astype(np.float32)
+
+
+# Ops
+
+
+def _op(case: Case) -> Trial:
+    arrays = operands_for(case)
+    filled = case.op.name == "fill_like"
+    if filled:  # which takes one value for all elements
+        arrays[1] = np.full_like(arrays[1], arrays[1][-1])
+
+    def run(be: Any) -> Sequence[np.ndarray]:
+        given = [arrays[0], arrays[1][:1]] if filled else arrays
+        return [case.op(*(be.array(array, array.dtype) for array in given)).asnumpyarray()]
+
+    return Trial(run, lambda got: compare(case, arrays, got[0]))
+
+
+def ops() -> dict[str, Trial]:
+    """Every op that has a kernel expression, on every dtype that it computes in."""
+    return {str(case): _op(case) for case in CASES}
+
+
+def reductions() -> dict[str, Trial]:
+    """Every reduction that a kernel accumulates, of every dtype."""
+    found = {}
+    for name, cls in OPS.items():
+        if name is None or not issubclass(cls, ReductionOperator) or not cls.__module__.startswith("optree."):
+            continue
+        for dtype in map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()):
+            try:
+                if cls.make().accumulator_for(dtype) is None:
+                    continue
+            except NotImplementedError:
+                continue
+            most = {"b": 2, "f": 4}.get(dtype.kind, 100)  # a product of more would be beyond a float
+            values = np.random.RandomState(3).randint(0, most, (6, 9)).astype(dtype)
+
+            def run(be: Any, cls: Any = cls, values: np.ndarray = values) -> Sequence[np.ndarray]:
+                x = be.array(values, values.dtype)
+                return [cls.make(axis=axis)(x).asnumpyarray() for axis in (0, 1, None)]
+
+            found[f"{name}_{dtype}"] = alike(run, 1e-6 if dtype == np.float32 else 1e-13)
+    return found
+
+
+# Reductions in one walk and in several
+
+#: Rows of so many elements, and columns.
+LENGTHS = (1, 3, 31, 32, 33, 257, 1000, 5000, 70000)
+
+
+def _staged(tree: Callable[..., Any], array: np.ndarray, axis: Any) -> Trial:
+    """A tree in an array's own dtype beside one in float64."""
+    exact = array.astype(np.float64)
+    close = (2e-4, 1e-6) if array.dtype == np.float32 else (1e-11, 1e-13)
+
+    def run(be: Any, array: np.ndarray = array) -> Sequence[np.ndarray]:
+        x = be.adopt(array) if array.flags.writeable else be.array(array, array.dtype)
+        return [tree(be, x, axis).asnumpyarray()]
+
+    return alike(run, *close, wanted=lambda be: run(be, exact))
+
+
+def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32", "float64")) -> dict[str, Trial]:
+    """Trees of several walks, by rows, by columns few and many, and over everything."""
+    found = {}
+    for dtype in dtypes:
+        for n in lengths:
+            shapes = [((3, n), 1), ((n, 3), 0), ((3, n), None)]
+            shapes += [((n, 40), 0), ((300, n), 1)] if n <= 257 else []
+            for shape, axis in shapes:
+                array = drawn(0, *shape).astype(dtype)
+                for tree in TREES:
+                    found[f"{tree.__name__}-{dtype}-{shape}-{axis}"] = _staged(tree, array, axis)
+    return found
+
+
+def views() -> dict[str, Trial]:
+    """The same of arrays that lie otherwise."""
+    array = drawn(1, 5, 70, 9)
+    long = drawn(2, 4, 1001)
+    found = {}
+    for name, x, axes in [
+        ("three axes", array, (0, 1, -1, (0, 2), (0, 1))),
+        ("Fortran's order", np.asfortranarray(array), (0, 1, 2)),
+        ("flipped, in steps", array[::-1, ::2, ::-1], (0, 1, (1, 2), None)),
+        ("turned", array.transpose(2, 0, 1)[:, :, :1], (0, 1)),
+        ("beside a boundary", long[:, 1:], (0, 1, None)),
+        ("in odd steps", long[:, ::3], (0, 1)),
+        ("backward", long[:, ::-1], (1,)),
+    ]:
+        for axis in axes:
+            for tree in TREES:
+                found[f"{tree.__name__}-{name}-{axis}"] = _staged(tree, x, axis)
+    for name in ("softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"):
+        for kind, x in (("rows", SPECIAL), ("turned", SPECIAL.T), ("float64", SPECIAL.astype(np.float64))):
+
+            def run(be: Any, name: str = name, x: np.ndarray = x) -> Sequence[np.ndarray]:
+                return [getattr(be, name)(be.array(x, x.dtype), axis=axis).asnumpyarray() for axis in (0, 1)]
+
+            found[f"{name}-special-{kind}"] = alike(run, 2e-6)
+    for name, tree in REDUCTIONS.items():
+        for shape in ((5, 7), (1, 9), (9, 1), (33, 700), (3, 0)):
+            if 0 not in shape or name not in ("several", "softmax"):  # the maximum of nothing is refused
+
+                def reduce(be: Any, tree: Any = tree, shape: Any = shape) -> Sequence[np.ndarray]:
+                    return [tree(be, be.array(drawn(0, *shape)), be.array(drawn(1, shape[1]))).asnumpyarray()]
+
+                found[f"{name}-{shape}"] = alike(reduce, 3e-6)
+    return found
+
+
+# Elementwise work
+
+
+def _layouts(be: Any) -> Sequence[np.ndarray]:
+    """A value of every kind of view, in targets of both orders."""
+    array, found = drawn(0, 12, 21), []
+    x, row, column = be.array(array), be.array(array[0]), be.array(array[:, :1])
+    views = (x, x[::-1, ::-1], x[::2, 1::3], x.T, x[:, 3:4], x[:0], x[:, 1:], x[1:, :8], x[:, ::-1], x[:, -2::-5])
+    for view in views:
+        broadcast = (row[: view.shape[1]], column[: view.shape[0]]) if view is not views[3] else (row[:1], column[:1])
+        for target in (be.empty(view.shape), be.empty(view.shape[::-1]).T, be.empty((view.shape[0], 60))[:, 1::2]):
+            target = target[:, : view.shape[1]]
+            target[:] = view * 2 - broadcast[0] * be.sqrt(broadcast[1])
+            found.append(target.get())
+    return found
+
+
+def _loops(be: Any) -> Sequence[np.ndarray]:
+    x, y, z = (be.array(drawn(i, *shape)) for i, shape in enumerate([(3, 1, 5), (3, 4, 1), (1, 4, 5)]))
+    one = be.array(drawn(3, 1, 1, 1))
+    scalar = be.array(drawn(4)[()])
+    return [tree.asnumpyarray() for tree in (be.maximum(x, y) / z, x * one + scalar, scalar * 2, be.tanh(x) * y)]
+
+
+def _several(be: Any) -> Sequence[np.ndarray]:
+    """Several outputs, of several dtypes, levels and walks."""
+    x = be.array(drawn(0, 6, 37))
+    centred = x - be.mean(x, axis=1)
+    square, norm = be.square(centred), be.sum(be.square(centred), axis=1)
+    outputs = [centred, square, norm, square / norm, centred > 0, be.cast(x * 4, "int32"), be.cast(norm, "float64")]
+    return [value.get() for value in function([], outputs)()]
+
+
+def _in_place(be: Any) -> Sequence[np.ndarray]:
+    x = be.array(np.random.RandomState(4).randn(6, 9).astype(np.float32))
+    x[:] = be.softmax(x, axis=1)
+    x[:] = x - be.mean(x, axis=0)
+    x[1:] = x[:-1] * 2
+    x[:, 1:] = x[:, 1:] + x[:, :1]
+    y = be.array(drawn(1, 7, 7))
+    y[:] = y.T + y
+    doubled = x * 2
+    total = function([], be.sum(doubled * be.max(doubled, axis=1), axis=1), updates={x: doubled})()
+    return [x.get(), y.get(), total.get()]
+
+
+def _updates(be: Any) -> Sequence[np.ndarray]:
+    """Adam, twice: three outputs, each in the place of what is read."""
+    w, m, v = be.array(drawn(0, 67)), be.zeros(67), be.zeros(67)
+    g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
+    mean, square = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    step = function([g, rate], updates={m: mean, v: square, w: w - rate * mean / (be.sqrt(square) + 1e-8)})
+    for size in (0.1, 0.01):
+        step(drawn(1, 67), np.float32(size))
+    return [x.get() for x in (w, m, v)]
+
+
+def _numbers(be: Any) -> Sequence[np.ndarray]:
+    """Python numbers of every kind and size, and scalars that no element changes."""
+    small, wide = np.array([0, 44, 255], np.uint8), np.array([0, 2**63 + 5], np.uint64)
+    flags, v = be.array(np.array([True, False])), be.array(drawn(0, 2))
+    trees = [
+        be.array(small) == 300,
+        be.array(small) > -1,
+        be.array(small) + 200,
+        be.array(wide, np.uint64) + (2**63 - 1),
+        be.array(small, np.float64) * 10**30,
+        be.where(be.array(small) > 1, True, False),
+        be.logical_and(flags, 0.5),
+        be.logical_and(v, float("nan")),
+        v * (1 - 0.9 ** be.array(np.float32(3))),
+    ]
+    return [tree.asnumpyarray() for tree in trees]
+
+
+def elementwise() -> dict[str, Trial]:
+    """Layouts, loops, several outputs, targets and numbers."""
+    runs = (_layouts, _loops, _several, _in_place, _updates, _numbers)
+    return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
+
+
+# Random trees
+
+DTYPES = ("float64", "float32", "int32", "bool", "int64", "uint8")
+
+
+def _random(seed: int, size: int = 10) -> Trial | None:
+    def tree_of(be: Any) -> tuple[Any, bool]:
+        chance, exactness = random.Random(seed), Exactness()
+        leaves = leaves_of(be, chance.choices(DTYPES, k=len(SHAPES)))
+        tree = random_tree(chance.choice, leaves, size, USABLE, exactness.accepts)
+        return tree, not exactness.is_rounded(tree)
+
+    def run(be: Any) -> Sequence[np.ndarray]:
+        tree, _ = tree_of(be)
+        target = be.empty(tree.shape[::-1], tree.dtype).T
+        target[...] = tree
+        return [tree.asnumpyarray(), target.get()]
+
+    found, exact = tree_of(plain(np.float64))
+    if not isinstance(found, OpTreeNode):
+        return None
+    wanted, largest = run_by_numpy(found)
+
+    def check(got: Sequence[np.ndarray]) -> None:
+        for array in got:
+            assert_alike(array, wanted, found, largest, exact, 4 * size)
+
+    return Trial(run, check)
+
+
+def random_trees(count: int = 150) -> dict[str, Trial]:
+    """Trees of fixed seeds."""
+    trials = {str(seed): _random(seed) for seed in range(count)}
+    return {seed: trial for seed, trial in trials.items() if trial is not None}

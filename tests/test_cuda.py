@@ -1,0 +1,222 @@
+"""CUDA kernels of assignments: compiled for real architectures, and run on the CPU in several orders of threads.
+
+NVRTC compiles each kernel for one architecture, by turns, and with --every-architecture for all of them. No device
+is needed, and none is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from harness import cuda
+from harness.cuda import KernelFault, needs_gxx
+from harness.cuda_samples import without_each
+from harness.cuda_trials import drawn, elementwise, ops, plain, random_trees, reductions, staged, views
+from harness.emulated import Collector, Emulator, Trial, Trials
+from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc
+from harness.staged import normalised, softmax
+
+from backends.device_kernels import OPTIONS
+from backends.kernels import geometry
+from backends.kernels.geometry import DEVICES, Device, Launch
+
+#: A device so small that rows of some hundred elements do not stay in shared memory, and few places fill it.
+SMALL = Device(1, 4 << 10)
+
+GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]] = {
+    "ops": (ops, DEVICES["sm_90"], {}),
+    "reductions": (reductions, DEVICES["sm_90"], {}),
+    "staged": (staged, DEVICES["sm_90"], {}),
+    "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
+    "views": (views, DEVICES["sm_90"], {}),
+    "elementwise": (elementwise, DEVICES["sm_90"], {}),
+    "random trees": (random_trees, DEVICES["sm_90"], {"datatype": np.float64}),
+}
+
+#: With indices of 64 bits, which only arrays too large for a test would ask for.
+WIDE: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]] = {
+    "staged": (lambda: staged((3, 33, 5000), ("float32",)), DEVICES["sm_90"], {}),
+    "views": (views, DEVICES["sm_90"], {}),
+    "elementwise": (elementwise, DEVICES["sm_90"], {}),
+}
+
+#: What NVRTC finds odd in an op's expression only because of the dtype that it is for: x < 0 of unsigned integers.
+ODD = "--diag-suppress=186"
+
+
+@cache
+def trials_of(group: str, wide: bool = False) -> tuple[dict[str, Trial], Trials]:
+    make, device, options = (WIDE if wide else GROUPS)[group]
+    found = make()
+    with wide_indices(wide):
+        return found, Trials(found.values(), device, **options)
+
+
+def wide_indices(wide: bool) -> Any:
+    """Whether every kernel gets indices of 64 bits."""
+    return patch.object(geometry, "NARROW", 0 if wide else geometry.NARROW)
+
+
+def _names(groups: dict[str, Any]) -> list[Any]:
+    return [pytest.param(group, name, id=f"{group}-{name}") for group, (make, *_) in groups.items() for name in make()]
+
+
+# Run
+
+
+@needs_gxx
+@pytest.mark.parametrize(("group", "name"), _names(GROUPS))
+def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str) -> None:
+    found, trials = trials_of(group)
+    trials.check(found[name])
+
+
+@needs_gxx
+@pytest.mark.parametrize(("group", "name"), _names(WIDE))
+def test_the_same_with_indices_of_64_bits(group: str, name: str) -> None:
+    found, trials = trials_of(group, True)
+    with wide_indices(True):
+        trials.check(found[name])
+
+
+@needs_gxx
+def test_every_kind_of_team_is_among_them() -> None:
+    small, large = (trials_of(group)[1] for group in ("staged on a small device", "staged"))
+    text = "\n".join(large.sources)
+    for team in (
+        "over_lanes(r",
+        "over_block(r",
+        "over_column(r",
+        "extern __shared__",
+        "walk1(",
+        "end(",
+        "Vector<float, 4>",
+    ):
+        assert team in text, team
+    assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
+    uncached = [source for source in small.sources if "over_block(r" in source and "extern __shared__" not in source]
+    assert any(source.count("for (Index b =") > 1 for source in uncached), "no row is read again"
+    assert all("typedef long long Index;" in source for source in trials_of("views", True)[1].sources)
+
+
+# Compiled
+
+
+@needs_nvrtc
+@needs_gxx
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest) -> None:
+    odd = sources_among(trials_of(group)[1] for group in ("ops", "reductions"))
+    groups = [trials_of(group)[1] for group in GROUPS] + [trials_of(group, True)[1] for group in WIDE]
+    for sources, options in ((odd, (*OPTIONS, ODD)), (sources_among(groups, odd), OPTIONS)):
+        every = request.config.getoption("--every-architecture")
+        check_all(sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)], arch, options)
+
+
+def sources_among(groups: Iterable[Trials], but: Sequence[str] = ()) -> list[str]:
+    """Each source once."""
+    return list(dict.fromkeys(source for trials in groups for source in trials.sources if source not in but))
+
+
+# Sanitized
+
+
+def centred(be: Any, x: Any, axis: int) -> np.ndarray:
+    return (x - be.mean(x, axis=axis)).asnumpyarray()
+
+
+#: A run for each kind of team, with several places and reductions; "once" with one, whose first barrier keeps it apart
+#: from itself at the place before. (Between several reductions, which alternate, each one's last barrier does, too.)
+TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
+    "no team": lambda be: [(be.array(drawn(0, 40, 67))[:, 1:] * 2 + be.array(drawn(1, 66))).asnumpyarray()],
+    "warp": lambda be: [softmax(be, be.array(drawn(0, 9, 67)), 1).asnumpyarray()],
+    "lanes": lambda be: [softmax(be, be.array(drawn(0, 70, 5)), 1).asnumpyarray()],
+    "block, once": lambda be: [centred(be, be.array(drawn(0, 3, 1203)), 1)],
+    "block": lambda be: [softmax(be, be.array(drawn(0, 3, 1203)), 1).asnumpyarray()],
+    "columns, once": lambda be: [centred(be, be.array(drawn(0, 45, 70)), 0)],
+    "columns": lambda be: [softmax(be, be.array(drawn(0, 45, 70)), 0).asnumpyarray()],
+    "split, once": lambda be: [centred(be, be.array(drawn(0, 2, 9003)), 1)],
+    "split": lambda be: [normalised(be, be.array(drawn(0, 2, 9003)), 1).asnumpyarray()],
+    "split columns, once": lambda be: [centred(be, be.array(drawn(0, 1003, 40)), 0)],
+    "split columns": lambda be: [normalised(be, be.array(drawn(0, 1003, 40)), 0).asnumpyarray()],
+}
+
+
+def sources_of(run: Callable[[Any], Any]) -> list[str]:
+    collector = Collector()
+    run(collector.backend())
+    return list(collector.sources)
+
+
+class FewBlocks(Emulator):
+    """As few blocks along x as there can be, so that each has several places, one after another."""
+
+    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
+        super().launch(kernel, Launch(launch.name, (1, launch.grid[1]), launch.block, launch.shared), args)
+
+
+@cache
+def _sanitized(sanitize: str) -> FewBlocks:
+    if reason := cuda.why_no_sanitizer(sanitize):
+        pytest.skip(reason)
+    return FewBlocks([source for run in TEAMS.values() for source in sources_of(run)], sanitize=sanitize)
+
+
+def _check_team(emulator: Emulator, team: str) -> None:
+    (got,), (wanted,) = TEAMS[team](emulator.backend()), TEAMS[team](plain())
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+@needs_gxx
+@pytest.mark.parametrize("sanitize", ["address", "thread"])
+@pytest.mark.parametrize("team", TEAMS)
+def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: str) -> None:
+    emulator = _sanitized(sanitize)
+    for emulator.order in cuda.ORDERS:
+        _check_team(emulator, team)
+
+
+@needs_gxx
+def test_every_barrier_left_out_of_a_kernel_is_found() -> None:
+    clean = _sanitized("thread")
+    cases = [
+        (team, source, text)
+        for team in TEAMS
+        if team.endswith("once")
+        for source in sources_of(TEAMS[team])
+        for text in without_each("__syncthreads();", source)
+    ]
+    assert len(cases) == 2 + 3 + 2 + 3
+    missed = []
+    for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
+        emulator = FewBlocks(sanitize="thread")
+        emulator.modules = {**clean.modules, source: module}
+        try:
+            _check_team(emulator, team)
+        except KernelFault as fault:
+            assert "data race" in str(fault)
+        else:
+            missed.append((team, text))
+    assert not missed, f"{len(missed)}, the first in {missed[0][0]}: {missed[0][1]}"
+
+
+@needs_gxx
+def test_an_overrun_of_a_kernel_is_found() -> None:
+    """An access one element further on than there are, in an end that no whole access covers."""
+    _sanitized("address")
+
+    def run(be: Any) -> np.ndarray:
+        return (be.array(drawn(0, 67)) * 2).asnumpyarray()
+
+    (source,) = sources_of(run)
+    assert "e < count ? p[e]" in source
+    emulator = Emulator([source], sanitize="address")
+    run(emulator.backend())
+    emulator.modules[source] = cuda.load([source.replace("e < count ? p[e]", "e <= count ? p[e]")], "address")[0]
+    with pytest.raises(KernelFault, match="AddressSanitizer"):
+        run(emulator.backend())
