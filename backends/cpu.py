@@ -84,6 +84,10 @@ class CPUBackend(Backend):
             raise OperandError(f"from_dlpack: the memory of {describe(source)} is read-only; be.array(...) copies it")
         return self.adopt(array, name)
 
+    def _simple(self, program: Program) -> Program:
+        """The program as kernels take it; NumPy draws numbers quicker by whole blocks than place by place."""
+        return decompose(program, draws=self.compiler is not None)
+
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         steps = _steps(program, keep)
         if observe is not None:
@@ -111,12 +115,12 @@ class CPUBackend(Backend):
 
         if observe is not None:
             return partial(quietly, run)
-        simple = decompose(program)
+        simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
 
         def note(error: Exception, place: int, roots: Sequence[Any] | None) -> None:
-            _note(error, place, (outline if roots is None else decompose(self.program(roots))).instructions)
+            _note(error, place, (outline if roots is None else self._simple(self.program(roots))).instructions)
 
         call_of = partial(_call_of, outline, keep=keep)
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None

@@ -43,7 +43,8 @@ LARGEST = 200
 NEIGHBOURS = 8
 
 #: Ops that give one operand's value at each element of another's domain: (the value, the domain).
-SPREADING = {"broadcast_like": (0, 1), "fill_like": (1, 0)}
+#: `places` has no value but the loops'.
+SPREADING: dict[str, tuple[int | None, int]] = {"broadcast_like": (0, 1), "fill_like": (1, 0), "places": (None, 0)}
 
 #: Ops that leave elements in their order; where sizes other than 1 stay too, nothing but axes of size 1 comes or goes.
 RESHAPES = frozenset(("expand_dims", "squeeze", "reshape", "reshape_like"))
@@ -375,6 +376,8 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return False
     if isinstance(op, ReductionOperator):
         return op.accumulator_for(dtypes[0]) is not None
+    if op.name == "places":
+        return True
     if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
         return False
     loop = loop_dtypes(program, instruction)

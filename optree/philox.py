@@ -111,6 +111,18 @@ def normal(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> 
     return _draw(_normal64 if dtype == np.float64 else _normal32, seed, counter, shape, dtype)
 
 
+def numbers_at(seed: int, counters: np.ndarray, places: np.ndarray, is_normal: bool, dtype: np.dtype) -> np.ndarray:
+    """What `uniform` and `normal` draw at places of draws that begin at counters, all in one dimension."""
+    lanes = ELEMENTS_PER_BLOCK[dtype]
+    blocks = counters.astype(np.uint64) + (places // lanes).astype(np.uint64)
+    zeros = np.zeros_like(blocks)
+    words = philox4x32([blocks & np.uint64(LOW), blocks >> np.uint64(32), zeros, zeros], (seed & LOW, seed >> 32))
+    fills = (_normal32, _normal64) if is_normal else (_uniform32, _uniform64)
+    drawn = np.empty((lanes, len(places)), dtype)
+    fills[dtype == np.float64](words, drawn)
+    return drawn[places % lanes, np.arange(len(places))]
+
+
 def _draw(
     fill: Callable[[np.ndarray, np.ndarray], None], seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:

@@ -126,12 +126,19 @@ def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str |
     return tables
 
 
-def decompose(program: Program) -> Program:
+def decompose(program: Program, draws: bool = True) -> Program:
     """The program as kernels take it: simpler ops in the place of each `CompositeOperator`; its leaves as `rewrite`'s.
 
     Where a value depends on reductions over fewer axes, further reductions take those first.
+
+    Parameters
+    ----------
+    draws : bool
+        Whether draws of random numbers are taken apart too.
     """
-    composite = [name for name, op in OPS.items() if issubclass(op, CompositeOperator)]
+    composite = [
+        name for name, op in OPS.items() if issubclass(op, CompositeOperator) and (draws or not op.destroy_map)
+    ]
     simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
     table = {name: [rule] for rule in (simpler, rules.reduced_in_two) for name in rule.ops}
     return apply_rules(program, table, False, len(program.leaves))

@@ -45,7 +45,7 @@ def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any]
 def apply_rules(program: Program, table: Mapping[str | None, list[Any]], fixed: bool, given: int) -> Program:
     """The program, rewritten by rules where they apply, the first first; itself where none does.
 
-    Values that an op destroys, and the ops that destroy them, stay as they are.
+    Values that an op destroys stay as they are, and the ops that destroy them unless a rule is for them.
 
     Parameters
     ----------
@@ -62,7 +62,9 @@ def apply_rules(program: Program, table: Mapping[str | None, list[Any]], fixed: 
         return program
     walk = _Walk(program, table, fixed, given)
     outputs = walk.run(program)
-    return _without_dead(walk.program(outputs), given) if walk.replaced else program
+    return (
+        _without_dead(walk.program(outputs), given, {~number for number in walk.replaced}) if walk.replaced else program
+    )
 
 
 def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
@@ -194,7 +196,8 @@ class _Walk(Builder):
         for place, (op, inputs, node) in enumerate(program.instructions, first):
             taken = tuple([numbers[i] for i in inputs])
             self._origin, self._stays_apart = node.origin, place in apart
-            if op.destroy_map or place in frozen or not (self.always or op.name in self.table):
+            changes = op.name in self.table or (self.always and not op.destroy_map)
+            if place in frozen or not changes:
                 number = super().instruction(node, taken, outlined=True)
             else:
                 number = self.instruction(node, taken, outlined=True)
@@ -309,13 +312,16 @@ def _uses(program: Program) -> list[int]:
     return uses
 
 
-def _without_dead(program: Program, given: int) -> Program:
-    """The program without instructions, and leaves that rules put in, that nothing needs."""
+def _without_dead(program: Program, given: int, replaced: set[int]) -> Program:
+    """The program without instructions, and leaves that rules put in, that nothing needs.
+
+    An op that destroys an input is needed, unless another has been put in its place.
+    """
     first = len(program.leaves)
     needed = set(program.outputs)
     for place in range(len(program.instructions) - 1, -1, -1):
         op, inputs, _ = program.instructions[place]
-        if first + place in needed or op.destroy_map:
+        if first + place in needed or (op.destroy_map and place not in replaced):
             needed.update((first + place, *inputs))
     builder, numbers = Builder(), {}
     for i, leaf in enumerate(program.leaves):

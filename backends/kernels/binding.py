@@ -47,3 +47,13 @@ def strides_along(array: np.ndarray, axes: Sequence[int | None], rank: int) -> l
         if axis is not None and size != 1:
             found[axis] = step // array.itemsize
     return found
+
+
+def counting_strides(axes: Sequence[int | None], sizes: Sequence[int]) -> list[int]:
+    """How far a place, counted in C order through the axes of some value, goes on along each axis of the domain."""
+    found, step = [0] * len(sizes), 1
+    for axis in reversed(axes):
+        if axis is not None and sizes[axis] != 1:
+            found[axis] = step
+            step *= sizes[axis]
+    return found

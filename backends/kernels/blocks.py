@@ -286,7 +286,7 @@ def block_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf
     for place in kernel.places:
         op = program.instructions[place].op
         own = type(op).__module__.startswith("optree.ops.")
-        if op.defines("perform") or op.defines("make_thunk"):
+        if op.defines("perform") or op.defines("make_thunk") or op.name == "places":  # which a block counts from 0
             return None
         if isinstance(op, ReductionOperator) and not (own and isinstance(op, Sum | Mean | UfuncReduction)):
             return None
@@ -330,7 +330,7 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
     for place in kernel.places:
         op, inputs, node = program.instructions[place]
         if op.name in SPREADING:
-            inputs = (inputs[SPREADING[op.name][0]],)
+            inputs = (inputs[SPREADING[op.name][0] or 0],)
         elif op.name in MOVES:
             inputs = inputs[:1]
         value, dtype = len(program.leaves) + place, node.type.dtype

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from backends.kernels.expressions import Lines, braced, element, initial, statement, wide
+from backends.kernels.expressions import Lines, braced, element, initial, random_functions, statement, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
@@ -79,7 +79,8 @@ def source(nest: LoopNest) -> str:
         body.append(f"const int64_t apart = a[{first + len(kept)}];")
     for place, dtype in enumerate(nest.reads):
         if nest.levels[place] == "once":
-            body.append(f"const {_type(dtype)} v{place} = *(const {_type(dtype)} *)a[{place}];")
+            read = "0" if nest.is_counted(place) else f"*(const {_type(dtype)} *)a[{place}]"
+            body.append(f"const {_type(dtype)} v{place} = {read};")
     body += [line for made in nest.made("once") for line in _statement(nest, made)]
     if nest.reductions:
         body += _places(nest)
@@ -93,7 +94,7 @@ def source(nest: LoopNest) -> str:
         functions += ["static void by_many(const int64_t *a)", *braced([threads, *body]), ""]
         choice = [threads, "if (threads > 1)", "    by_many(a);", "else", "    by_one(a);"]
         functions += [f"void {NAME}(const int64_t *a)", *braced(choice)]
-    return "\n".join([HEAD, *_declarations(nest), *functions, ""])
+    return "\n".join([HEAD, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
 
 
 def _by_one(body: Lines) -> Lines:
@@ -134,13 +135,20 @@ def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
 
 
 def _pointer(nest: LoopNest, place: int) -> str:
-    """The type of a pointer into an array, which those that are only read are not written through."""
+    """The type of a pointer into an array, const where it is only read; of a place, its own."""
+    if nest.is_counted(place):
+        return "const int64_t "
     return f"{'const ' if place < len(nest.reads) else ''}{_type(nest.arrays[place])} *"
 
 
 def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
     """A pointer moved on along loops."""
     return base + "".join(f" + i{axis} * s{place}_{axis}" for axis in axes if _has_step(nest, place, axis))
+
+
+def _loaded(nest: LoopNest, place: int, pointer: str, index: str) -> str:
+    """What is read somewhere on from a pointer, or the place there."""
+    return f"{pointer} + {index}" if nest.is_counted(place) else f"{pointer}[{index}]"
 
 
 def _along(nest: LoopNest, place: int, index: str) -> str:
@@ -220,7 +228,9 @@ def _element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
     outer = {i for s in walk.statements if isinstance(s, Statement) for i in s.arguments} if nest.columns else set()
     for place in sorted({*walk.reads, *(i for i in outer if i < len(nest.reads) and nest.levels[i] == "outer")}):
         pointer = letter if nest.levels[place] == "inner" else "x"
-        lines.append(f"{_declared(nest, place)} = {pointer}{place}[{_along(nest, place, index)}];")
+        lines.append(
+            f"{_declared(nest, place)} = {_loaded(nest, place, f'{pointer}{place}', _along(nest, place, index))};"
+        )
     lines += [f"{_declared(nest, value)} = g{value}[{index}];" for value in walk.loads]
     for made in walk.statements:
         lines += _accumulated(nest, made) if isinstance(made, Reduction) else _statement(nest, made)
@@ -292,7 +302,8 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
     reads = [place for place, level in enumerate(nest.levels[: len(nest.reads)]) if level == "outer"]
     for place in reads:
         if place in used if nest.columns else stage == 0:
-            lines.append(f"const {_type(nest.reads[place])} v{place} = x{place}[{_column(nest, place)}];")
+            read = _loaded(nest, place, f"x{place}", _column(nest, place))
+            lines.append(f"const {_type(nest.reads[place])} v{place} = {read};")
     for r in done:
         finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
         lines.append(f"{_declared(nest, r.value)} = ({_type(r.dtype)})({finished});")

@@ -15,7 +15,7 @@ from collections import Counter
 import numpy as np
 
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, type_of
-from backends.kernels.expressions import Lines, braced, converted, initial, wide
+from backends.kernels.expressions import Lines, braced, converted, initial, random_functions, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Walk
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
@@ -109,6 +109,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if variant.team:
         needed = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in needed]
+    head += ["", *random_functions(nest, "__device__ __forceinline__")]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
     printer = _Printer(nest, variant)
     lines = [line for part in head for line in part.splitlines()]
@@ -177,7 +178,8 @@ class _Printer(ElementPrinter):
             lines.append(f"const {type_of(dtype)} v{value} = ({type_of(dtype)})c{value};")
         for place, level in enumerate(nest.levels[: len(nest.reads)]):
             if level == "once":
-                lines.append(f"const {type_of(nest.reads[place])} v{place} = {self.read(place, f'*a{place}')};")
+                read = "0" if nest.is_counted(place) else self.read(place, f"*a{place}")
+                lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
         return lines + [line for made in nest.made("once") for line in self.statement(made)]
 
     def closed(self) -> Lines:
@@ -249,7 +251,8 @@ class _Printer(ElementPrinter):
 
     def outer_reads(self) -> Lines:
         reads = [place for place, level in enumerate(self.nest.levels[: len(self.nest.reads)]) if level == "outer"]
-        return [f"const {type_of(self.nest.reads[p])} v{p} = {self.read(p, f'*x{p}')};" for p in reads]
+        found = {p: f"x{p}" if self.nest.is_counted(p) else self.read(p, f"*x{p}") for p in reads}
+        return [f"const {type_of(self.nest.reads[p])} v{p} = {read};" for p, read in found.items()]
 
     def outer(self, stage: int) -> Lines:
         """What is made at a place of the kept loops when so many walks are over."""
@@ -285,9 +288,8 @@ class _Printer(ElementPrinter):
         body = self.decoded("c / chunks", axes) if axes else []
         places = [*walk.reads, *(place for place, _ in walk.writes)]
         for place in places:
-            const = "const " if place < len(nest.reads) else ""
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
-            body.append(f"{const}{TYPES[str(nest.arrays[place])]} *y{place} = x{place}{steps};")
+            body.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
         body.append(f"const Index i = c{' % chunks' if axes else ''} * {self.variant.vector};")
         body = _needed([*body, *self.chunk(walk, "y")])
         first, last = ("start", "end") if split else ("0", "row")

@@ -72,9 +72,8 @@ class ElementPrinter:
         """What a kernel takes: its declaration and name, the sizes and steps that it does not need left out."""
         nest, variant = self.nest, self.variant
         found = []
-        for place, dtype in enumerate(nest.arrays):
-            const = "const " if place < len(nest.reads) else ""
-            found.append((f"{const}{TYPES[str(dtype)]} *a{place}", f"a{place}"))
+        for place in range(len(nest.arrays)):
+            found.append((f"{self.pointer(place)}a{place}", f"a{place}"))
         if variant.split:
             found += [(f"{type_of(wide(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
         found += [(f"long long n{axis}", f"n{axis}") for axis in range(nest.rank)]
@@ -98,6 +97,12 @@ class ElementPrinter:
 
     # Values
 
+    def pointer(self, place: int) -> str:
+        """The type of a pointer into an array; of a place, its own."""
+        if self.nest.is_counted(place):
+            return "long long "
+        return f"{'const ' if place < len(self.nest.reads) else ''}{TYPES[str(self.nest.arrays[place])]} *"
+
     def statement(self, made: Statement) -> Lines:
         declared = f"const {type_of(made.dtype)} v{made.value}"
         return statement(self.nest, made, type_of, lambda value: f"v{value}", declared)
@@ -118,12 +123,11 @@ class ElementPrinter:
         for place, level in enumerate(self.nest.levels):
             if level not in levels:
                 continue
-            const = "const " if place < len(self.nest.reads) else ""
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
             if self.nest.columns:
                 step = self.nest.steps[place]
                 steps += {0: "", 1: " + t"}.get(step, f" + t * (Index)s{place}_{self.nest.vector}")
-            lines.append(f"{const}{TYPES[str(self.nest.arrays[place])]} *x{place} = a{place}{steps};")
+            lines.append(f"{self.pointer(place)}x{place} = a{place}{steps};")
         return lines
 
     def decoded(self, number: str, axes: Sequence[int]) -> Lines:
@@ -185,7 +189,7 @@ class ElementPrinter:
     def along(self, place: int, index: str) -> str:
         """The index of an array along the loop on which a thread's elements lie."""
         if self.nest.columns:
-            return f"{index} * (Index)s{place}_{self.last}" if self.has_step(place, self.last) else "0"
+            return f"({index}) * (Index)s{place}_{self.last}" if self.has_step(place, self.last) else "0"
         return {0: "0", 1: index}.get(self.nest.steps[place], f"({index}) * (Index)s{place}_{self.last}")
 
     def access(self, place: int, pointer: str, walk: Walk, slot_index: str) -> Lines:
@@ -195,6 +199,11 @@ class ElementPrinter:
         kept = [w for w in self.walks if place in w.reads] if place in self.slots else [walk]
         if kept[0] is not walk:
             return [f"const {type} b{place} = {self.kept(place, slot_index)};"]
+        if self.nest.is_counted(place):
+            return [
+                f"{type} b{place};",
+                *self.unrolled([f"b{place}.at[e] = {pointer} + {self.along(place, 'i + e')};"]),
+            ]
         if vector > 1 and self.nest.steps[place] == 1:
             lines = [f"const {type} b{place} = loaded<{vector}>({pointer} + i, count);"]
         elif vector > 1:
@@ -220,7 +229,8 @@ def _slots(nest: LoopNest, found: Sequence[Walk]) -> dict[int, tuple[int, int]]:
     """
     needed: dict[int, tuple[int, int]] = {}
     for number, walk in enumerate(found):
-        for value in {*walk.reads, *walk.loads, *walk.stores}:
+        arrays = {place for place in walk.reads if not nest.is_counted(place)}
+        for value in {*arrays, *walk.loads, *walk.stores}:
             needed[value] = needed.get(value, (number, number))[0], number
     several = sorted((first, last, value) for value, (first, last) in needed.items() if last > first)
     rows: list[tuple[int, int]] = []  # until which walk each is taken, and its element's size

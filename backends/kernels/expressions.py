@@ -70,3 +70,69 @@ def element(nest: LoopNest, reduction: Reduction, type: Types) -> str:
 def braced(lines: Lines) -> Lines:
     """A block of lines."""
     return ["{", *(f"    {line}" if line else line for line in lines), "}"]
+
+
+# Random numbers
+
+_ROUND = (
+    "p = 0xD2511F53ULL * a, q = 0xCD9E8D57ULL * c;",
+    "a = (unsigned int)(q >> 32) ^ b ^ k, b = (unsigned int)q;",
+    "c = (unsigned int)(p >> 32) ^ d ^ l, d = (unsigned int)p;",
+    "k += 0x9E3779B9U, l += 0xBB67AE85U;",
+)
+
+
+def random_functions(nest: LoopNest, qualifiers: str) -> Lines:
+    """The functions of random numbers that a nest calls, of a draw's seed and counter and a place (`optree.philox`)."""
+    if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
+        return []
+    draw = "(unsigned long long seed, unsigned long long counter, long long i)"
+    words = [
+        "unsigned int a = (unsigned int)counter, b = (unsigned int)(counter >> 32), c = 0, d = 0;",
+        "unsigned int k = (unsigned int)seed, l = (unsigned int)(seed >> 32);",
+        "unsigned long long p, q;",
+        *_ROUND * 10,
+        "return half ? (unsigned long long)d << 32 | c : (unsigned long long)b << 32 | a;",
+    ]
+    uniform32 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
+        "return (float)(int)((unsigned int)(i & 1 ? pair >> 32 : pair) >> 8) * 0x1p-24f;",
+    ]
+    uniform64 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 1), i & 1);",
+        "return (double)(long long)(pair >> 11) * 0x1p-53;",
+    ]
+    normal32 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
+        "const float radius = sqrt(log((float)(unsigned int)pair * 0x1p-32f + 0x1p-33f) * -2.0f);",
+        f"const float angle = (float)(int)(unsigned int)(pair >> 32) * {_float(np.float32(np.pi * 2.0**-31))};",
+        "const float x = cos(angle), y = sin(angle);",
+        "return radius * (i & 1 ? y : x);",
+    ]
+    normal64 = [
+        "const unsigned long long block = counter + (unsigned long long)(i >> 1);",
+        "const double first = (double)(long long)(philox_pair(seed, block, 0) >> 11);",
+        "const double second = (double)(long long)(philox_pair(seed, block, 1) >> 11);",
+        f"const double angle = second * {np.pi * 2.0**-52!r} - {np.pi!r};",
+        "const double x = cos(angle), y = sin(angle);",
+        "return sqrt(log((first + 1.0) * 0x1p-53) * -2.0) * (i & 1 ? y : x);",
+    ]
+    pair = "unsigned long long philox_pair(unsigned long long seed, unsigned long long counter, long long half)"
+    bodies = {
+        "": (pair, words),
+        "philox_uniform32": (f"float philox_uniform32{draw}", uniform32),
+        "philox_uniform64": (f"double philox_uniform64{draw}", uniform64),
+        "philox_normal32": (f"float philox_normal32{draw}", normal32),
+        "philox_normal64": (f"double philox_normal64{draw}", normal64),
+    }
+    called = {name for s in nest.statements if isinstance(s, Statement) for name in bodies if name in s.expression}
+    lines: Lines = []
+    for name in bodies:
+        if name in called:
+            head, body = bodies[name]
+            lines += [f"{qualifiers} {head}", *braced(body), ""]
+    return lines
+
+
+def _float(number: np.float32) -> str:
+    return f"{float(number).hex()}f"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.binding import joined, strides_along
+from backends.kernels.binding import counting_strides, joined, strides_along
 from backends.kernels.entry import Entry
 from backends.kernels.launch import Compiled, Runner
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
@@ -75,15 +75,19 @@ class FusedKernel:
         self._layouts: dict[Any, Any] = {}
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
+        first = len(program.leaves)
+        self._counted = [first + p for p in kernel.places if program.instructions[p].op.name == "places"]
+        read = [*self.reads, *self._counted]
         self.takes = {*self.reads, *self.likes, *(i for i, _ in self.numbers)}
         self.writes = kernel.writes
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
         self.axes = kernel.axes
         self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
+        self._counted_axes = [kernel.axes[i] for i in self._counted]
         self._likes = [kernel.axes[i] for i in self.likes]
         self._reduced = kernel.reduced
-        self._levels = tuple(kernel.level(i) for i in (*self.reads, *self.writes))
-        self._statements, places = _statements(program, kernel, [*self.reads, *self.numbers])
+        self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
+        self._statements, places = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
         self.last_read, self.written_in = self._walked()
 
@@ -114,7 +118,8 @@ class FusedKernel:
         if layout is None:
             return None
         if runner is not None:
-            pointers = [self.memory.address(x) for x in (*inputs, *outputs)]
+            address = self.memory.address
+            pointers = [*map(address, inputs), *[0] * len(self._counted), *map(address, outputs)]
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
@@ -128,7 +133,7 @@ class FusedKernel:
         None where there is none.
         """
         reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, places))
-        if any(type(x) is not np.ndarray for x in (*reads.values(), *writes.values())):
+        if self._counted or any(type(x) is not np.ndarray for x in (*reads.values(), *writes.values())):
             return None
         _, layout, runner = self._layout([*reads.values()], [*writes.values()], self.shapes_like(values))
         if not isinstance(runner, Compiled):
@@ -161,6 +166,7 @@ class FusedKernel:
         ]
         arrays = zip((*inputs, *outputs), self._axes, strict=True)
         strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
+        strides[len(inputs) : len(inputs)] = [counting_strides(axes, sizes) for axes in self._counted_axes]
         kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
         reduced = self._joined(sorted(self._reduced), sizes, strides) if self._reduced else None
         if self._reduced and not all(sizes):
@@ -198,7 +204,7 @@ class FusedKernel:
     ) -> LoopNest:
         """The loop nest for arrays that need so many loops, so many kept, with these steps along the vector loop."""
         return LoopNest(
-            tuple(self.dtypes[i] for i in self.reads),
+            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self._counted)),
             tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
@@ -209,6 +215,7 @@ class FusedKernel:
             columns,
             split,
             across,
+            len(self._counted),
         )
 
     def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -216,8 +223,10 @@ class FusedKernel:
         reads: dict[int, int] = {}
         writes: dict[int, int] = {}
         for number, walk in enumerate(walks(self.nest(1, 0 if self._reduced else 1, ()))):
-            reads.update(dict.fromkeys([self.reads[place] for place in walk.reads], number))
-            writes.update({self.writes[place - len(self.reads)]: number for place, _ in walk.writes})
+            arrays = [place for place in walk.reads if place < len(self.reads)]
+            reads.update(dict.fromkeys([self.reads[place] for place in arrays], number))
+            first = len(self.reads) + len(self._counted)
+            writes.update({self.writes[place - first]: number for place, _ in walk.writes})
         return reads, writes
 
     def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -295,6 +304,8 @@ def _statements(
     statements: list[Statement | Reduction] = []
     for place in kernel.places:
         instruction, number = program.instructions[place], len(places)
+        if first + place in places:  # places, which are read
+            continue
         op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
         places[first + place] = number
         accumulator = op.accumulator_for(dtype) if isinstance(op, ReductionOperator) else None
@@ -308,7 +319,7 @@ def _statements(
             continue
         loop = loop_dtypes(program, instruction)
         spread = SPREADING.get(op.name)
-        if spread is not None:  # the other operand is only there for its shape
+        if spread is not None and spread[0] is not None:  # the other operand is only there for its shape
             inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
         named = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(places[i] for i in named)

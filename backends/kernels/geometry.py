@@ -145,6 +145,7 @@ def _vector(nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]]
         return 1
     arrays = nest.arrays
     together = [place for place, step in enumerate(nest.steps) if step == 1 and nest.levels[place] == "inner"]
+    together = [place for place in together if not nest.is_counted(place)]
     kept = [nest.dtype_of(value).itemsize for walk in walks(nest) for value in walk.stores]
     widest = max([arrays[place].itemsize for place in together] + kept, default=ACCESS)
     vector = ACCESS // max(widest, 4 if kept else 1)

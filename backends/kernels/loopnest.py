@@ -82,7 +82,8 @@ class LoopNest:
     Attributes
     ----------
     reads : tuple of numpy.dtype
-        Of the arrays that are read.
+        Of the arrays that are read. The last may be no arrays, but the places of
+        elements in some shape, counted in C order: they have steps, and no memory.
     numbers : tuple of numpy.dtype
         Of the Python numbers: bool, int64, uint64 or float64.
     statements : tuple of Statement or Reduction
@@ -109,6 +110,8 @@ class LoopNest:
     across : int
         Another loop than the innermost, along which elements of some array lie
         together; -1 where there is none, or the nest reduces.
+    counted : int
+        How many of the reads are places.
     """
 
     reads: tuple[np.dtype, ...]
@@ -122,6 +125,7 @@ class LoopNest:
     columns: bool = False
     split: bool = False
     across: int = -1
+    counted: int = 0
 
     @property
     def cost(self) -> int:
@@ -142,6 +146,10 @@ class LoopNest:
     def arrays(self) -> list[np.dtype]:
         """The dtypes of the arrays, those read and then those written."""
         return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
+
+    def is_counted(self, place: int) -> bool:
+        """Whether what is read is no array, but places."""
+        return len(self.reads) - self.counted <= place < len(self.reads)
 
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""

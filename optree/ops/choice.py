@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from optree.arrays import as_array, is_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.traits import BinaryOperator, ElementwiseOperator, MorphOperator, UnaryOperator
+from optree.traits import BinaryOperator, ElementwiseOperator, IntegerOperator, MorphOperator, UnaryOperator
 from optree.types import Shape, TensorType, as_dtype, broadcast, promote
 from optree.variable import any_neon, as_variable, zero_gradient
 
@@ -282,3 +283,19 @@ class BroadcastLike(BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [delta, None]
+
+
+class Places(UnaryOperator, IntegerOperator):
+    """The place of each element of an operand, of which only the shape matters, counted in C order."""
+
+    name = "places"
+    operands = ("like",)
+    shape_only = (0,)
+    examples = ((((3, 4),), {}), (((5,),), {}), (((),), {}), (((0, 3),), {}))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def value(self, *arrays: Any) -> Any:
+        shape = np.shape(arrays[0])
+        return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)

@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from optree import philox
+from optree.arrays import portable
 from optree.errors import DTypeError, OperandError
-from optree.traits import OrphanOperator
+from optree.registry import f
+from optree.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.types import Shape, TensorType, as_dtype, promote
+from optree.variable import Variable
 
 #: What a random state's type is.
 STATE = TensorType("uint64", (2,))
@@ -73,23 +77,93 @@ class RandomOperator(OrphanOperator):
         return STATE.dtype, promote(dtypes[1]), self.dtype
 
 
-class Rand(RandomOperator):
+class TakeBlocks(RandomOperator):
+    """Where a draw of an operand's shape begins, ``[seed, counter]``; the state is advanced past it."""
+
+    name = "take_blocks"
+    shape_only = (1,)
+    operands = ("state", "like")
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return (2,)
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return STATE.dtype, promote(dtypes[1]), STATE.dtype
+
+    @portable
+    def value(self, state: Any, like: Any) -> Any:
+        with _lock:
+            begin = state.copy()
+            state[1:] += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
+        return begin
+
+
+class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
+    """The number at each place of a draw that begins at a seed and counter.
+
+    Attributes
+    ----------
+    normal : bool
+        Whether normally distributed, and not uniformly in [0, 1).
+    dtype : dtype
+        float32 or float64.
+    """
+
+    name = "drawn_at"
+    operands = ("seed", "counter", "place")
+    __props__ = ("normal", "dtype")
+    normal: Any = False
+    dtype: Any = np.dtype("float32")
+    examples = (
+        (([7], [2**40], [0, 1, 2, 3, 4, 5, 9]), {}),
+        (([7], [2**40], [0, 1, 2, 3, 4, 5, 9]), {"dtype": np.dtype("float64")}),
+        (([7], [3], [0, 1, 2, 3, 4, 5, 9]), {"normal": True}),
+        (([7], [3], [0, 1, 2, 3]), {"normal": True, "dtype": np.dtype("float64")}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return STATE.dtype, STATE.dtype, np.dtype("int64"), self.dtype
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return f"philox_{'normal' if self.normal else 'uniform'}{self.dtype.itemsize * 8}({{0}}, {{1}}, {{2}})"
+
+    def value(self, *arrays: Any) -> Any:
+        seed, counter, place = np.broadcast_arrays(*(np.asarray(x) for x in arrays))
+        found = np.empty(place.shape, self.dtype)
+        for each in np.unique(seed):
+            mine = seed == each
+            found[mine] = philox.numbers_at(int(each), counter[mine], place[mine], self.normal, self.dtype)
+        return found
+
+
+class Draw(CompositeOperator, RandomOperator):
+    """A draw of which each number follows from its place."""
+
+    shape_only = (1,)
+    operands = ("state", "like")
+
+    def decompose(self, *inputs: Variable) -> Any:
+        state, like = inputs
+        if self.dtype == np.float16:
+            return None
+        begin = f.take_blocks(state, like, dtype=self.dtype)
+        seed, counter = (f.slice(begin, (i,)) for i in range(2))
+        return DrawnAt.make(normal=self.name != "rand", dtype=self.dtype)(seed, counter, f.places(like))
+
+
+class Rand(Draw):
     """Numbers of [0, 1), uniformly distributed, of an operand's shape."""
 
     name = "rand"
-    shape_only = (1,)
-    operands = ("state", "like")
 
     def value(self, state: Any, like: Any) -> Any:
         return _draw(philox.uniform, state, np.shape(like), self.dtype)
 
 
-class StandardNormal(RandomOperator):
+class StandardNormal(Draw):
     """Numbers of the normal distribution of mean 0 and standard deviation 1, of an operand's shape."""
 
     name = "standard_normal"
-    shape_only = (1,)
-    operands = ("state", "like")
 
     def value(self, state: Any, like: Any) -> Any:
         return _draw(philox.normal, state, np.shape(like), self.dtype)
