@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from optree import philox
+
 #: Ops that go by another name in NumPy.
 NUMPY_NAMES = {
     "neg": "negative",
@@ -248,6 +250,16 @@ def _onehot(indices: Any, n: int, axis: int, dtype: Any, flat: bool) -> Any:
     return np.moveaxis(hot, -1, axis).astype(dtype or np.float64)  # the tests' backend has float64
 
 
+def _drawn_at(seed: Any, counter: Any, place: Any, normal: bool, dtype: Any) -> Any:
+    """Each number by itself, from the whole draw."""
+    draw = philox.normal if normal else philox.uniform
+    seeds, counters, places = np.broadcast_arrays(seed, counter, place)
+    found = np.empty(places.shape, dtype)
+    for i in np.ndindex(*places.shape):
+        found[i] = draw(int(seeds[i]), int(counters[i]), (int(places[i]) + 1,), np.dtype(dtype))[-1]
+    return found
+
+
 MEANINGS: dict[str, Meaning] = {
     **{name: _numpy(name) for name in NUMPY_ELEMENTWISE.split()},
     "erf": _in_double(special.erf),
@@ -296,4 +308,6 @@ MEANINGS: dict[str, Meaning] = {
     "index_add": _index_add,
     "is_last": _is_last,
     "onehot": _onehot,
+    "places": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
+    "drawn_at": _drawn_at,
 }
