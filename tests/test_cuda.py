@@ -98,6 +98,7 @@ def test_every_kind_of_team_is_among_them() -> None:
         "Vector<float, 4>",
     ):
         assert team in text, team
+    assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     uncached = [source for source in small.sources if "over_block(r" in source and "extern __shared__" not in source]
     assert any(source.count("for (Index b =") > 1 for source in uncached), "no row is read again"

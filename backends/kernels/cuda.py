@@ -16,7 +16,7 @@ import numpy as np
 
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, type_of
 from backends.kernels.expressions import Lines, braced, converted, initial, random_functions, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Walk
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
 BLOCK = 64
@@ -98,7 +98,7 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 
 #: How many threads a block has, by its teams; a team that is a block may have fewer.
-THREADS = {"": 256, "warp": 128, "block": 512, "columns": 256}
+THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 512, "columns": 256}
 
 
 def source(nest: LoopNest, variant: Variant) -> str:
@@ -106,7 +106,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     arrays = nest.arrays
     head = [HALVES.rstrip("\n")] if np.dtype("float16") in {*arrays, *(s.dtype for s in nest.statements)} else []
     head.append(HEAD.rstrip("\n"))
-    if variant.team:
+    if nest.reductions:
         needed = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in needed]
     head += ["", *random_functions(nest, "__device__ __forceinline__")]
@@ -125,6 +125,18 @@ def source(nest: LoopNest, variant: Variant) -> str:
         lines += ["", f'extern "C" __global__ void __launch_bounds__({most}) {name}(', f"    {parameters})"]
         lines += braced(_needed(body))
     return "\n".join([*lines, ""])
+
+
+#: The places of a tile along each of its loops.
+TILE = 32
+
+
+def crossing_reads(nest: LoopNest) -> list[int]:
+    """The arrays that a nest of elements reads in steps along its vector loop, where some lie along another loop."""
+    if nest.across < 0:
+        return []
+    inner = [place for place in range(len(nest.reads)) if nest.levels[place] == "inner" and nest.steps[place] < 0]
+    return [place for place in inner if not nest.is_counted(place)]
 
 
 def kernel_names(nest: LoopNest, variant: Variant) -> list[str]:
@@ -193,6 +205,8 @@ class _Printer(ElementPrinter):
         """A nest without reductions: each thread some elements, and then those as far on as there are threads."""
         if not self.nest.writes_at("inner"):
             return []
+        if self.variant.team == "tiles":
+            return self.tiles()
         (walk,), axes = self.walks, range(self.last)
         rows = " * ".join(["1", *(f"(Index)n{axis}" for axis in axes)]).removeprefix("1 * ")
         lines = [f"const Index chunks = ((Index)n{self.last} + {self.variant.vector - 1}) / {self.variant.vector};"]
@@ -203,6 +217,52 @@ class _Printer(ElementPrinter):
         total = f"chunks * {rows}" if axes else "chunks"
         start = "(Index)blockIdx.x * blockDim.x + threadIdx.x"
         return [*lines, f"for (Index c = {start}; c < {total}; c += (Index)gridDim.x * blockDim.x)", *braced(body)]
+
+    def tiles(self) -> Lines:
+        """Two loops in tiles: what lies together along the other loop is read along it, and handed over in a block."""
+        nest, (walk,) = self.nest, self.walks
+        other, last = nest.across, self.last
+        others = [axis for axis in range(last) if axis != other]
+        lines: Lines = []
+        for place in crossing_reads(nest):
+            lines.append(f"__shared__ {TYPES[str(nest.reads[place])]} tile{place}[{TILE}][{TILE + 1}];")
+        lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
+        lines.append(
+            f"const int lane = threadIdx.x % {TILE}, first = threadIdx.x / {TILE}, step = blockDim.x / {TILE};"
+        )
+        body = self.decoded(f"p / tiles{last} / tiles{other}", others)
+        body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
+        body.append(f"const Index t{last} = p % tiles{last} * {TILE};")
+        body += self.pointers(others, ("inner",))
+        load = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + r;"]
+        for place in crossing_reads(nest):
+            read = f"x{place}[k * (Index)s{place}_{other} + i * (Index)s{place}_{last}]"
+            load += [f"if (k < (Index)n{other} && i < (Index)n{last})", f"    tile{place}[r][lane] = {read};"]
+        made = [f"const Index k = t{other} + r;", f"const Index i = t{last} + lane;"]
+        made.append(f"if (k < (Index)n{other} && i < (Index)n{last})")
+        turns = f"for (int r = first; r < {TILE}; r += step)"
+        body += ["__syncthreads();", turns, *braced(load), "__syncthreads();", turns]
+        body += braced([*made, *braced(self.tiled(walk))])
+        count = "".join(f" * (Index)n{axis}" for axis in others)
+        total = f"tiles{last} * tiles{other}{count}"
+        return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
+
+    def tiled(self, walk: Walk) -> Lines:
+        """What happens at one element of a tile."""
+        nest, crossing = self.nest, crossing_reads(self.nest)
+
+        def at(place: int) -> str:
+            moved = f"k * (Index)s{place}_{nest.across} + {self.along(place, 'i')}"
+            return f"x{place} + {moved}" if nest.is_counted(place) else f"x{place}[{moved}]"
+
+        lines: Lines = []
+        for place in walk.reads:
+            read = at(place) if nest.is_counted(place) else self.read(place, at(place))
+            read = self.read(place, f"tile{place}[lane][r]") if place in crossing else read
+            lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
+        for made in walk.statements:
+            lines += self.statement(made) if isinstance(made, Statement) else []
+        return lines + [f"{at(place)} = {self.written(value)};" for place, value in walk.writes]
 
     def places(self, body: Lines) -> Lines:
         """The kept loops, shared out to teams."""

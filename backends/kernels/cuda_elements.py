@@ -37,8 +37,8 @@ class Variant:
         How many elements a thread accesses at once.
     wide : bool
         Whether indices have 64 bits.
-    team : {'', 'warp', 'block', 'columns'}
-        Who reduces; nobody, in a nest without reductions.
+    team : {'', 'tiles', 'warp', 'block', 'columns'}
+        Who reduces; in a nest without reductions nobody, or blocks hand over tiles.
     cached : bool
         Whether what several walks need of a row stays in shared memory.
     split : bool

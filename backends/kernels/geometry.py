@@ -5,6 +5,8 @@ so the same call runs the same kernels and gives the same bits.
 
 - Without reductions, a thread takes as many elements as 16 bytes hold of the
   widest array, where all arrays that have elements side by side are aligned so.
+- Where some arrays lie along another loop than the rest, blocks of 256 threads
+  hand over tiles of 32 by 32 elements in shared memory.
 - A row of up to 8 such accesses for each lane of a warp is reduced by so many
   lanes of a warp as it has accesses, rounded up to a power of two; a longer one by a block.
 - Columns are reduced by blocks of 256 threads, up to 32 columns side by side.
@@ -20,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from backends.kernels.cuda import THREADS, kernel_names, slot_bytes
+from backends.kernels.cuda import THREADS, TILE, crossing_reads, kernel_names, slot_bytes
 from backends.kernels.cuda_elements import Variant
 from backends.kernels.loopnest import LoopNest, walks
 
@@ -29,6 +31,9 @@ ACCESS = 16
 
 #: A lane has at most so many accesses to a row that a warp reduces, and a thread at least so many to a part of a row.
 ACCESSES = 8
+
+#: Bytes of shared memory that any block may have without being asked for beforehand.
+STATIC = 48 << 10
 
 #: Columns of a block.
 COLUMNS = 32
@@ -130,6 +135,10 @@ def geometry_of(
     reach = max((sum(abs(step) * (n - 1) for step, n in zip(each, sizes, strict=True)) for each in steps), default=0)
     wide = max(reach, prod(sizes)) >= NARROW
     vector = _vector(nest, sizes, steps, addresses)
+    crossing = crossing_reads(nest)
+    if crossing and sum(nest.reads[place].itemsize for place in crossing) * TILE * (TILE + 1) <= STATIC:
+        tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
+        return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
     if not nest.reductions:
         chunks = -(-sizes[-1] // vector) * prod(sizes[:-1])
         launch = Launch("kernel", (-(-chunks // THREADS[""]), 1), THREADS[""])

@@ -231,9 +231,31 @@ def _numbers(be: Any) -> Sequence[np.ndarray]:
     return [tree.asnumpyarray() for tree in trees]
 
 
+def _turned(be: Any) -> Sequence[np.ndarray]:
+    """What lies together along another loop than the target: whole tiles and parts of them."""
+    found = []
+    for shape in ((64, 33), (40, 100), (17, 16), (3, 40, 35)):
+        x = be.array(drawn(0, *shape))
+        turned = be.transpose(x, (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+        y = be.array(drawn(1, *turned.shape), "float64")
+        trees = (turned + y, be.sqrt(turned) * be.transpose(be.places(x)) if len(shape) == 2 else turned - 1)
+        found += [tree.asnumpyarray() for tree in trees]
+        y[:] = y * 2 + turned
+        found.append(y.get())
+    return found
+
+
+def _draws(be: Any) -> Sequence[np.ndarray]:
+    """Random numbers of every kind, some of them reduced at once."""
+    be.rng_reset()
+    x, y = be.array(drawn(0, 33, 70)), be.array(drawn(1, 9, 5), "float64")
+    trees = (x * be.dropout_mask(x, 0.7), be.sum(be.rand(x), axis=1), be.sum(be.rand(x), axis=0), be.rand(y))
+    return [tree.asnumpyarray() for tree in (*trees, be.standard_normal(x), be.standard_normal(y))]
+
+
 def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
-    runs = (_layouts, _loops, _several, _in_place, _updates, _numbers)
+    runs = (_layouts, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
 
 
