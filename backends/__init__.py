@@ -11,9 +11,11 @@ import numpy as np
 from backends.backend import Backend
 from backends.cpu import CPUBackend
 from backends.gpu import GPUBackend
-from backends.kernels.source import sources
+from backends.kernels.geometry import Launch
+from backends.kernels.source import launched, sources
 from optree.errors import BackendError, OperandError, describe, names
 from optree.function import Function, use_backend
+from optree.program import Program
 from optree.variable import Variable
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": GPUBackend}
@@ -86,23 +88,27 @@ def _check_options(backend: str, make: Callable[..., Backend], options: Mapping[
         raise BackendError(f"the backend {backend!r} has no option {name!r}; it has {names(known)}")
 
 
-def source(what: Variable | Function, target: str = "c") -> list[str]:
+def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") -> list[str]:
     """The source of the kernels that a tree or a function runs as where it is compiled, one for each kernel.
 
-    Nothing is compiled or run, and no compiler is needed. What calls of NumPy
-    do has no source, and arrays in another layout than C order can have another.
+    Nothing is compiled or run, and no compiler, CuPy or GPU is needed. What calls
+    of NumPy or CuPy do has no source, and arrays in another layout than C order can have another.
 
     Parameters
     ----------
     what : Variable or Function
-        Sizes that it does not know count as larger than 1.
+        Sizes that it does not know count as 64.
     target : str
-        The language: ``'c'``.
+        The language: ``'c'`` or ``'cuda'``.
+    arch : str
+        For CUDA, which lays kernels out by sizes and the device's limits, the
+        architecture of a GPU, of which a usual card stands for all:
+        ``'sm_75'``, ``'sm_80'``, ``'sm_89'``, ``'sm_90'`` or ``'sm_100'``.
 
     Raises
     ------
     BackendError
-        If there is no such target.
+        If there is no such target or architecture.
 
     Examples
     --------
@@ -111,11 +117,51 @@ def source(what: Variable | Function, target: str = "c") -> list[str]:
     >>> [line.strip() for line in kernel.splitlines() if "exp(v" in line]
     ['const float v2 = (float)(exp(v0));']
     """
+    return sources(_program("source", what), target, arch)
+
+
+def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90") -> list[Launch]:
+    """The launches of the kernels that a tree or a function runs as on a GPU, in order.
+
+    Nothing is compiled or run, and no CuPy or GPU is needed.
+
+    Parameters
+    ----------
+    what : Variable or Function
+        Sizes that it does not know count as 64.
+    target : str
+        ``'cuda'``.
+    arch : str
+        As `source` takes it.
+
+    Returns
+    -------
+    list of Launch
+        Each has a ``name``, a ``grid`` of blocks along x and y, the threads of a
+        ``block``, and the bytes of dynamic ``shared`` memory of one. A kernel whose
+        rows are shared out to several blocks is launched once for each walk of a row.
+
+    Raises
+    ------
+    BackendError
+        If there is no such architecture, or the target is another.
+
+    Examples
+    --------
+    >>> be = gen_backend("cpu")
+    >>> launches(be.softmax(be.ones((512, 1000)), axis=1))
+    [Launch(name='kernel', grid=(128, 1), block=128, shared=16128)]
+    """
+    return launched(_program("launches", what), target, arch)
+
+
+def _program(asked: str, what: Variable | Function) -> Program:
+    """The program of a tree or a function."""
     if isinstance(what, Function):
-        return sources(what.program, target)
+        return what.program
     if not isinstance(what, Variable):
-        raise OperandError(f"source: a tree or a function is wanted, not {describe(what)}")
-    return sources(Backend.program([what]), target)
+        raise OperandError(f"{asked}: a tree or a function is wanted, not {describe(what)}")
+    return Backend.program([what])
 
 
-__all__ = ["BACKENDS", "Backend", "gen_backend", "source"]
+__all__ = ["BACKENDS", "Backend", "gen_backend", "launches", "source"]

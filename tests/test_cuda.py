@@ -151,7 +151,7 @@ TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
 def sources_of(run: Callable[[Any], Any]) -> list[str]:
     collector = Collector()
     run(collector.backend())
-    return list(collector.sources)
+    return list(dict.fromkeys(collector.sources))
 
 
 class FewBlocks(Emulator):

@@ -41,6 +41,32 @@ class Host(Protocol):
         """The address of so many bytes, aligned as any array, and what keeps them."""
 
 
+class Notes:
+    """A host that notes sources and launches, and runs nothing.
+
+    Attributes
+    ----------
+    device : Device
+    sources : list of str
+    launches : list of Launch
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.sources: list[str] = []
+        self.launches: list[Launch] = []
+
+    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
+        self.sources.append(source)
+        return names
+
+    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
+        self.launches.append(launch)
+
+    def scratch(self, size: int) -> tuple[int, Any]:
+        return 0, None
+
+
 def runner_of(nest: LoopNest, host: Host) -> Runner:
     """What runs a nest on a device; each variant is compiled when it is first needed."""
     loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}

@@ -2,51 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from backends.kernels import c
+from backends.kernels.cuda_launch import Notes, runner_of
 from backends.kernels.fused import FusedKernel
+from backends.kernels.geometry import DEVICES, Launch
+from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import Memory
 from optree.dims import ONE, Dims, Sizes
 from optree.errors import BackendError, names
 from optree.fusion import LONGEST, Kernel, fuse
 from optree.program import Program
 from optree.rewrites import decompose
 
-#: From a loop nest to its source, for each language.
-PRINTERS = {"c": c.source}
+#: The languages that kernels are printed in.
+TARGETS = ("c", "cuda")
 
 #: What stands for the size of an axis that is known only at the call.
 UNKNOWN = 64
 
+#: Arrays that nobody reads or writes, aligned as a device's are.
+NOWHERE = Memory(np.asarray, np.empty, lambda array: 0)
 
-def sources(program: Program, target: str) -> list[str]:
+
+def sources(program: Program, target: str, arch: str) -> list[str]:
     """The source of each kernel of a program, in order, for arrays that lie in C order.
 
     Raises
     ------
     BackendError
-        If there is no such target.
+        If there is no such target or architecture.
     """
-    if target not in PRINTERS:
-        raise BackendError(f"source: there is no target {target!r}; there are {names(PRINTERS)}")
+    if target not in TARGETS:
+        raise BackendError(f"source: there is no target {target!r}; there are {names(TARGETS)}")
+    if target == "cuda":
+        return _noted(program, arch).sources
     found: list[str] = []
 
-    def keep(nest: LoopNest) -> Any:
-        found.append(PRINTERS[target](nest))
+    def keep(nest: LoopNest) -> Runner:
+        found.append(c.source(nest))
         return lambda pointers, numbers, layout: None
 
+    _meet_layouts(program, keep)
+    return found
+
+
+def launched(program: Program, target: str, arch: str) -> list[Launch]:
+    """The launches of a program's kernels, in order, for arrays that lie in C order.
+
+    Raises
+    ------
+    BackendError
+        If nothing is launched for such a target, or there is no such architecture.
+    """
+    if target != "cuda":
+        raise BackendError(f"launches: the target is 'cuda', not {target!r}: nothing else is launched in blocks")
+    return _noted(program, arch).launches
+
+
+def _noted(program: Program, arch: str) -> Notes:
+    """What a program asks of a device of an architecture."""
+    if arch not in DEVICES:
+        raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
+    notes = Notes(DEVICES[arch])
+    _meet_layouts(program, partial(runner_of, host=notes))
+    return notes
+
+
+def _meet_layouts(program: Program, compile: Callable[[LoopNest], Runner]) -> None:
+    """Let each kernel of a program meet arrays in C order."""
     program = decompose(program)
     if len(program.instructions) <= LONGEST:
         known = Sizes(program)
         sizes = _sizes(program, known.dims)
         for step in fuse(program, known):
             if isinstance(step, Kernel):
-                _meet_layout(FusedKernel(program, step, known, keep), program, known, sizes)
-    return found
+                _meet_layout(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:

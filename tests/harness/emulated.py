@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from backends import gen_backend
-from backends.kernels.cuda_launch import runner_of
+from backends.kernels.cuda_launch import Notes, runner_of
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Device, Launch
 from backends.kernels.loopnest import LoopNest
@@ -19,26 +19,14 @@ from backends.kernels.plan import When
 from harness import cuda
 
 
-class Collector:
-    """A host that notes sources and launches, and runs nothing."""
+class Collector(Notes):
+    """A host that notes sources, launches and arrays, and runs nothing."""
 
     def __init__(self, device: Device = DEVICES["sm_90"]) -> None:
-        self.device = device
-        self.sources: dict[str, None] = {}
-        self.launches: list[Launch] = []
+        super().__init__(device)
         #: The arrays that kernels are run on, by their addresses: sanitizers look at where they end.
         self.arrays: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
         self.memory = Memory(HOST.array, HOST.empty, self.address)
-
-    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
-        self.sources[source] = None
-        return names
-
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
-        self.launches.append(launch)
-
-    def scratch(self, size: int) -> tuple[int, Any]:
-        return 0, None
 
     def address(self, array: np.ndarray) -> int:
         """Where an array lies, which is noted."""
@@ -174,7 +162,7 @@ class Trials:
         be = collector.backend(**options)
         for trial in trials:
             trial.run(be)  # on memory that nobody has written: what comes of it means nothing
-        self.sources, self.launches = list(collector.sources), collector.launches
+        self.sources, self.launches = list(dict.fromkeys(collector.sources)), collector.launches
         self.emulator = Emulator(self.sources, device=device)
         self.be = self.emulator.backend(**options)
 
@@ -183,4 +171,4 @@ class Trials:
         for order in cuda.ORDERS:
             self.emulator.order, self.emulator.seed = order, 7
             trial.check(trial.run(self.be))
-        assert self.emulator.sources.keys() <= set(self.sources)
+        assert set(self.emulator.sources) <= set(self.sources)
