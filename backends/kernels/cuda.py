@@ -282,6 +282,8 @@ class _Printer(ElementPrinter):
             decode.append(f"const Index column = {'p % tiles' if axes else 'p'} * width + threadIdx.x % width;")
             decode.append(f"const bool is_there = column < (Index)n{nest.vector};")
             decode.append("const Index t = is_there ? column : 0;")
+            first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
+            decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
         else:
             if team == "warp":
                 lines.append("const int lane = threadIdx.x % width, lanes = width, teams = blockDim.x / width;")
@@ -354,7 +356,7 @@ class _Printer(ElementPrinter):
         body = _needed([*body, *self.chunk(walk, "y")])
         first, last = ("start", "end") if split else ("0", "row")
         if nest.columns:
-            last = f"(is_there ? {last} : {first})"
+            last = "until"
         if not walk.reductions:
             return [f"for (Index c = {first} + lane; c < {last}; c += lanes)", *braced(body)]
         lines = [f"{type_of(wide(r))} r{r.value} = {initial(r)};" for r in walk.reductions]

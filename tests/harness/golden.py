@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree import function
+from optree import function, grad
 from optree.types import TensorType
 
 
@@ -90,4 +90,74 @@ TREES = (
     layer_norm,
     batch_norm,
     long_columns,
+)
+
+
+# For CUDA, which lays kernels out by sizes: of arrays that have no memory
+
+
+def _input(*shape: int, name: str = "x") -> Any:
+    return TensorType("float32", shape)(name)
+
+
+def chain_of_millions(be: Any) -> Any:
+    a, b, c, d = (_input(1 << 24, name=name) for name in "abcd")
+    return a * b + c * be.sin(d)
+
+
+def softmax_by_lanes(be: Any) -> Any:
+    return be.softmax(_input(1 << 16, 32), axis=1)
+
+
+def softmax_by_warps(be: Any) -> Any:
+    return be.softmax(_input(1 << 16, 1000), axis=1)
+
+
+def softmax_by_blocks(be: Any) -> Any:
+    return be.softmax(_input(4096, 5000), axis=1)
+
+
+def softmax_of_long_rows(be: Any) -> Any:
+    return be.softmax(_input(4096, 1 << 16), axis=1)
+
+
+def softmax_in_parts(be: Any) -> Any:
+    return be.softmax(_input(2, 1 << 20), axis=1)
+
+
+def layer_norm_by_warps(be: Any) -> Any:
+    x, gain, bias = _input(1 << 14, 1024), _input(1024, name="gain"), _input(1024, name="bias")
+    return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + 1e-5) * gain + bias
+
+
+def batch_norm_by_columns(be: Any) -> Any:
+    x = _input(128, 1 << 14)
+    return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
+
+
+def batch_norm_in_parts(be: Any) -> Any:
+    x = _input(1 << 16, 256)
+    return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
+
+
+def cross_entropy(be: Any) -> Any:
+    x, y = _input(4096, 1000), _input(4096, 1000, name="y")
+    loss = -be.sum(y * be.log_softmax(x, axis=1)) / 4096
+    return function([x, y], [loss, grad(loss, x)])
+
+
+CUDA_TREES = (
+    chain_of_millions,
+    broadcast,
+    mixed_dtypes,
+    adam,
+    softmax_by_lanes,
+    softmax_by_warps,
+    softmax_by_blocks,
+    softmax_of_long_rows,
+    softmax_in_parts,
+    layer_norm_by_warps,
+    batch_norm_by_columns,
+    batch_norm_in_parts,
+    cross_entropy,
 )

@@ -1,0 +1,121 @@
+// kernel: grid (512, 1), block 256, shared 16384
+
+typedef int Index;
+struct Join3 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join6 { __device__ double operator()(double x, double y) const { return x + y; } };
+
+extern "C" __global__ void __launch_bounds__(256) kernel(
+    const float *a0,
+    const float *a1,
+    float *a2,
+    long long n0,
+    long long n1,
+    long long s0_1,
+    long long s2_1,
+    double c2,
+    int width)
+{
+    const double v2 = (double)c2;
+    const float v1 = *a1;
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int lane = threadIdx.x / width, lanes = blockDim.x / width;
+    const Index tiles = ((Index)n0 + width - 1) / width;
+    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index row = chunks;
+    __shared__ double parts3[256];
+    __shared__ double parts6[256];
+    for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
+    {
+        const Index column = p * width + threadIdx.x % width;
+        const bool is_there = column < (Index)n0;
+        const Index t = is_there ? column : 0;
+        const Index until = is_there ? row : 0;
+        const float *x0 = a0 + t;
+        float *x2 = a2 + t;
+        const Index padded = (row * width + 15) / 16 * 16;
+        float *const g0 = (float *)(memory + padded * 0);
+        double r3 = 0;
+        for (Index b = 0 + lane; b < until; b += 64 * (Index)lanes)
+        {
+            const Index stop = b + 64 * (Index)lanes < until ? b + 64 * (Index)lanes : until;
+            float p3[1];
+            #pragma unroll
+            for (int e = 0; e < 1; e++)
+            {
+                p3[e] = 0;
+            }
+            #pragma unroll 4
+            for (Index c = b; c < stop; c += lanes)
+            {
+                const float *y0 = x0;
+                const Index i = c * 1;
+                const Vector<float, 1> b0 = {{y0[i * (Index)s0_1]}};
+                *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width) = b0;
+                #pragma unroll
+                for (int e = 0; e < 1; e++)
+                {
+                    const float v0 = b0.at[e];
+                    p3[e] = p3[e] + v0;
+                }
+            }
+            #pragma unroll
+            for (int e = 0; e < 1; e++)
+            {
+                r3 = Join3()(r3, p3[e]);
+            }
+        }
+        r3 = over_column(r3, Join3(), parts3, width);
+        const float v3 = (float)(r3 / ((double)n1));
+        double r6 = 0;
+        for (Index b = 0 + lane; b < until; b += 64 * (Index)lanes)
+        {
+            const Index stop = b + 64 * (Index)lanes < until ? b + 64 * (Index)lanes : until;
+            float p6[1];
+            #pragma unroll
+            for (int e = 0; e < 1; e++)
+            {
+                p6[e] = 0;
+            }
+            #pragma unroll 4
+            for (Index c = b; c < stop; c += lanes)
+            {
+                const Vector<float, 1> b0 = *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width);
+                #pragma unroll
+                for (int e = 0; e < 1; e++)
+                {
+                    const float v0 = b0.at[e];
+                    const float v4 = (float)(v0 - v3);
+                    const float v5 = (float)(v4 * v4);
+                    p6[e] = p6[e] + v5;
+                }
+            }
+            #pragma unroll
+            for (int e = 0; e < 1; e++)
+            {
+                r6 = Join6()(r6, p6[e]);
+            }
+        }
+        r6 = over_column(r6, Join6(), parts6, width);
+        const float v6 = (float)(r6);
+        const float v7 = (float)(v6 / v1);
+        const float v8_1 = (float)v2;
+        const float v8 = (float)(v7 + v8_1);
+        const float v9 = (float)(sqrt(v8));
+        for (Index c = 0 + lane; c < until; c += lanes)
+        {
+            float *y2 = x2;
+            const Index i = c * 1;
+            const Vector<float, 1> b0 = *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width);
+            Vector<float, 1> w2;
+            #pragma unroll
+            for (int e = 0; e < 1; e++)
+            {
+                const float v0 = b0.at[e];
+                const float v4 = (float)(v0 - v3);
+                const float v10 = (float)(v4 / v9);
+                w2.at[e] = v10;
+            }
+            y2[i * (Index)s2_1] = w2.at[0];
+        }
+    }
+}

@@ -1,0 +1,42 @@
+// kernel: grid (1, 1), block 256, shared 0
+
+typedef int Index;
+
+extern "C" __global__ void __launch_bounds__(256) kernel(
+    const float *a0,
+    const float *a1,
+    const float *a2,
+    float *a3,
+    long long n0,
+    long long n1,
+    long long s0_0,
+    long long s1_0,
+    long long s2_0,
+    long long s3_0)
+{
+    const Index chunks = ((Index)n1 + 0) / 1;
+    for (Index c = (Index)blockIdx.x * blockDim.x + threadIdx.x; c < chunks * (Index)n0; c += (Index)gridDim.x * blockDim.x)
+    {
+        const Index i0 = c / chunks;
+        const float *x0 = a0 + i0 * (Index)s0_0;
+        const float *x1 = a1 + i0 * (Index)s1_0;
+        const float *x2 = a2 + i0 * (Index)s2_0;
+        float *x3 = a3 + i0 * (Index)s3_0;
+        const Index i = c % chunks * 1;
+        const Vector<float, 1> b0 = {{x0[i]}};
+        const Vector<float, 1> b1 = {{x1[i]}};
+        const Vector<float, 1> b2 = {{x2[0]}};
+        Vector<float, 1> w3;
+        #pragma unroll
+        for (int e = 0; e < 1; e++)
+        {
+            const float v0 = b0.at[e];
+            const float v1 = b1.at[e];
+            const float v2 = b2.at[e];
+            const float v3 = (float)(v0 - v1);
+            const float v4 = (float)(v3 * v2);
+            w3.at[e] = v4;
+        }
+        x3[i] = w3.at[0];
+    }
+}

@@ -1,0 +1,217 @@
+// walk0: grid (2, 64), block 512, shared 0
+// walk1: grid (2, 64), block 512, shared 0
+// walk2: grid (2, 64), block 512, shared 0
+
+typedef int Index;
+struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
+
+extern "C" __global__ void __launch_bounds__(512) walk0(
+    const float *a0,
+    float *a1,
+    float *q4,
+    double *q11,
+    long long n0,
+    long long n1,
+    long long s0_0,
+    long long s1_0,
+    double c1,
+    double c2,
+    double c3,
+    long long part,
+    int parts)
+{
+    const int lane = threadIdx.x, lanes = blockDim.x;
+    const Index chunks = ((Index)n1 + 3) / 4;
+    const Index row = chunks;
+    const Index start = (Index)blockIdx.y * (Index)part;
+    const Index end = start + (Index)part < row ? start + (Index)part : row;
+    __shared__ float parts4[32];
+    for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
+    {
+        const Index i0 = p;
+        const float *x0 = a0 + i0 * (Index)s0_0;
+        float r4 = -INFINITY;
+        for (Index b = start + lane; b < end; b += 64 * (Index)lanes)
+        {
+            const Index stop = b + 64 * (Index)lanes < end ? b + 64 * (Index)lanes : end;
+            float p4[4];
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                p4[e] = -INFINITY;
+            }
+            for (Index c = b; c < stop; c += lanes)
+            {
+                const float *y0 = x0;
+                const Index i = c * 4;
+                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                #pragma unroll
+                for (int e = 0; e < 4; e++)
+                {
+                    const float v0 = b0.at[e];
+                    if (e < count) p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                }
+            }
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                r4 = Join4()(r4, p4[e]);
+            }
+        }
+        r4 = over_block(r4, Join4(), parts4);
+        if (lane == 0)
+            q4[(long long)p * parts + blockIdx.y] = r4;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512) walk1(
+    const float *a0,
+    float *a1,
+    float *q4,
+    double *q11,
+    long long n0,
+    long long n1,
+    long long s0_0,
+    long long s1_0,
+    double c1,
+    double c2,
+    double c3,
+    long long part,
+    int parts)
+{
+    const double v1 = (double)c1;
+    const double v2 = (double)c2;
+    const int lane = threadIdx.x, lanes = blockDim.x;
+    const Index chunks = ((Index)n1 + 3) / 4;
+    const Index row = chunks;
+    const Index start = (Index)blockIdx.y * (Index)part;
+    const Index end = start + (Index)part < row ? start + (Index)part : row;
+    __shared__ float parts4[32];
+    __shared__ double parts11[32];
+    for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
+    {
+        const Index i0 = p;
+        const float *x0 = a0 + i0 * (Index)s0_0;
+        float r4 = -INFINITY;
+        for (int k = lane; k < parts; k += lanes)
+            r4 = Join4()(r4, q4[(long long)p * parts + k]);
+        r4 = over_block(r4, Join4(), parts4);
+        const float v4 = (float)(r4);
+        const float v5_1 = (float)v1;
+        const bool v5 = (bool)(v4 == v5_1);
+        const float v6_1 = (float)v2;
+        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        double r11 = 0;
+        for (Index b = start + lane; b < end; b += 64 * (Index)lanes)
+        {
+            const Index stop = b + 64 * (Index)lanes < end ? b + 64 * (Index)lanes : end;
+            float p11[4];
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                p11[e] = 0;
+            }
+            for (Index c = b; c < stop; c += lanes)
+            {
+                const float *y0 = x0;
+                const Index i = c * 4;
+                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                #pragma unroll
+                for (int e = 0; e < 4; e++)
+                {
+                    const float v0 = b0.at[e];
+                    const bool v7 = (bool)(v0 == v6);
+                    const float v8 = (float)(v0 - v6);
+                    const float v9_1 = (float)v2;
+                    const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                    const float v10 = (float)(exp(v9));
+                    if (e < count) p11[e] = p11[e] + v10;
+                }
+            }
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                r11 = Join11()(r11, p11[e]);
+            }
+        }
+        r11 = over_block(r11, Join11(), parts11);
+        if (lane == 0)
+            q11[(long long)p * parts + blockIdx.y] = r11;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512) walk2(
+    const float *a0,
+    float *a1,
+    float *q4,
+    double *q11,
+    long long n0,
+    long long n1,
+    long long s0_0,
+    long long s1_0,
+    double c1,
+    double c2,
+    double c3,
+    long long part,
+    int parts)
+{
+    const double v1 = (double)c1;
+    const double v2 = (double)c2;
+    const double v3 = (double)c3;
+    const int lane = threadIdx.x, lanes = blockDim.x;
+    const Index chunks = ((Index)n1 + 3) / 4;
+    const Index row = chunks;
+    const Index start = (Index)blockIdx.y * (Index)part;
+    const Index end = start + (Index)part < row ? start + (Index)part : row;
+    __shared__ float parts4[32];
+    __shared__ double parts11[32];
+    for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
+    {
+        const Index i0 = p;
+        const float *x0 = a0 + i0 * (Index)s0_0;
+        float *x1 = a1 + i0 * (Index)s1_0;
+        float r4 = -INFINITY;
+        for (int k = lane; k < parts; k += lanes)
+            r4 = Join4()(r4, q4[(long long)p * parts + k]);
+        r4 = over_block(r4, Join4(), parts4);
+        const float v4 = (float)(r4);
+        const float v5_1 = (float)v1;
+        const bool v5 = (bool)(v4 == v5_1);
+        const float v6_1 = (float)v2;
+        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        double r11 = 0;
+        for (int k = lane; k < parts; k += lanes)
+            r11 = Join11()(r11, q11[(long long)p * parts + k]);
+        r11 = over_block(r11, Join11(), parts11);
+        const float v11 = (float)(r11);
+        const float v12_1 = (float)v2;
+        const bool v12 = (bool)(v11 == v12_1);
+        const float v13_1 = (float)v3;
+        const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        for (Index c = start + lane; c < end; c += lanes)
+        {
+            const float *y0 = x0;
+            float *y1 = x1;
+            const Index i = c * 4;
+            const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+            const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+            Vector<float, 4> w1;
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                const float v0 = b0.at[e];
+                const bool v7 = (bool)(v0 == v6);
+                const float v8 = (float)(v0 - v6);
+                const float v9_1 = (float)v2;
+                const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                const float v10 = (float)(exp(v9));
+                const float v14 = (float)(v10 / v13);
+                w1.at[e] = v14;
+            }
+            store(y1 + i, w1, count);
+        }
+    }
+}
