@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             {
                 const float *y0 = x0;
                 const Index i = c * 1;
-                const Vector<float, 1> b0 = {{y0[i * (Index)s0_1]}};
+                const Vector<float, 1> b0 = {{y0[(i) * (Index)s0_1]}};
                 *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width) = b0;
                 #pragma unroll
                 for (int e = 0; e < 1; e++)
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 const float v10 = (float)(v4 / v9);
                 w2.at[e] = v10;
             }
-            y2[i * (Index)s2_1] = w2.at[0];
+            y2[(i) * (Index)s2_1] = w2.at[0];
         }
     }
 }

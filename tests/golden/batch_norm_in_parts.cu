@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
             {
                 const float *y0 = x0;
                 const Index i = c * 1;
-                const Vector<float, 1> b0 = {{y0[i * (Index)s0_1]}};
+                const Vector<float, 1> b0 = {{y0[(i) * (Index)s0_1]}};
                 #pragma unroll
                 for (int e = 0; e < 1; e++)
                 {
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
             {
                 const float *y0 = x0;
                 const Index i = c * 1;
-                const Vector<float, 1> b0 = {{y0[i * (Index)s0_1]}};
+                const Vector<float, 1> b0 = {{y0[(i) * (Index)s0_1]}};
                 #pragma unroll
                 for (int e = 0; e < 1; e++)
                 {
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             const float *y0 = x0;
             float *y2 = x2;
             const Index i = c * 1;
-            const Vector<float, 1> b0 = {{y0[i * (Index)s0_1]}};
+            const Vector<float, 1> b0 = {{y0[(i) * (Index)s0_1]}};
             Vector<float, 1> w2;
             #pragma unroll
             for (int e = 0; e < 1; e++)
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
                 const float v10 = (float)(v4 / v9);
                 w2.at[e] = v10;
             }
-            y2[i * (Index)s2_1] = w2.at[0];
+            y2[(i) * (Index)s2_1] = w2.at[0];
         }
     }
 }
