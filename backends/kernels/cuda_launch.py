@@ -17,6 +17,9 @@ from backends.kernels.loopnest import LoopNest
 #: A nest remembers so many ways in which it has been laid out.
 GEOMETRIES = 256
 
+#: And the arguments of so many calls, for loops run on the same arrays again and again.
+RECENT = 8
+
 #: What kernels' addresses are aligned to where their last bits do not matter.
 ALIGNED = 256
 
@@ -71,10 +74,10 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
     """What runs a nest on a device; each variant is compiled when it is first needed."""
     loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
     known: dict[Any, Geometry] = {}
+    recent: dict[Any, list[tuple[Any, Launch, list[Any]]]] = {}
     arrays, rank = nest.arrays, nest.rank
 
-    def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        sizes, flat = layout
+    def laid_out(pointers: Sequence[int], sizes: Sequence[int], flat: Sequence[int]) -> Geometry:
         key = tuple(sizes), tuple(flat), tuple(address % ALIGNED for address in pointers)
         geometry = known.get(key)
         if geometry is None:
@@ -82,24 +85,44 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
             if len(known) >= GEOMETRIES:
                 known.clear()
             geometry = known[key] = geometry_of(nest, sizes, steps, pointers, host.device)
-        variant = geometry.variant
-        if variant not in loaded:
-            kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant))
-            loaded[variant] = kernels, cuda.parameter_names(nest, variant)
-        kernels, names = loaded[variant]
+        return geometry
+
+    def arguments(
+        geometry: Geometry, names: Sequence[str], pointers: Sequence[int], numbers: Sequence[int], layout: Layout
+    ) -> tuple[list[Any], list[Any]]:
+        """What every kernel takes, and the scratch memory among it."""
+        sizes, flat = layout
         given: dict[str, Any] = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
         given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
         given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
             given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
         given.update(width=np.int32(geometry.width), part=np.int64(geometry.part), parts=np.int32(geometry.parts))
-        kept = []
-        for r in nest.reductions if variant.split else []:
+        memories = []
+        for r in nest.reductions if geometry.variant.split else []:
             address, memory = host.scratch(geometry.entries * wide(r).itemsize)
             given[f"q{r.value}"] = np.uint64(address)
-            kept.append(memory)
-        args = [given[name] for name in names]
-        for kernel, launch in zip(kernels, geometry.launches, strict=True):
+            memories.append(memory)
+        return [given[name] for name in names], memories
+
+    def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        call = *pointers, *numbers, *layout[0], *layout[1]
+        launches = recent.get(call)
+        if launches is None:
+            geometry = laid_out(pointers, *layout)
+            variant = geometry.variant
+            if variant not in loaded:
+                kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant))
+                loaded[variant] = kernels, cuda.parameter_names(nest, variant)
+            kernels, names = loaded[variant]
+            # The memories are kept until the kernels are on their way: what is freed then is used after them.
+            args, memories = arguments(geometry, names, pointers, numbers, layout)
+            launches = [(kernel, launch, args) for kernel, launch in zip(kernels, geometry.launches, strict=True)]
+            if not memories:
+                if len(recent) >= RECENT:
+                    recent.clear()
+                recent[call] = launches
+        for kernel, launch, args in launches:
             host.launch(kernel, launch, args)
 
     return run
