@@ -41,6 +41,9 @@ COLUMNS = 32
 #: A split row has at most so many parts.
 PARTS = 1024
 
+#: A grid has at most so many blocks along x; kernels go on in steps of the whole grid.
+BLOCKS = 2**31 - 1
+
 #: Indices of 32 bits serve up to here; so a grid's step beyond the last does not overflow either.
 NARROW = 1 << 30
 
@@ -141,7 +144,7 @@ def geometry_of(
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
     if not nest.reductions:
         chunks = -(-sizes[-1] // vector) * prod(sizes[:-1])
-        launch = Launch("kernel", (-(-chunks // THREADS[""]), 1), THREADS[""])
+        launch = Launch("kernel", (min(BLOCKS, -(-chunks // THREADS[""])), 1), THREADS[""])
         return Geometry(Variant(vector, wide), (launch,))
     if nest.columns:
         return _columns(nest, sizes, wide, device)
@@ -178,14 +181,16 @@ def _rows(nest: LoopNest, sizes: Sequence[int], vector: int, wide: bool, device:
         width = min(32, _power(accesses))
         teams = THREADS["warp"] // width
         cached = 0 < bytes_ * teams <= device.shared // 4
-        launch = Launch("kernel", (-(-places // teams), 1), THREADS["warp"], bytes_ * teams if cached else 0)
+        launch = Launch(
+            "kernel", (min(BLOCKS, -(-places // teams)), 1), THREADS["warp"], bytes_ * teams if cached else 0
+        )
         return Geometry(Variant(vector, wide, "warp", cached), (launch,), width)
     threads = min(THREADS["block"], max(128, _power(accesses // ACCESSES)))
     parts = min(PARTS, -(-accesses // (threads * ACCESSES)), -(-4 * device.multiprocessors // places))
     if places < 2 * device.multiprocessors and parts > 1:
         return _split(nest, Variant(vector, wide, "block", split=True), places, accesses, parts, threads, 1)
     cached = 0 < bytes_ <= device.shared // 2
-    launch = Launch("kernel", (places, 1), threads, bytes_ if cached else 0)
+    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if cached else 0)
     return Geometry(Variant(vector, wide, "block", cached), (launch,))
 
 
@@ -198,7 +203,7 @@ def _columns(nest: LoopNest, sizes: Sequence[int], wide: bool, device: Device) -
         return _split(nest, Variant(1, wide, "columns", split=True), places, rows, parts, threads, width)
     bytes_ = sum(slot_bytes(nest)) * (-(-rows * width // 16) * 16)
     cached = 0 < bytes_ <= device.shared // 4
-    launch = Launch("kernel", (places, 1), threads, bytes_ if cached else 0)
+    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if cached else 0)
     return Geometry(Variant(1, wide, "columns", cached), (launch,), width)
 
 

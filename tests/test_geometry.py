@@ -1,0 +1,240 @@
+"""How kernels are laid out on a GPU, by numbers alone: within each device's limits, every element once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.golden import CUDA_TREES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends import gen_backend, launches
+from backends.backend import Backend
+from backends.kernels.cuda import THREADS
+from backends.kernels.expressions import wide
+from backends.kernels.geometry import DEVICES, NARROW, Device, Geometry, geometry_of
+from backends.kernels.loopnest import LoopNest
+from backends.kernels.source import _meet_layouts
+from optree.types import TensorType
+
+#: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
+BLOCKS_X, BLOCKS_Y, MOST_THREADS, STATIC = 2**31 - 1, 65535, 1024, 48 << 10
+
+EVERY = {**DEVICES, "one multiprocessor": Device(1, 48 << 10), "a thousand": Device(1000, 256 << 10)}
+
+
+def _input(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    return TensorType(dtype, shape)("x")
+
+
+#: A tree for each kind of nest, the number of its loops, and how many of them are kept.
+TREES: dict[str, tuple[Any, int]] = {
+    "elements": (lambda be, dtype: be.sqrt(_input((64,), dtype)) + 1, 1),
+    "broadcast": (lambda be, dtype: _input((8, 64), dtype) * _input((64,), dtype), 2),
+    "all": (lambda be, dtype: be.sum(_input((64,), dtype)), 1),
+    "rows": (lambda be, dtype: be.sum(_input((8, 64), dtype), axis=1) * 2, 2),
+    "columns": (lambda be, dtype: be.sum(_input((64, 8), dtype), axis=0) + 1, 2),
+    "softmax of rows": (lambda be, dtype: be.softmax(_input((8, 64), dtype), axis=1), 2),
+    "softmax of columns": (lambda be, dtype: be.softmax(_input((64, 8), dtype), axis=0), 2),
+    "planes of columns": (lambda be, dtype: be.sum(_input((3, 64, 8), dtype), axis=1), 3),
+}
+
+
+@cache
+def nest_of(name: str, dtype: str = "float32") -> LoopNest:
+    found: list[LoopNest] = []
+
+    def keep(nest: LoopNest) -> Any:
+        found.append(nest)
+        return lambda pointers, numbers, layout: None
+
+    make, rank = TREES[name]
+    _meet_layouts(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
+    (nest,) = found
+    assert nest.rank == rank
+    return nest
+
+
+def steps_of(nest: LoopNest, sizes: Sequence[int]) -> list[list[int]]:
+    """Those of arrays in C order, columns with the reduced loop before the one along which elements lie."""
+    order = list(range(nest.rank))
+    if nest.columns:
+        order[nest.vector], order[nest.vector + 1] = order[nest.vector + 1], order[nest.vector]
+    found = []
+    for level in nest.levels:
+        axes = {"once": [], "outer": [a for a in order if a < nest.kept], "inner": order}[level]
+        steps, step = [0] * nest.rank, 1
+        for axis in reversed(axes):
+            steps[axis], step = step, step * sizes[axis]
+        found.append(steps)
+    if not nest.reductions and nest.rank == 2:  # a row for all
+        found[1][0] = 0
+    return found
+
+
+def laid_out(nest: LoopNest, sizes: Sequence[int], device: Device = DEVICES["sm_90"], offset: int = 0) -> Geometry:
+    return geometry_of(nest, sizes, steps_of(nest, sizes), [256 + offset] * len(nest.arrays), device)
+
+
+def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
+    team, static = geometry.variant.team, 0
+    if team in ("block", "columns"):
+        static = sum((32 if team == "block" else THREADS[team]) * wide(r).itemsize for r in nest.reductions)
+    assert static <= STATIC
+    for launch in geometry.launches:
+        (x, y), block = launch.grid, launch.block
+        assert 1 <= x <= BLOCKS_X and 1 <= y <= BLOCKS_Y
+        assert 32 <= block <= min(MOST_THREADS, THREADS[team]) and block % 32 == 0
+        assert launch.shared >= 0 and launch.shared + static <= device.shared
+        assert (launch.shared > 0) == geometry.variant.cached
+    assert geometry.entries == 0 or geometry.variant.split
+
+
+def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndarray:
+    """How often each access to each row is some thread's, as the kernels' loops share them out."""
+    launch, variant, width = geometry.launches[0], geometry.variant, geometry.width
+    (blocks, parts), block = launch.grid, launch.block
+    if not nest.reductions:
+        chunks = -(-sizes[-1] // variant.vector) * prod(sizes[:-1])
+        found = np.zeros(chunks, int)
+        for start in range(min(blocks * block, chunks)):
+            found[start :: blocks * block] += 1
+        return found
+    reduced = sizes[nest.kept :]
+    accesses = -(-reduced[-1] // variant.vector) * prod(reduced[:-1])
+    teams = {"warp": block // width, "columns": 1}.get(variant.team, 1)
+    lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
+    if nest.columns:
+        places, columns = prod(sizes[: nest.kept - 1]), sizes[nest.kept - 1]
+        places *= -(-columns // width)
+    else:
+        places = prod(sizes[: nest.kept])
+    found = np.zeros((places, accesses), int)
+    for team in range(min(blocks * teams, places)):
+        for part in range(parts):
+            start, end = (
+                (part * geometry.part, min((part + 1) * geometry.part, accesses)) if variant.split else (0, accesses)
+            )
+            assert start < end
+            for lane in range(min(lanes, end - start)):
+                found[team :: blocks * teams, start + lane : end : lanes] += 1
+    return found
+
+
+SIZES = st.one_of(st.integers(1, 70), st.integers(1, 3000))
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("name", TREES)
+def test_every_element_is_one_threads(name: str, data: Any) -> None:
+    nest = nest_of(name, data.draw(st.sampled_from(["float32", "float64"])))
+    sizes = [data.draw(SIZES if axis == nest.rank - 1 else st.integers(1, 40)) for axis in range(nest.rank)]
+    device = EVERY[data.draw(st.sampled_from(sorted(EVERY)))]
+    geometry = laid_out(nest, sizes, device, data.draw(st.sampled_from([0, 4, 8])))
+    check_limits(nest, geometry, device)
+    assert (counted(nest, sizes, geometry) == 1).all()
+    if nest.columns:
+        assert geometry.width <= 32 and THREADS["columns"] % geometry.width == 0
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("name", TREES)
+def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any) -> None:
+    """Up to 2^40 elements, which no memory here holds."""
+    nest = nest_of(name, data.draw(st.sampled_from(["float32", "float64"])))
+    powers = [data.draw(st.integers(0, 40)) for _ in range(nest.rank)]
+    scale = max(1.0, sum(powers) / 40)
+    sizes = [2 ** int(power / scale) + data.draw(st.integers(0, 1)) for power in powers]
+    for device in EVERY.values():
+        geometry = laid_out(nest, sizes, device)
+        check_limits(nest, geometry, device)
+        assert geometry.variant.wide == (prod(sizes) >= NARROW)
+        if geometry.variant.split:
+            accesses = -(-sizes[-1] // geometry.variant.vector) * prod(sizes[nest.kept : -1])
+            assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
+
+
+def test_indices_have_64_bits_from_where_32_might_not_do() -> None:
+    nest = nest_of("elements")
+    for count, is_wide in ((NARROW - 1, False), (NARROW, True), (2**31, True), (2**33 + 5, True)):
+        geometry = laid_out(nest, [count])
+        assert geometry.variant.wide == is_wide
+        (launch,) = geometry.launches
+        # Beyond its last element a thread looks one step of the whole grid further.
+        assert is_wide or -(-count // geometry.variant.vector) + launch.grid[0] * launch.block < 2**31
+    far = geometry_of(nest, [1000], [[-(1 << 21)], [1]], [256, 256], DEVICES["sm_90"])
+    assert far.variant.wide, "few elements, far apart"
+
+
+def test_more_blocks_than_a_grid_has_go_on_in_steps() -> None:
+    geometry = laid_out(nest_of("planes of columns"), [2**31, 2, 2])
+    assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_same_sizes_are_laid_out_the_same(name: str) -> None:
+    nest = nest_of(name)
+    for sizes in ([48] * nest.rank, [7] * (nest.rank - 1) + [70000]):
+        first = laid_out(nest, sizes)
+        assert (
+            first
+            == laid_out(nest, sizes, offset=1 << 20)
+            == laid_out(nest, list(sizes), Device(**vars(DEVICES["sm_90"])))
+        )
+
+
+def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
+    for dtype, most in (("float32", 4), ("float64", 2)):
+        nest = nest_of("elements", dtype)
+        itemsize = 16 // most
+        assert laid_out(nest, [1000]).variant.vector == most
+        assert laid_out(nest, [1001]).variant.vector == most, "the last elements are taken one by one"
+        assert laid_out(nest, [1000], offset=itemsize).variant.vector == 1
+        assert laid_out(nest, [most - 1]).variant.vector == 1
+        assert laid_out(nest_of("rows", dtype), [5, 1000]).variant.vector == most
+        assert laid_out(nest_of("rows", dtype), [5, 1001]).variant.vector == 1, "each second row begins in between"
+
+
+def test_teams_grow_with_rows() -> None:
+    nest, device = nest_of("rows"), DEVICES["sm_90"]
+    found = [
+        (g.variant.team, g.width, g.launches[0].block)
+        for n in (1, 3, 32, 256, 1024)
+        for g in [laid_out(nest, [9999, n])]
+    ]
+    assert found == [("warp", 1, 128), ("warp", 4, 128), ("warp", 8, 128), ("warp", 32, 128), ("warp", 32, 128)]
+    longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 1 << 16)]
+    assert [(g.variant.team, g.launches[0].block) for g in longer] == [("block", 128), ("block", 128), ("block", 512)]
+    few, many = laid_out(nest, [2, 1 << 20]), laid_out(nest, [2 * device.multiprocessors, 1 << 20])
+    assert few.variant.split and not many.variant.split
+    assert few.part >= 8 * few.launches[0].block and few.parts == 64, "parts have some work for each thread"
+
+
+@pytest.mark.parametrize("shape", [(64, 1000), (5000, 33), (3, 1 << 20), (1 << 20, 3), (1 << 16, 256), (4096, 4096)])
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("arch", DEVICES)
+def test_what_follows_a_reduction_changes_no_launch(be: Any, shape: Any, axis: Any, arch: str) -> None:
+    x = _input(shape)
+    alone = launches(be.sum(x, axis=axis), arch=arch)
+    for tree in (be.sum(x, axis=axis) * 2 + 1, be.sqrt(be.sum(be.square(x), axis=axis)), -be.mean(x - 1, axis=axis)):
+        assert launches(tree, arch=arch) == alone
+
+
+@pytest.mark.parametrize("tree", CUDA_TREES, ids=lambda tree: tree.__name__)
+def test_the_golden_trees_fill_every_device(be: Any, tree: Any) -> None:
+    """No launch has fewer blocks than the device has multiprocessors, but where there is little to do."""
+    for arch, device in DEVICES.items():
+        for launch in launches(tree(be), arch=arch):
+            few = launch.name == "end" or tree.__name__ in (
+                "broadcast",
+                "mixed_dtypes",
+                "adam",
+                "cross_entropy",
+                "softmax_in_parts",
+            )
+            assert few or prod(launch.grid) >= device.multiprocessors
