@@ -173,6 +173,18 @@ def _layouts(be: Any) -> Sequence[np.ndarray]:
     return found
 
 
+def _ends(be: Any) -> Sequence[np.ndarray]:
+    """Ends that no whole access covers, beside elements that keep their values."""
+    found = []
+    for n in (5, 1001):
+        x, far = be.array(drawn(0, n)), be.array(drawn(1, 3 * n))[::3]
+        for where in (slice(8, 8 + n), slice(9, 9 + n), slice(1, 1 + 2 * n, 2), slice(2 * n, n, -1)):
+            base = be.array(np.full(3 * n + 64, 7, np.float32))
+            base[where] = x * 2 + far
+            found.append(base.get())
+    return found
+
+
 def _loops(be: Any) -> Sequence[np.ndarray]:
     x, y, z = (be.array(drawn(i, *shape)) for i, shape in enumerate([(3, 1, 5), (3, 4, 1), (1, 4, 5)]))
     one = be.array(drawn(3, 1, 1, 1))
@@ -255,7 +267,7 @@ def _draws(be: Any) -> Sequence[np.ndarray]:
 
 def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
-    runs = (_layouts, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
+    runs = (_layouts, _ends, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
 
 
