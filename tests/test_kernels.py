@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -372,6 +373,18 @@ def test_work_that_goes_on_gets_a_kernel_once(be):
         run()
     assert sum(be.stats()["kernels"][name] for name in ("misses", "disk_hits", "hits")) == before + 1
     np.testing.assert_allclose(target.get(), np.log1p(np.square(big.get())) * 0.125 + 3, rtol=1e-6)
+
+
+@needs_compiler
+def test_many_pairs_of_a_few_are_large_work(be):
+    x, y = be.array(drawn(0, 6000)), be.array(drawn(1, 6000))
+    pairs = be.expand_dims(x, 1) - be.expand_dims(y, 0)
+    tree = be.sum(be.exp(-be.square(pairs)), axis=1)
+    tracemalloc.start()
+    tree.asnumpyarray()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6000 * 6000 * 4 / 4  # not even once is the matrix of pairs made
 
 
 @needs_compiler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from backends.kernels.steps import CallOf, Executor, KernelStep, PlacedStep, fus
 from optree.dims import Sizes
 from optree.fusion import LONGEST, Kernel
 from optree.program import Program
+from optree.sizes import shapes_of
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
@@ -24,7 +26,7 @@ WORK = 1 << 25
 #: A call of NumPy's takes as long as so many elements do.
 CALL = 1 << 10
 
-#: With fewer elements than this in every operand, NumPy's calls on whole arrays are as quick as blocks.
+#: With fewer elements than this in every value, NumPy's calls on whole arrays are as quick as blocks.
 SMALL_FOR_BLOCKS = 1 << 20
 
 
@@ -35,7 +37,7 @@ class When(NamedTuple):
     ----------
     executor : callable
     small : int
-        With fewer elements than this in every operand, NumPy runs the plan.
+        With fewer elements than this in every value, NumPy runs the plan.
     work : int
         As long as it has done less, in elements times instructions, NumPy runs the plan.
     """
@@ -97,6 +99,7 @@ class KernelPlan:
         #: What follows the leaves' values before anything has been computed.
         self.open = [*constants, *[None] * self.count]
         self.work = 0
+        self._known: tuple[Any, int] = (None, 0)
         self.run: Any = self._weigh
         self._kernels: Any = None
         self._steps: list[PlacedStep] = []
@@ -126,12 +129,18 @@ class KernelPlan:
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
         """Whether kernels are worth it, by how much there is to do and has been done without."""
-        size = CALL
-        for value in values:
-            if value.__class__ is np.ndarray and value.size > size:
-                size = value.size
+        size = self._largest(values)
         self.work += self.count * size
         return size >= self.when.small and self.work >= self.when.work
+
+    def _largest(self, values: Sequence[Any]) -> int:
+        """How many elements the largest of all values has, those on the way too: pairs of a few can be many."""
+        shapes = tuple([value.shape if value.__class__ is np.ndarray else None for value in values])
+        if shapes != self._known[0]:
+            leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]
+            found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
+            self._known = shapes, max([CALL, *map(prod, found)])
+        return self._known[1]
 
     def steps(self) -> list[PlacedStep]:
         """The steps, fused at the first call; a kernel that is compiled is when it first runs."""
