@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,11 @@ def _has(workload: Workload, name: str) -> bool:
 
 def chosen(options: argparse.Namespace) -> Iterator[Workload]:
     """The workloads that are asked for, each made when its turn comes."""
+    words = [word.lower() for word in options.only]
+    names = [f"{cls.__name__} {cls.title}".lower() for cls in WORKLOADS]
+    if unknown := [word for word in words if not any(word in name for name in names)]:
+        sys.exit(f"there is no workload with {unknown[0]!r} in its name; there are {', '.join(names)}")
     for cls in WORKLOADS:
-        words = [word.lower() for word in options.only]
         if words and not any(word in f"{cls.__name__} {cls.title}".lower() for word in words):
             continue
         for dtype, usual in (QUICK if options.quick else SIZES).items():

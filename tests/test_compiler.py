@@ -311,3 +311,15 @@ def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all
         os.utime(old, (1, 1))
     compiled()
     assert not [file.name for file in folder.iterdir() if file.name.startswith("tmp-")]
+
+
+def test_threads_that_wait_sleep_unless_asked_otherwise(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    with threads.sleeping_waits():
+        assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with threads.sleeping_waits():
+        assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert os.environ["OMP_WAIT_POLICY"] == "active"

@@ -25,9 +25,9 @@ TYPES = {
     "float64": "double",
 }
 
-#: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: it takes
-#: tens of microseconds, and where other processes keep the processors busy, a slice of their time.
-PARALLEL = 1 << 21
+#: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
+#: takes tens of microseconds, and so much work a few hundred.
+PARALLEL = 1 << 24
 
 #: How elements are taken that lie together along different loops: so many places of the other, and of the vector loop.
 TILED = (128, 16)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.kernels.cache import read, sweep, usable_folder, working_folder, write
-from backends.kernels.threads import pool_used
+from backends.kernels.threads import pool_used, sleeping_waits
 from optree import settings
 from optree.errors import BackendError
 
@@ -228,7 +228,8 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
             print(source, file=sys.stderr, flush=True)
         pool_used()
         folder = usable_folder()
-        library = _kept(folder, key) or _made(folder, key, source, compiler)
+        with sleeping_waits():
+            library = _kept(folder, key) or _made(folder, key, source, compiler)
         _loaded.libraries[key] = library
         return library
 
