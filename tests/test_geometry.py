@@ -109,11 +109,8 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
     accesses = -(-reduced[-1] // variant.vector) * prod(reduced[:-1])
     teams = {"warp": block // width, "columns": 1}.get(variant.team, 1)
     lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
-    if nest.columns:
-        places, columns = prod(sizes[: nest.kept - 1]), sizes[nest.kept - 1]
-        places *= -(-columns // width)
-    else:
-        places = prod(sizes[: nest.kept])
+    places = prod(sizes[: nest.kept])
+    places = -(-places // width) if nest.columns else places
     found = np.zeros((places, accesses), int)
     for team in range(min(blocks * teams, places)):
         for part in range(parts):
@@ -139,7 +136,7 @@ def test_every_element_is_one_threads(name: str, data: Any) -> None:
     check_limits(nest, geometry, device)
     assert (counted(nest, sizes, geometry) == 1).all()
     if nest.columns:
-        assert geometry.width <= 32 and THREADS["columns"] % geometry.width == 0
+        assert geometry.width <= 256 and THREADS["columns"] % geometry.width == 0
 
 
 @given(data=st.data())
@@ -172,7 +169,7 @@ def test_indices_have_64_bits_from_where_32_might_not_do() -> None:
 
 
 def test_more_blocks_than_a_grid_has_go_on_in_steps() -> None:
-    geometry = laid_out(nest_of("planes of columns"), [2**31, 2, 2])
+    geometry = laid_out(nest_of("planes of columns"), [2**31, 200, 2**6])
     assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide
 
 
@@ -213,6 +210,13 @@ def test_teams_grow_with_rows() -> None:
     few, many = laid_out(nest, [2, 1 << 20]), laid_out(nest, [2 * device.multiprocessors, 1 << 20])
     assert few.variant.split and not many.variant.split
     assert few.part >= 8 * few.launches[0].block and few.parts == 64, "parts have some work for each thread"
+
+
+def test_short_columns_leave_no_thread_idle() -> None:
+    nest = nest_of("planes of columns")
+    found = [(g.width, g.launches[0].grid) for n in (2, 16, 64) for g in [laid_out(nest, [1 << 20, 2, n])]]
+    assert found == [(256, (8192, 1)), (128, (16384, 1)), (32, (65536, 1))]
+    assert laid_out(nest, [1, 3, 9999]).width == 4, "of few columns, all"
 
 
 @pytest.mark.parametrize("shape", [(64, 1000), (5000, 33), (3, 1 << 20), (1 << 20, 3), (1 << 16, 256), (4096, 4096)])

@@ -267,7 +267,7 @@ class _Printer(ElementPrinter):
     def places(self, body: Lines) -> Lines:
         """The kept loops, shared out to teams."""
         nest, team = self.nest, self.variant.team
-        axes = list(range(nest.kept - nest.columns))
+        axes = list(range(nest.kept))
         count = " * ".join(["1", *(f"(Index)n{axis}" for axis in axes)]).removeprefix("1 * ")
         lines: Lines = []
         if self.slots:
@@ -275,13 +275,14 @@ class _Printer(ElementPrinter):
         if nest.columns:
             lines += [
                 "const int lane = threadIdx.x / width, lanes = blockDim.x / width;",
-                f"const Index tiles = ((Index)n{nest.vector} + width - 1) / width;",
+                f"const Index places = {count}, tiles = (places + width - 1) / width;",
             ]
-            first, step, count = "blockIdx.x", "gridDim.x", f"tiles * {count}" if axes else "tiles"
-            decode = self.decoded("p / tiles", axes)
-            decode.append(f"const Index column = {'p % tiles' if axes else 'p'} * width + threadIdx.x % width;")
-            decode.append(f"const bool is_there = column < (Index)n{nest.vector};")
-            decode.append("const Index t = is_there ? column : 0;")
+            first, step, count = "blockIdx.x", "gridDim.x", "tiles"
+            decode = [
+                "const Index column = p * width + threadIdx.x % width;",
+                "const bool is_there = column < places;",
+                *self.decoded("(is_there ? column : 0)", axes),
+            ]
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
             decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
         else:

@@ -124,9 +124,8 @@ class ElementPrinter:
             if level not in levels:
                 continue
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
-            if self.nest.columns:
-                step = self.nest.steps[place]
-                steps += {0: "", 1: " + t"}.get(step, f" + t * (Index)s{place}_{self.nest.vector}")
+            if self.nest.columns and self.nest.steps[place] == 1:
+                steps += f" + i{self.nest.vector}"
             lines.append(f"{self.pointer(place)}x{place} = a{place}{steps};")
         return lines
 

@@ -9,7 +9,8 @@ so the same call runs the same kernels and gives the same bits.
   hand over tiles of 32 by 32 elements in shared memory.
 - A row of up to 8 such accesses for each lane of a warp is reduced by so many
   lanes of a warp as it has accesses, rounded up to a power of two; a longer one by a block.
-- Columns are reduced by blocks of 256 threads, up to 32 columns side by side.
+- Columns are reduced by blocks of 256 threads, 32 columns side by side; more where they are so short that a thread
+  has fewer than 8 accesses, and fewer where there are no more.
 - What several walks of a row need stays in shared memory where that holds it
   for two blocks on a multiprocessor (four, of warps or columns); where not, it is read again.
 - Where blocks would be fewer than the device has multiprocessors, twice, the
@@ -195,9 +196,9 @@ def _rows(nest: LoopNest, sizes: Sequence[int], vector: int, wide: bool, device:
 
 
 def _columns(nest: LoopNest, sizes: Sequence[int], wide: bool, device: Device) -> Geometry:
-    columns, rows = sizes[nest.kept - 1], prod(sizes[nest.kept :])
-    width, threads = min(COLUMNS, _power(columns)), THREADS["columns"]
-    places = prod(sizes[: nest.kept - 1]) * -(-columns // width)
+    columns, rows, threads = prod(sizes[: nest.kept]), prod(sizes[nest.kept :]), THREADS["columns"]
+    width = min(_power(columns), max(COLUMNS, threads // _power(-(-rows // ACCESSES))))
+    places = -(-columns // width)
     parts = min(PARTS, -(-rows // (threads // width * ACCESSES)), -(-4 * device.multiprocessors // places))
     if places < 2 * device.multiprocessors and parts > 1:
         return _split(nest, Variant(1, wide, "columns", split=True), places, rows, parts, threads, width)

@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const float v1 = *a1;
     extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x / width, lanes = blockDim.x / width;
-    const Index tiles = ((Index)n0 + width - 1) / width;
+    const Index places = (Index)n0, tiles = (places + width - 1) / width;
     const Index chunks = ((Index)n1 + 0) / 1;
     const Index row = chunks;
     __shared__ double parts3[256];
@@ -27,11 +27,11 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index column = p * width + threadIdx.x % width;
-        const bool is_there = column < (Index)n0;
-        const Index t = is_there ? column : 0;
+        const bool is_there = column < places;
+        const Index i0 = (is_there ? column : 0);
         const Index until = is_there ? row : 0;
-        const float *x0 = a0 + t;
-        float *x2 = a2 + t;
+        const float *x0 = a0 + i0;
+        float *x2 = a2 + i0;
         const Index padded = (row * width + 15) / 16 * 16;
         float *const g0 = (float *)(memory + padded * 0);
         double r3 = 0;

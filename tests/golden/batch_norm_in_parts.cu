@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     int parts)
 {
     const int lane = threadIdx.x / width, lanes = blockDim.x / width;
-    const Index tiles = ((Index)n0 + width - 1) / width;
+    const Index places = (Index)n0, tiles = (places + width - 1) / width;
     const Index chunks = ((Index)n1 + 0) / 1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -31,10 +31,10 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index column = p * width + threadIdx.x % width;
-        const bool is_there = column < (Index)n0;
-        const Index t = is_there ? column : 0;
+        const bool is_there = column < places;
+        const Index i0 = (is_there ? column : 0);
         const Index until = is_there ? end : start;
-        const float *x0 = a0 + t;
+        const float *x0 = a0 + i0;
         double r3 = 0;
         for (Index b = start + lane; b < until; b += 64 * (Index)lanes)
         {
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     int parts)
 {
     const int lane = threadIdx.x / width, lanes = blockDim.x / width;
-    const Index tiles = ((Index)n0 + width - 1) / width;
+    const Index places = (Index)n0, tiles = (places + width - 1) / width;
     const Index chunks = ((Index)n1 + 0) / 1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -96,10 +96,10 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index column = p * width + threadIdx.x % width;
-        const bool is_there = column < (Index)n0;
-        const Index t = is_there ? column : 0;
+        const bool is_there = column < places;
+        const Index i0 = (is_there ? column : 0);
         const Index until = is_there ? end : start;
-        const float *x0 = a0 + t;
+        const float *x0 = a0 + i0;
         double r3 = 0;
         for (int k = lane; k < parts; k += lanes)
             r3 = Join3()(r3, q3[((long long)p * width + threadIdx.x % width) * parts + k]);
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     const double v2 = (double)c2;
     const float v1 = *a1;
     const int lane = threadIdx.x / width, lanes = blockDim.x / width;
-    const Index tiles = ((Index)n0 + width - 1) / width;
+    const Index places = (Index)n0, tiles = (places + width - 1) / width;
     const Index chunks = ((Index)n1 + 0) / 1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -170,11 +170,11 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index column = p * width + threadIdx.x % width;
-        const bool is_there = column < (Index)n0;
-        const Index t = is_there ? column : 0;
+        const bool is_there = column < places;
+        const Index i0 = (is_there ? column : 0);
         const Index until = is_there ? end : start;
-        const float *x0 = a0 + t;
-        float *x2 = a2 + t;
+        const float *x0 = a0 + i0;
+        float *x2 = a2 + i0;
         double r3 = 0;
         for (int k = lane; k < parts; k += lanes)
             r3 = Join3()(r3, q3[((long long)p * width + threadIdx.x % width) * parts + k]);

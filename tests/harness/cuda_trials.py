@@ -128,6 +128,7 @@ def views() -> dict[str, Trial]:
     found = {}
     for name, x, axes in [
         ("three axes", array, (0, 1, -1, (0, 2), (0, 1))),
+        ("short columns of many planes", drawn(3, 300, 2, 3).astype(np.float64), (1,)),
         ("Fortran's order", np.asfortranarray(array), (0, 1, 2)),
         ("flipped, in steps", array[::-1, ::2, ::-1], (0, 1, (1, 2), None)),
         ("turned", array.transpose(2, 0, 1)[:, :, :1], (0, 1)),
