@@ -9,13 +9,16 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bench functions clean
+.PHONY: help demo charlm test test-gpu lint format bench functions clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 	$(BIN)/python examples/digits.py $(ARGS)
+
+charlm: $(VENV)/examples.stamp ## train a network to write text, one character after the other
+	$(BIN)/python examples/charlm.py $(ARGS)
 
 # The tests' matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
 test: export OPENBLAS_NUM_THREADS ?= 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from command_line import parser_of, whole
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -136,30 +137,11 @@ def draw_losses(losses: list[float], steps: int, path: Path) -> None:
 
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """The command line's options, and the parser that reports what is wrong with them."""
-    formatter = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
-    parser.add_argument("--backend", choices=["cpu", "gpu"], default="cpu", help="where to run")
+    parser = parser_of(__doc__)
     parser.add_argument("--epochs", type=whole(1), default=40, help="how many times to go through the training data")
     parser.add_argument("--batch-size", type=whole(1), default=64, help="images in one step")
-    parser.add_argument("--seed", type=whole(0, 2**32 - 1), default=0, help="of the first weights and the order")
     parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for the pictures")
     return parser, parser.parse_args(arguments)
-
-
-def whole(low: int, high: int | None = None) -> Any:
-    """A reader of whole numbers from `low` up to `high`."""
-
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if number < low or (high is not None and number > high):
-            bounds = f"{low} or more" if high is None else f"from {low} to {high}"
-            raise argparse.ArgumentTypeError(f"{number} is not {bounds}")
-        return number
-
-    return read
 
 
 def main(arguments: list[str] | None = None) -> None:

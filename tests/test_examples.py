@@ -1,6 +1,6 @@
 """The examples do what their options say, and learn; the benchmarks run."""
 
-import importlib.util
+import importlib
 import json
 import re
 import subprocess
@@ -9,21 +9,36 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from harness.fake_cupy import fake_cupy
+from harness.homes import stand_in
 
 from backends import gen_backend
 from backends.kernels.compiler import find_compiler
 from optree.errors import BackendError
 
-SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "digits.py"
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "examples" / "digits.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def found_by_name():
+    """Examples and benchmarks import their neighbours as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in ("examples", "benchmarks"):
+            patch.syspath_prepend(str(ROOT / folder))
+        yield
 
 
 @pytest.fixture(scope="module")
-def digits():
-    spec = importlib.util.spec_from_file_location("digits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def digits(found_by_name):
+    return importlib.import_module("digits")
+
+
+@pytest.fixture(scope="module")
+def charlm(found_by_name):
+    return importlib.import_module("charlm")
 
 
 def accuracy_of(printed):
@@ -107,7 +122,8 @@ def test_bad_options_are_errors_that_say_which(digits, tmp_path, monkeypatch, ca
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_backend_is_an_error_that_says_what_is_missing(digits, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["digits", "charlm"])
+def test_a_missing_backend_is_an_error_that_says_what_is_missing(name, capsys):
     try:
         gen_backend("gpu")
     except BackendError as error:
@@ -115,14 +131,54 @@ def test_a_missing_backend_is_an_error_that_says_what_is_missing(digits, tmp_pat
     else:
         pytest.skip("there is a GPU")
     with pytest.raises(SystemExit) as exit:
-        digits.main(["--backend", "gpu", "--output", str(tmp_path)])
+        importlib.import_module(name).main(["--backend", "gpu"])
     assert exit.value.code == 2
     assert missing in capsys.readouterr().err
 
 
+def test_the_language_model_learns_and_writes(charlm, capsys):
+    found = []
+    for _ in range(2):
+        charlm.main(["--steps", "400", "--width", "64", "--context", "8", "--seed", "3"])
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1], "the same seed gives the same network"
+    curve = [float(bits) for bits in re.findall(r"steps .*: ([\d.]+) bits", found[0])]
+    assert len(curve) == 20 and np.mean(curve[-5:]) < np.mean(curve[:5]) - 1
+    test, baseline = map(float, re.search(r"([\d.]+) bits .* not trained on, ([\d.]+) by", found[0]).groups())
+    assert test < baseline - 1
+    assert len(found[0].split("alone\n\n")[1]) == 8 + charlm.WRITTEN + 1
+
+
+def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm):
+    text = charlm.Text("ab", np.array([0] * 30 + [1]), np.array([0, 1, 0, 0]))
+    assert charlm.by_frequency(text) == pytest.approx(-(3 * np.log2(31 / 33) + np.log2(2 / 33)) / 4)
+
+
+def test_the_language_model_trains_alike_on_a_gpus_code(charlm):
+    curves, text = [], charlm.load()
+    for be in (gen_backend("cpu", rng_seed=5), stand_in(fake_cupy(), rng_seed=5)):
+        network = charlm.Network(be, len(text.characters), 4, 32)
+        curves.append(charlm.train(network, text, steps=40, batch=32))
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
+    assert be.stats()["host_calls"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--width", "0"], "argument --width: 0 is not 1 or more"),
+        (["--context", "50000"], "argument --context: 50000 is as much as the test's"),
+    ],
+)
+def test_bad_sizes_of_the_language_model_are_errors(charlm, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        charlm.main(arguments)
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["overhead", "training_step"])
 def test_benchmarks_find_the_results_equal_and_print_ratios(name):
-    script = SCRIPT.parent.parent / "benchmarks" / f"{name}.py"
+    script = ROOT / "benchmarks" / f"{name}.py"
     run = subprocess.run([sys.executable, script, "--rounds", "2", "--calls", "1"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "ratio" in run.stdout
@@ -130,7 +186,7 @@ def test_benchmarks_find_the_results_equal_and_print_ratios(name):
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_the_benchmark_of_kernels_finds_every_workload_right_and_writes_what_it_found(tmp_path):
-    script = SCRIPT.parent.parent / "benchmarks" / "cpu.py"
+    script = ROOT / "benchmarks" / "cpu.py"
     options = ["--quick", "--peers", "--rounds", "1", "--output", tmp_path]
     run = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
