@@ -60,6 +60,8 @@ def gen_backend(
         CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
         What launches the GPU backend's kernels; CuPy by default.
+    graphs : bool
+        Whether the GPU backend captures functions as CUDA graphs; True by default.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,7 @@ from backends.backend import Backend, Observer, Plan
 from backends.device import ALLOCATION_FAILED, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
 from backends.device_kernels import KernelHost
+from backends.graphs import Counts, Graphs
 from backends.kernels.cuda_launch import runner_of
 from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
@@ -70,11 +72,20 @@ class GPUBackend(Backend):
         What launches kernels.
     jit : bool
         Whether runs of operations are fused and run as CUDA kernels; if not, operations run one by one by CuPy.
+    graphs : bool
+        Whether functions are captured as CUDA graphs (`backends.graphs`).
     """
 
     name = "gpu"
 
-    def __init__(self, *args: Any, allocator: str = "pool", launcher: str = "cupy", jit: bool = True) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        allocator: str = "pool",
+        launcher: str = "cupy",
+        jit: bool = True,
+        graphs: bool = True,
+    ) -> None:
         self.cupy, self.devices = find_cupy()
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
@@ -84,6 +95,10 @@ class GPUBackend(Backend):
             raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
         if not isinstance(jit, bool):
             raise BackendError(f"jit is True or False on a GPU, not {jit!r}")
+        if not isinstance(graphs, bool):
+            raise BackendError(f"graphs is True or False, not {graphs!r}")
+        self.graphs = Counts()
+        self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         self.memory = Memory(self._on_device, self.cupy.empty, lambda x: x.data.ptr)
         with self.active():
@@ -152,7 +167,8 @@ class GPUBackend(Backend):
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``memory`` bytes: held here, of these in use, free, and in all."""
         kernels = {} if self.kernels is None else self.kernels.stats()
-        return {**super().stats(), "host_calls": self.host_calls, "kernels": kernels, "memory": self._memory()}
+        counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
+        return {**super().stats(), **counts, "memory": self._memory()}
 
     # Memory
 
@@ -255,22 +271,26 @@ class GPUBackend(Backend):
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
         steps = self._steps(outline, keep, observe)
+        uncaptured = "steps are timed" if observe is not None else self._uncaptured
+        captured = keep and not uncaptured and bool(steps)
+        graphs = self._graphs(program, outline, steps) if captured else None
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             registers = [*values, *constants, *[None] * len(outline.instructions)]
-            with self.active():
-                for step, dead, place in steps:
-                    try:
-                        step(registers)
-                    except Exception as error:
-                        ran = outline if roots is None else decompose(self.program(roots))
-                        error.add_note(f"while running {describe(ran.instructions[place].node)}")
-                        raise
-                    for i in dead:
-                        registers[i] = None
-            return [registers[i] for i in outline.outputs]
 
-        return run
+            def note(error: Exception, place: int) -> None:
+                ran = outline if roots is None else decompose(self.program(roots))
+                error.add_note(f"while running {describe(ran.instructions[place].node)}")
+
+            with self.active():
+                return _walk(steps, registers, outline.outputs, note) if graphs is None else graphs.run(registers, note)
+
+        return DevicePlan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+
+    def _graphs(self, program: Program, outline: Program, steps: Any) -> Graphs:
+        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
+        with self.active():
+            return Graphs(self.cupy, outline, steps, arguments, self._on_device, self.graphs)
 
     def _steps(
         self, program: Program, keep: bool, observe: Observer | None
@@ -332,6 +352,44 @@ class GPUBackend(Backend):
             return found
 
         return run_there
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """A plan, and what `debugprint` says of the whole."""
+
+    run: Plan
+    remark: Callable[[], str]
+
+    def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+        return self.run(values, roots)
+
+
+def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
+    """Why functions are not captured; nothing if they are."""
+    if not graphs:
+        return "graphs=False"
+    if not jit:
+        return "jit=False, and kernels are what is captured"
+    return "PyCUDA launches kernels on a stream that cannot be captured" if launcher == "pycuda" else ""
+
+
+def _walk(
+    steps: Sequence[tuple[GPUStep, Sequence[int], int]],
+    registers: list[Any],
+    outputs: Sequence[int],
+    note: Callable[[Exception, int], None],
+) -> list[Any]:
+    """The outputs, step by step."""
+    for step, dead, place in steps:
+        try:
+            step(registers)
+        except Exception as error:
+            note(error, place)
+            raise
+        for i in dead:
+            registers[i] = None
+    return [registers[i] for i in outputs]
 
 
 def _fused(

@@ -297,7 +297,9 @@ def debugprint(what: Any) -> str:
     what : Function, or Variable
     """
     program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    return listing(program) if what.backend is None else listing(program, what.backend.remark)
+    lines = listing(program) if what.backend is None else listing(program, what.backend.remark)
+    remark = getattr(what._plan, "remark", None) if isinstance(what, Function) else None
+    return lines if remark is None else f"{lines}\n{remark()}"
 
 
 def _shape_of(value: Any) -> Any:

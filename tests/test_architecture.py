@@ -70,7 +70,7 @@ LAYERS = (
     ("backends.randomness",),
     ("backends.backend",),
     ("backends.device", "backends.launchers", "backends.device_calls"),
-    ("backends.device_kernels",),
+    ("backends.device_kernels", "backends.graphs"),
     ("backends.cpu", "backends.gpu"),
     ("backends",),
 )

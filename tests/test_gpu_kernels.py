@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.cuda import load, needs_gxx
-from harness.emulated import launch_at
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
 from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 
@@ -20,24 +19,9 @@ from optree.settings import override
 pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
 
 
-@cache
-def _module(source: str) -> Any:
-    return load([source])[0]
-
-
-def _emulated(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
-    launch_at(_module(source), name, grid, block, args, shared)
-
-
-def _machine() -> Any:
-    cupy = fake_cupy()
-    cupy.machine.emulator = _emulated
-    return cupy
-
-
 @pytest.fixture
 def gpu() -> Any:
-    return stand_in(_machine(), jit=True, rng_seed=0)
+    return stand_in(emulated_cupy(), jit=True, rng_seed=0)
 
 
 @pytest.fixture
@@ -113,7 +97,7 @@ def test_views_that_overlap_are_read_first(gpu):
 def test_kernels_are_kept_on_disk(gpu):
     x = gpu.ones((5,))
     (x * 3).asnumpyarray()
-    again = stand_in(_machine(), jit=True)
+    again = stand_in(emulated_cupy(), jit=True)
     (again.ones((5,)) * 3).asnumpyarray()
     kernels = again.stats()["kernels"]
     assert (kernels["misses"], kernels["disk_hits"]) == (0, 1)

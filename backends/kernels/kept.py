@@ -41,7 +41,7 @@ class KeptSteps:
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
         self.open, self.note = open, note
-        self.slots = _slots(program, steps)
+        self.slots = slots_of(program, steps)
         for step, *_ in steps:
             step.kept = set(step.makes) & self.slots.keys()
         self._memories: dict[Any, _Memory] = {}
@@ -62,16 +62,9 @@ class _Memory:
 
     def __init__(self, kept: KeptSteps, registers: list[Any]) -> None:
         self.kept, self.registers = kept, registers
-        program, slots = kept.program, kept.slots
-        leaves = registers[: len(program.leaves)]
-        shapes = shapes_of(program, [_shape_of(x) for x in leaves])
-        bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
-        sizes: dict[int, int] = {}
-        for i, slot in slots.items():
-            sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])
-        raw = {slot: np.empty(size, np.uint8) for slot, size in sizes.items()}
-        for i, slot in slots.items():
-            self.registers[i] = raw[slot][: bytes_of[i]].view(program.type_of(i).dtype).reshape(shapes[i])
+        found = planned(kept.program, kept.slots, registers, np.empty)
+        for i, array in found.items():
+            self.registers[i] = array
         self._steps: list[tuple[Callable[[], Any] | None, Callable[[list[Any]], Any], int]] = []
         self._transient: list[int] = []
         self._outputs: list[Any] = []
@@ -134,7 +127,7 @@ def _shape_of(value: Any) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 
-def _slots(program: Program, steps: list[PlacedStep]) -> dict[int, int]:
+def slots_of(program: Program, steps: list[PlacedStep]) -> dict[int, int]:
     """For each value that can have memory of its own the number of that memory; values of different times share one."""
     last, end, told = program.last_uses(), len(program.instructions), [True] * len(program.leaves)
     for instruction in program.instructions:
@@ -151,3 +144,26 @@ def _slots(program: Program, steps: list[PlacedStep]) -> dict[int, int]:
                 slots[i] = free.pop()
         free += [slots[i] for i in dead if i in slots]
     return slots
+
+
+def planned(
+    program: Program, slots: dict[int, int], values: Sequence[Any], empty: Callable[..., Any]
+) -> dict[int, Any]:
+    """Arrays for the values that have a slot, those of one slot in the same memory.
+
+    Parameters
+    ----------
+    slots : dict
+        What `slots_of` gives.
+    values : sequence
+        The leaves' values come first.
+    empty : callable
+        From a size and a dtype to a new array.
+    """
+    shapes = shapes_of(program, [_shape_of(x) for x in values[: len(program.leaves)]])
+    bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
+    sizes: dict[int, int] = {}
+    for i, slot in slots.items():
+        sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])
+    raw = {slot: empty(size, np.uint8) for slot, size in sizes.items()}
+    return {i: raw[slot][: bytes_of[i]].view(program.type_of(i).dtype).reshape(shapes[i]) for i, slot in slots.items()}

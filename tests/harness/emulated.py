@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.plan import When
 from harness import cuda
+from harness.fake_cupy import fake_cupy
 
 
 class Collector(Notes):
@@ -122,6 +124,22 @@ def _at(address: Any, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.nda
     if array is not None:
         return array if array.itemsize == itemsize else array.view(f"V{itemsize}")
     return np.frombuffer((ctypes.c_char * itemsize).from_address(int(address)), f"V{itemsize}")
+
+
+@cache
+def _module(source: str) -> cuda.Module:
+    return cuda.load([source])[0]
+
+
+def _run(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
+    launch_at(_module(source), name, grid, block, args, shared)
+
+
+def emulated_cupy(**options: Any) -> Any:
+    """A stand-in for CuPy whose kernels run on the CPU."""
+    cupy = fake_cupy(**options)
+    cupy.machine.emulator = _run
+    return cupy
 
 
 class Trial(NamedTuple):

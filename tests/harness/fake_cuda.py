@@ -45,6 +45,10 @@ class Machine:
         Of the kernels launched by hand, their arguments.
     streams : list of Stream
         All that were made.
+    live : dict of int
+        The bytes that there are at addresses.
+    graphs : int
+        Launches of graphs.
     limits : dict
         The dynamic shared memory that each kernel has asked for.
     emulator : callable, optional
@@ -57,6 +61,9 @@ class Machine:
         self.to_host = self.to_device = self.kernels = self.allocations = 0
         self.launches: list[Any] = []
         self.streams = [Stream.null]
+        self.live: dict[int, int] = {}
+        self._addresses: list[np.ndarray] = []
+        self.graphs = 0
         self.limits: dict[int, int] = {}
         self.emulator: Any = None
         self._local = threading.local()
@@ -83,18 +90,63 @@ class Machine:
     def stream(self, stream: Any) -> None:
         self._local.stream = stream
 
+    @property
+    def allocator(self) -> Any:
+        """Whom this thread asks for memory, if not the machine itself."""
+        return getattr(self._local, "allocator", None)
+
+    @allocator.setter
+    def allocator(self, malloc: Any) -> None:
+        self._local.allocator = malloc
+
     def allocate(self, array: np.ndarray) -> None:
         """Count memory for an array that has it from now on, until it goes."""
         size, device = -(-array.nbytes // PIECE) * PIECE, self.device
         if self.used[device] + size > self.memory:
             raise OutOfMemoryError(size, self.used[device])
+        if self.allocator is not None:
+            self.allocator(size).array = array  # who keeps what the allocator gave keeps the memory
         self.allocations += 1
         self.used[device] += size
+        address = array.ctypes.data
+        self.live[address] = max(size, 1)
 
         def free() -> None:
             self.used[device] -= size
+            self.live.pop(address, None)
 
         finalize(array, free)
+
+    def captured_memory(self, array: np.ndarray) -> np.ndarray:
+        """An array like another, at an address that nothing else gets when it has gone."""
+        raw = np.empty(max(array.nbytes, 1), np.uint8)
+        self._addresses.append(raw)
+        return np.ndarray(array.shape, array.dtype, raw, strides=array.strides)
+
+    def check_live(self, address: int) -> None:
+        """Raise unless there is memory at an address."""
+        held = any(start <= address < start + size for start, size in self.live.items())
+        assert held, "a graph works on memory that has gone"
+
+    def do(self, work: Callable[[], None], *hosts: np.ndarray) -> None:
+        """Work on arrays for the current stream: done at once, or recorded where that is captured."""
+        recorded = self.stream.recorded
+        if recorded is None:
+            work()
+            return
+        addresses = [x.ctypes.data for x in hosts if x.size]
+
+        def again() -> None:
+            for address in addresses:
+                self.check_live(address)
+            work()
+
+        recorded.append(again)
+
+    def check_waits(self) -> None:
+        """What waits for the device is refused while a stream is captured."""
+        if self.stream.recorded is not None:
+            raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: not permitted when stream is capturing")
 
 
 class Event:
@@ -117,6 +169,18 @@ class Stream:
         self._machine, self.ptr = machine, ptr
         self.pending: list[Callable[[], None]] = []
         self.waited: list[Any] = []
+        self.recorded: list[Callable[[], None]] | None = None
+
+    def begin_capture(self, mode: Any = None) -> None:
+        if self._machine is None or self.recorded is not None:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        assert self._machine.stream is self, "work goes to another stream than the captured one"
+        self.recorded = []
+
+    def end_capture(self) -> Graph:
+        assert self._machine is not None and self.recorded is not None
+        work, self.recorded = self.recorded, None
+        return Graph(self._machine, work)
 
     def __enter__(self) -> Stream:
         assert self._machine is not None
@@ -129,6 +193,8 @@ class Stream:
         self._machine.stream = self._before
 
     def synchronize(self) -> None:
+        if self._machine is not None:
+            self._machine.check_waits()
         for work in self.pending:
             work()
         self.pending.clear()
@@ -141,6 +207,18 @@ class Stream:
 
 
 Stream.null = Stream()
+
+
+class Graph:
+    """Captured work, which runs on the memory that it was captured with, whatever is there by now."""
+
+    def __init__(self, machine: Machine, work: list[Callable[[], None]]) -> None:
+        self._machine, self.work = machine, work
+
+    def launch(self, stream: Any = None) -> None:
+        self._machine.graphs += 1
+        for each in self.work:
+            self._machine.do(each)
 
 
 class NVRTCError(RuntimeError):
@@ -193,9 +271,18 @@ class Function:
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
         self._machine.launches.append((self.name, grid, block, args, shared_mem, stream))
-        assert shared_mem <= self._machine.limits.get(self.ptr, 48 << 10), "more shared memory than was asked for"
-        if self._machine.emulator is not None:
-            self._machine.emulator(self.cubin.decode(), self.name, grid, block, args, shared_mem)
+        machine = self._machine
+        assert shared_mem <= machine.limits.get(self.ptr, 48 << 10), "more shared memory than was asked for"
+        is_captured = machine.stream.recorded is not None
+
+        def work() -> None:
+            for arg in args if is_captured else ():
+                if isinstance(arg, np.uint64) and arg > 1 << 32:
+                    machine.check_live(int(arg))
+            if machine.emulator is not None:
+                machine.emulator(self.cubin.decode(), self.name, grid, block, args, shared_mem)
+
+        machine.do(work)
 
 
 class Module:
@@ -246,8 +333,8 @@ def _pool_of(machine: Machine) -> Any:
         def __init__(self) -> None:
             self.asked = 0
 
-        def malloc(self, size: int) -> None:
-            raise AssertionError("the stand-in's arrays have their memory from NumPy")
+        def malloc(self, size: int) -> Any:
+            return SimpleNamespace(array=None)  # the memory itself is NumPy's
 
         def used_bytes(self) -> int:
             return machine.used[machine.device]
@@ -268,8 +355,12 @@ def cuda_of(machine: Machine) -> Any:
 
     @contextmanager
     def using_allocator(malloc: Any) -> Iterator[None]:
-        malloc.__self__.asked += 1
-        yield
+        malloc.__self__.asked = getattr(malloc.__self__, "asked", 0) + 1
+        before, machine.allocator = machine.allocator, malloc
+        try:
+            yield
+        finally:
+            machine.allocator = before
 
     pool = _pool_of(machine)
     module = type("Module", (Module,), {"machine": machine})

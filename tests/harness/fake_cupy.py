@@ -133,6 +133,7 @@ class Array:
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
         self.module.machine.to_host += 1
+        self.module.machine.check_waits()
         if out is None:
             out = np.empty_like(self.host, order=order)  # type: ignore[call-overload]
         if blocking:
@@ -150,25 +151,26 @@ class Array:
 
     def copy(self, order: str = "C") -> Any:
         _check_device(self.module, [self])
-        return _new(self.module, self.host.copy(order=order))  # type: ignore[arg-type]
+        return _new(self.module, lambda: self.host.copy(order=order), self)  # type: ignore[arg-type]
 
     def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
         if not copy and self.host.dtype == dtype:
             return self
         _check_device(self.module, [self])
-        with np.errstate(all="ignore"):
-            return _new(self.module, self.host.astype(dtype, order=order))  # type: ignore[call-overload]
+        return _new(self.module, lambda: self.host.astype(dtype, order=order), self)  # type: ignore[call-overload]
 
     def __getitem__(self, index: Any) -> Any:
         host_index = _index(self, index)
-        self.module.machine.to_host += any(x.dtype == bool for x in host_index if isinstance(x, np.ndarray))  # a size
+        if any(x.dtype == bool for x in host_index if isinstance(x, np.ndarray)):  # how many has to be known
+            self.module.machine.to_host += 1
+            self.module.machine.check_waits()
         found = self.host[host_index]
         if isinstance(found, np.ndarray) and (np.may_share_memory(found, self.host) or not found.size):
             return self._view(found)
         if not _has_arrays(host_index):  # one element, a view of no dimensions
             return self._view(self.host[(*host_index, ...)])
         _check_device(self.module, [self])
-        return _new(self.module, np.asarray(found))
+        return _new(self.module, lambda: np.asarray(self.host[host_index]), self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         host_index = _index(self, index)
@@ -181,8 +183,12 @@ class Array:
             value = value.host
         if _has_arrays(host_index):
             _check_single(self.host, host_index, value)
-        with np.errstate(all="ignore"):
-            self.host[host_index] = value
+
+        def work() -> None:
+            with np.errstate(all="ignore"):
+                self.host[host_index] = value
+
+        self.module.machine.do(work, self.host, *([value] if isinstance(value, np.ndarray) else []))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -245,18 +251,30 @@ class Ufunc:
                 raise TypeError(f"Unsupported type {type(x)}")
         _check_device(self.module, [*args, out])
         hosts = [x.host if isinstance(x, Array) else x for x in args]
+        if self.name == "matmul" and self.module.machine.stream.recorded is not None:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         inputs, output = self._loop(hosts)
         if out is not None and not np.can_cast(output, out.dtype, "same_kind"):
             raise TypeError(f"{self.name}: output of {output} does not go into {out.dtype}")
-        operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
-        with np.errstate(all="ignore"):
-            found = np.asarray(getattr(np, self.name)(*operands)).astype(output)
+
+        def compute() -> np.ndarray:
+            operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
+            return np.asarray(getattr(np, self.name)(*operands)).astype(output)
+
+        arrays = [x for x in args if isinstance(x, Array)]
         if out is None:
-            return _new(self.module, found)
+            return _new(self.module, compute, *arrays)
+        with np.errstate(all="ignore"):
+            found = compute()
         if out.shape != found.shape:
             raise ValueError(f"{self.name}: the output has shape {out.shape}, and the value {found.shape}")
         _check_overlap(out.host, [x for x in hosts if isinstance(x, np.ndarray)])
-        out.host[...] = found
+
+        def work() -> None:
+            with np.errstate(all="ignore"):
+                out.host[...] = compute()
+
+        self.module.machine.do(work, out.host, *[x.host for x in arrays])
         return out
 
     def _loop(self, hosts: Sequence[Any]) -> tuple[str, str]:
@@ -281,13 +299,14 @@ class Creation:
             is_ordered = order != "C" or obj.host.flags.c_contiguous
             if not copy and obj.dtype == dtype and is_ordered:
                 return obj
-            return _new(self.module, obj.host.astype(dtype, order=order))  # type: ignore[call-overload]
+            return _new(self.module, lambda: obj.host.astype(dtype, order=order), obj)  # type: ignore[call-overload]
         if hasattr(obj, "__cuda_array_interface__"):
             interface = obj.__cuda_array_interface__
             host = np.asarray(SimpleNamespace(__array_interface__=interface))
             return self.array(self.module.ndarray(host, obj, interface.get("device")), dtype, copy, order)
         self.module.machine.to_device += isinstance(obj, np.ndarray)
-        return _new(self.module, np.array(obj, dtype, order=order))  # type: ignore[call-overload]
+        self.module.machine.check_waits()  # CuPy's may go without waiting, but from memory that a graph will not find
+        return _new(self.module, lambda: np.array(obj, dtype, order=order))  # type: ignore[call-overload]
 
     def asarray(self, a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> Any:
         return self.array(a, dtype, copy=False, order=order or "K")
@@ -332,14 +351,17 @@ def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays:
     out = kwargs.get("out")
     if out is not None:
         _check_overlap(out.host, [x.host for x in arrays if x is not out])
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing
-        found = function(*_hosts(args), **{key: _hosts(value) for key, value in kwargs.items()})
-    if name in PLAIN:
-        return found
+
+    def compute() -> Any:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing
+            return function(*_hosts(args), **{key: _hosts(value) for key, value in kwargs.items()})
+
     if out is not None:
+        module.machine.do(compute, *[x.host for x in arrays])
         return out
-    return _wrapped(module, found, arrays)
+    found = compute()
+    return found if name in PLAIN else _wrapped(module, found, arrays, compute)
 
 
 def _in_halves(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
@@ -347,24 +369,32 @@ def _in_halves(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs, dtype=np.longdouble).astype(dtype)
 
 
-def _wrapped(module: Any, found: Any, arrays: Sequence[Any]) -> Any:
+def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[], Any]) -> Any:
     if isinstance(found, list | tuple):
-        return [_wrapped(module, x, arrays) for x in found]
+        return [_wrapped(module, x, arrays, lambda i=i: compute()[i]) for i, x in enumerate(found)]  # type: ignore[misc]
     if not isinstance(found, np.ndarray | np.generic):
         return found
     for x in arrays:
         if isinstance(found, np.ndarray) and np.may_share_memory(found, x.host):
             return x if found is x.host else x._view(found)
     _check_device(module, arrays)
-    return _new(module, np.asarray(found))
+    return _new(module, lambda: np.asarray(compute()), *arrays, found=np.asarray(found))
 
 
-def _new(module: Any, host: np.ndarray) -> Any:
-    """An array on the current device, in memory of its own."""
+def _new(module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np.ndarray | None = None) -> Any:
+    """An array on the current device, in memory of its own, whose values are computed where no stream is captured."""
+    with np.errstate(all="ignore"):
+        host = compute() if found is None else found
     if host.base is not None or not host.flags.owndata:
         host = host.copy(order="K")
+    is_captured = module.machine.stream.recorded is not None
+    if is_captured:
+        host = module.machine.captured_memory(host)
     module.machine.allocate(host)
     module.machine.kernels += 1
+    if is_captured:
+        there = host[...]  # the graph keeps no memory: it has the address
+        module.machine.do(lambda: np.copyto(there, compute()), host, *[x.host for x in arrays])
     return module.ndarray(host)
 
 

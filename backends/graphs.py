@@ -1,0 +1,331 @@
+"""Functions on a GPU as CUDA graphs: runs of kernels are captured once, and launched again on the same memory.
+
+What CUDA or CuPy cannot capture (products, for CuPy refuses cuBLAS; ops on the
+host; calls that wait for the device) runs between the graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from backends.kernels.kept import COMBINATIONS, planned, slots_of
+from backends.kernels.steps import CallStep, KernelStep, PlacedStep
+from optree.arrays import is_portable
+from optree.fusion import MOVES
+from optree.program import Program
+from optree.registry import OPS
+from optree.sizes import tells_shape
+
+#: Calls that only look into memory or copy within the device: between kernels, they are captured with them.
+CAPTURED = MOVES | {"assign"}
+
+
+@dataclass
+class Counts:
+    """How often a run of steps was captured, and a graph launched."""
+
+    captures: int = 0
+    replays: int = 0
+
+
+class Part(NamedTuple):
+    """Steps that follow each other: all of them in one graph, or none.
+
+    Attributes
+    ----------
+    steps : list of PlacedStep
+    is_graph : bool
+    """
+
+    steps: list[PlacedStep]
+    is_graph: bool
+
+
+class Graphs:
+    """A function's steps, for one caller at a time.
+
+    The first call with arguments of some sizes runs step by step, which compiles
+    the kernels; the second captures each run of kernels, and later ones launch the
+    graphs. What a graph reads and writes stays at its address: tensors and
+    intermediate values do, outputs are copied out, and an argument that comes at
+    another address than before is copied into memory of the function's own from
+    then on; the call that finds that out runs step by step, too.
+
+    Attributes
+    ----------
+    parts : list of Part
+    refusal : str
+        Why CUDA or CuPy has refused to capture steps; those run uncaptured from then on.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        program: Program,
+        steps: list[PlacedStep],
+        arguments: Sequence[int],
+        on_device: Callable[[Any], Any],
+        counts: Counts,
+    ) -> None:
+        self.cupy, self.program, self.on_device, self.counts = cupy, program, on_device, counts
+        self.slots, self.sized = slots_of(program, steps), arguments
+        #: Steps that look at sizes alone: they run once for each combination of them.
+        self.constant = [step for step, *_ in steps if isinstance(step, CallStep) and _looks_at_sizes(step)]
+        for step, *_ in steps:
+            step.kept = set(step.makes) & self.slots.keys()
+        self.parts, self.refusal = _parts(program, [placed for placed in steps if placed[0] not in self.constant]), ""
+        origins = _origins(program)
+        needed = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in _takes(step)}
+        needed = needed.union(*(origins[i] for i in needed))
+        made = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in _makes(step)}
+        #: The arguments that graphs read, and what other steps make for them in memory that is nobody's yet.
+        self.arguments = [i for i in arguments if i in needed]
+        there = made.union(self.slots, range(len(program.leaves)), *(_makes(step) for step in self.constant))
+        self.settled = {i for i in needed - there if origins[i] == {i}}
+        #: Views that other steps make for graphs: a graph is right only while they stay where they were.
+        self.views = {i for i in needed - made if origins[i] != {i}}
+        own = made.union(self.settled, self.arguments, *(_makes(step) for step in self.constant))
+        self.copied = {i for i in program.outputs if origins[i] & own}
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._last: Any = None
+        self._memories: dict[Any, _Memory] = {}
+
+    @property
+    def remark(self) -> str:
+        """What `debugprint` says."""
+        graphs = [part for part in self.parts if part.is_graph]
+        others = [step for part in self.parts if not part.is_graph for step, *_ in part.steps]
+        calls = [step for step in others if isinstance(step, CallStep) and not _is_capturable(step)]
+        apart = ", ".join(dict.fromkeys(_named(step.instruction.op) for step in calls))
+        if self.refusal:
+            return f"not captured: {self.refusal}"
+        if not graphs:
+            return f"not captured as a CUDA graph: {apart or 'nothing runs as a kernel'}"
+        steps = sum(len(part.steps) for part in graphs)
+        many = "a CUDA graph" if len(graphs) == 1 else f"{len(graphs)} CUDA graphs"
+        return f"captured as {many} of {steps} steps" + (f"; uncaptured between them: {apart}" if apart else "")
+
+    def run(self, registers: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+        """The outputs, for a list that begins with the leaves' values."""
+        stream = self.cupy.cuda.get_current_stream()
+        if self._last is not None and self._last != stream:
+            stream.wait_event(self._last.record())  # the memory is the same on every stream
+        self._last = stream
+        sizes = tuple([getattr(registers[i], "shape", None) for i in self.sized])
+        memory = self._memories.get(sizes)
+        if memory is None:
+            if len(self._memories) >= COMBINATIONS:
+                self._memories.pop(next(iter(self._memories)))
+            memory = self._memories[sizes] = _Memory(self, registers)
+        memory.run(registers, note)
+        return [registers[i].copy() if i in self.copied else registers[i] for i in self.program.outputs]
+
+
+class _Captured(NamedTuple):
+    """A graph; the values that it makes, those that are done with after it, and where views lay when it was made."""
+
+    graph: Any
+    made: dict[int, Any]
+    dead: list[int]
+    views: dict[int, Any]
+
+
+class _Memory:
+    """Memory for arguments of one combination of sizes, and the graphs on it."""
+
+    def __init__(self, of: Graphs, registers: list[Any]) -> None:
+        self.of, self._malloc = of, of.cupy.get_default_memory_pool().malloc
+        self._planned = planned(of.program, of.slots, registers, self._empty)
+        for step in of.constant:
+            values = registers.copy()
+            step(values)
+            self._planned[step.output] = of.on_device(values[step.output])
+        #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
+        self._fixed: dict[int, Any] = {}
+        self._own: set[int] = set()
+        self._graphs: dict[int, _Captured] = {}
+        self._held: list[Any] = []
+        self._is_new = True
+
+    def run(self, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
+        """Run all steps on the registers."""
+        for i, array in self._planned.items():
+            registers[i] = array
+        for i in self.of.arguments:
+            self._take(i, registers)
+        for number, part in enumerate(self.of.parts):
+            is_graph = part.is_graph and not self._is_new and not self.of.refusal
+            if not (is_graph and self._launch(number, part, registers)):
+                self._walk(part, registers, note)
+        self._is_new = False
+
+    def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
+        """Run steps uncaptured."""
+        for step, dead, place in part.steps:
+            try:
+                step(registers)
+                for i in _makes(step):
+                    if i in self.of.settled:
+                        self._settle(i, registers)
+            except Exception as error:
+                note(error, place)
+                raise
+            for i in dead:
+                registers[i] = None
+
+    def _launch(self, number: int, part: Part, registers: list[Any]) -> bool:
+        """Run steps as a graph, captured if it is not yet; whether that could be."""
+        captured = self._graphs.get(number)
+        if captured is not None and any(_place(registers[i]) != where for i, where in captured.views.items()):
+            self.of.refusal = "a view that a graph reads lies elsewhere from call to call"
+            return False
+        if captured is None:
+            captured = self._capture(part, registers)
+            if captured is None:
+                return False
+            self._graphs[number] = captured
+        captured.graph.launch()
+        self.of.counts.replays += 1
+        for i, value in captured.made.items():
+            registers[i] = value
+        for i in captured.dead:
+            registers[i] = None
+        return True
+
+    def _capture(self, part: Part, registers: list[Any]) -> _Captured | None:
+        """Steps as a graph; None if they are refused. Nothing of them has run then."""
+        stream, found = self.of.stream, registers.copy()
+        views = {i: _place(registers[i]) for i in self.of.views if i in _taken(part)}
+        with stream, self.of.cupy.cuda.using_allocator(self._hold):
+            stream.begin_capture()
+            try:
+                for step, dead, _ in part.steps:
+                    step(found)
+                    for i in dead:
+                        found[i] = None
+            except Exception as error:
+                self._give_up(error)
+            finally:
+                graph = self._ended(stream)
+        if graph is None or self.of.refusal:
+            return None
+        self.of.counts.captures += 1
+        made = {i: x for i, x in enumerate(found) if x is not None and x is not registers[i]}
+        dead = [i for i, x in enumerate(found) if x is None and registers[i] is not None]
+        return _Captured(graph, made, dead, views)
+
+    def _ended(self, stream: Any) -> Any:
+        """The graph of a capture; None if it has come to nothing."""
+        try:
+            return stream.end_capture()
+        except self.of.cupy.cuda.runtime.CUDARuntimeError as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        self.of.refusal = self.of.refusal or f"{type(error).__name__}: {error}"
+
+    def _hold(self, size: int) -> Any:
+        """Memory that a graph works on, which nobody else gets while the graph lives."""
+        memory = self._malloc(size)
+        self._held.append(memory)
+        return memory
+
+    def _empty(self, shape: Any, dtype: Any) -> Any:
+        # On the capturing stream, so that the pool gives the memory back to nothing but this function's graphs.
+        with self.of.stream, self.of.cupy.cuda.using_allocator(self._malloc):
+            return self.of.cupy.empty(shape, dtype)
+
+    def _take(self, i: int, registers: list[Any]) -> None:
+        """Put an argument where graphs find it: it stays where it was first, or else is copied from then on."""
+        value, kept = self.of.on_device(registers[i]), self._fixed.get(i)
+        if kept is None:
+            self._fixed[i] = kept = value
+        elif i not in self._own and _place(value) != _place(kept):
+            self._own.add(i)
+            self._fixed[i] = kept = self._empty(value.shape, value.dtype)
+            self._graphs.clear()
+            self._held.clear()
+            self._is_new = True  # kernels may depend on how addresses are aligned, and none is compiled in a capture
+        if i in self._own:
+            kept[...] = value
+        registers[i] = kept
+
+    def _settle(self, i: int, registers: list[Any]) -> None:
+        """Copy what a step has made to where graphs find it."""
+        value = self.of.on_device(registers[i])
+        if i not in self._fixed:
+            self._fixed[i] = self._empty(value.shape, value.dtype)
+        self._fixed[i][...] = value
+        registers[i] = self._fixed[i]
+
+
+def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
+    """The steps in order, as few parts as can be; a graph has a kernel."""
+    told = [True] * len(program.leaves)
+    for instruction in program.instructions:
+        told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
+    parts: list[Part] = []
+    for placed in steps:
+        fits = _is_capturable(placed[0]) and all(told[i] for i in _takes(placed[0]))
+        if not parts or parts[-1].is_graph is not fits:
+            parts.append(Part([], fits))
+        parts[-1].steps.append(placed)
+    found: list[Part] = []
+    for part in parts:
+        is_graph = part.is_graph and any(isinstance(step, KernelStep) for step, *_ in part.steps)
+        if found and not is_graph and not found[-1].is_graph:
+            found[-1].steps.extend(part.steps)
+        else:
+            found.append(Part(part.steps, is_graph))
+    return found
+
+
+def _looks_at_sizes(step: CallStep) -> bool:
+    return len(step.shaped) == len(step.instruction.inputs) > 0
+
+
+def _is_capturable(step: Any) -> bool:
+    if isinstance(step, KernelStep):
+        return True
+    op = step.instruction.op
+    return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)
+
+
+def _takes(step: Any) -> set[int]:
+    """The values that a step works on."""
+    if isinstance(step, KernelStep):
+        return step.kernel.takes | set(step.target_of.values())
+    return set(step.instruction.inputs)
+
+
+def _makes(step: Any) -> list[int]:
+    if isinstance(step, KernelStep):
+        return [*step.kernel.writes, *(assignment for *_, assignment in step.assigned)]
+    return [step.output]
+
+
+def _taken(part: Part) -> set[int]:
+    """The values that a part takes from others."""
+    made = {i for step, *_ in part.steps for i in _makes(step)}
+    return {i for step, *_ in part.steps for i in _takes(step)} - made
+
+
+def _origins(program: Program) -> list[set[int]]:
+    """For each value those in whose memory it may lie: itself, or what it looks into or was written over."""
+    found = [{i} for i in range(len(program.leaves))]
+    for i, instruction in enumerate(program.instructions, len(found)):
+        shared = instruction.op.shared_inputs()
+        found.append(set().union(*(found[instruction.inputs[n]] for n in shared)) if shared else {i})
+    return found
+
+
+def _place(array: Any) -> tuple[int, tuple[int, ...]]:
+    """Where an array lies, and how."""
+    return array.data.ptr, array.strides
+
+
+def _named(op: Any) -> str:
+    return str(op.name) if is_portable(op) else f"{op.name} runs on the host"

@@ -1,0 +1,247 @@
+"""Functions captured as CUDA graphs, on the stand-in for CuPy, whose graphs run on the addresses of their capture."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
+from harness.homes import stand_in
+
+import optree
+from backends import gen_backend
+from backends.kernels.kept import COMBINATIONS
+from optree import Input, TensorType, debugprint, function
+from optree.errors import BackendError
+from optree.registry import f
+
+pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
+
+MATRIX, VECTOR = TensorType("float32", (None, None)), TensorType("float32", (None,))
+
+
+@pytest.fixture
+def cupy() -> Any:
+    return emulated_cupy()
+
+
+@pytest.fixture
+def gpu(cupy: Any) -> Any:
+    return stand_in(cupy, jit=True, rng_seed=0)
+
+
+@pytest.fixture
+def cpu() -> Any:
+    return gen_backend("cpu", rng_seed=0, jit=False)
+
+
+def counts(be: Any) -> tuple[int, int]:
+    found = be.stats()["graphs"]
+    return found["captures"], found["replays"]
+
+
+def training(be: Any) -> tuple[Any, list[Any]]:
+    """A training step of a small network, which gives its loss, and the network's parameters."""
+    random = np.random.RandomState(0)
+    first, second = be.array(random.randn(12, 9) * 0.3), be.array(random.randn(9, 4) * 0.3)
+    bias = be.zeros((9,))
+    x, y = Input(MATRIX, "x"), Input(MATRIX, "y")
+    logits = be.dot(be.tanh(be.dot(x, first) + bias), second)
+    loss = -be.mean(be.sum(y * be.log_softmax(logits, axis=1), axis=1), keepdims=False)
+    parameters = [first, second, bias]
+    updates = [(p, p - 0.5 * d) for p, d in zip(parameters, optree.grad(loss, parameters), strict=True)]
+    return function([x, y], loss, updates), parameters
+
+
+def batches(sizes: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.RandomState(1)
+    return [
+        (random.randn(n, 12).astype(np.float32), np.eye(4, dtype=np.float32)[random.randint(0, 4, n)]) for n in sizes
+    ]
+
+
+def compare(gpu: Any, cpu: Any, sizes: list[int], put: Any = lambda be, x: be.array(x)) -> Any:
+    """Train on both, step by step with the same losses, and give the GPU's function."""
+    (ours, mine), (theirs, others) = training(gpu), training(cpu)
+    for number, batch in enumerate(batches(sizes)):
+        losses = [step(*(put(be, x) for x in batch)).get() for be, step in ((gpu, ours), (cpu, theirs))]
+        np.testing.assert_allclose(*losses, rtol=2e-5, atol=1e-6, err_msg=f"step {number}")
+    for p, q in zip(mine, others, strict=True):
+        np.testing.assert_allclose(p.get(), q.get(), rtol=2e-5, atol=1e-6)
+    return ours
+
+
+def test_a_training_step_is_replayed(gpu: Any, cpu: Any) -> None:
+    step = compare(gpu, cpu, [8] * 12)
+    captures, replays = counts(gpu)
+    assert 1 <= captures <= 6 and replays >= 9 * captures
+    text = debugprint(step).splitlines()[-1]
+    assert text.startswith("captured as ") and text.endswith("uncaptured between them: dot"), text
+
+
+def test_replays_launch_no_kernel_one_by_one(cupy: Any, gpu: Any) -> None:
+    step, _ = training(gpu)
+    (batch,) = batches([8])
+    for _ in range(4):
+        step(*batch)
+    before, graphs = gpu.stats()["kernels"]["launches"], cupy.machine.graphs
+    step(*batch)
+    assert gpu.stats()["kernels"]["launches"] == before and cupy.machine.graphs > graphs
+
+
+def test_sizes_change_and_come_back(gpu: Any, cpu: Any) -> None:
+    compare(gpu, cpu, [8, 8, 8, 8, 5, 5, 5, 5, 8, 5, 8, 3, 8, 3, 3, 3])
+    few, _ = counts(gpu)
+    compare(gpu, cpu, [*range(1, COMBINATIONS + 3)] * 4)
+    assert few % 3 == 0, "each of three sizes was captured once"
+
+
+def test_sizes_of_what_no_graph_reads_count_too(gpu: Any) -> None:
+    w = gpu.array(np.eye(3))
+    product = function([x := Input(MATRIX, "x")], gpu.sum(gpu.tanh(gpu.dot(x, w)), axis=1))
+    for n in (2, 4, 2, 4, 4, 2, 1):
+        np.testing.assert_allclose(product(np.ones((n, 3), np.float32)).get(), np.full((n, 1), 3 * np.tanh(1)), 1e-6)
+
+
+def test_arguments_that_stay_are_read_where_they_are(cupy: Any, gpu: Any) -> None:
+    x = gpu.array(np.arange(4.0))
+    twice = function([a := Input(VECTOR, "a")], a * 2 + 1)
+    for n in range(5):
+        x[:] = np.arange(4.0) + n
+        assert twice(x).get().tolist() == (2 * (np.arange(4.0) + n) + 1).tolist()
+    assert counts(gpu) == (1, 4)
+    other = gpu.array(np.arange(4.0) * 10)
+    for array in (other, x, other, gpu.array(np.ones(4)), x):  # each of them copied from now on
+        assert twice(array).get().tolist() == (array.get() * 2 + 1).tolist()
+    assert counts(gpu) == (2, 8)
+    assert other.get().tolist() == [0, 10, 20, 30], "an argument is never written to"
+
+
+def test_what_kernels_hand_over_in_memory_of_their_own_is_kept(gpu: Any) -> None:
+    total = function([x := Input(VECTOR, "x")], gpu.sum(x, keepdims=False))
+    values = np.ones(1 << 20, np.float32)
+    assert [total(values * n).item() for n in range(5)] == [n << 20 for n in range(5)]
+    assert gpu.stats()["kernels"]["launches"] % 2 == 0, "a row shared out to blocks takes two kernels"
+    assert counts(gpu) == (1, 3)
+
+
+def test_outputs_are_the_callers(gpu: Any) -> None:
+    twice = function([a := Input(VECTOR, "a")], [a * 2, gpu.reshape(a * 3, (2, 2))])
+    given = [twice(np.full(4, n, np.float32)) for n in range(6)]
+    assert [[x.get().ravel().tolist() for x in pair] for pair in given] == [
+        [[2 * n] * 4, [3 * n] * 4] for n in range(6)
+    ]
+
+
+def test_a_tensor_may_be_its_own_functions_argument(gpu: Any, cpu: Any) -> None:
+    results = []
+    for be in (gpu, cpu):
+        w = be.array(np.arange(6.0))
+        step = function([a := Input(VECTOR, "a")], be.sum(a, keepdims=False), updates={w: w + 2 * a})
+        totals = [step(x).item() for x in (w, w, w, be.ones(6), w, w, be.ones(6), w, w)]
+        results.append([*totals, *w.get().tolist()])
+    assert results[0] == results[1]
+
+
+def test_what_is_no_kernel_runs_between_graphs(gpu: Any, cpu: Any) -> None:
+    results = []
+    for be in (gpu, cpu):
+        x = Input(VECTOR, "x")
+        i = be.array(np.array([3, 0, 0]), dtype=np.int64)
+        taken = function([x], be.exp(be.take(be.sqrt(x) + 1, i, axis=0)) * 2)
+        results.append([taken(np.full(5, n, np.float32)).get() for n in range(6)])
+    np.testing.assert_allclose(*results, rtol=1e-6)
+    assert counts(gpu)[0] >= 1
+    with pytest.raises(optree.errors.OptreeError):
+        taken(np.ones(2, np.float32))
+
+
+def test_random_numbers_go_on_from_replay_to_replay(gpu: Any, cpu: Any) -> None:
+    results = []
+    for be in (gpu, cpu):
+        x = Input(VECTOR, "x")
+        draw = function([x], be.rand(7) * be.sum(x))
+        results.append([draw(np.ones(3, np.float32)).get() for n in range(6)])
+    np.testing.assert_allclose(*results, rtol=1e-6)
+    assert len({tuple(x) for x in results[0]}) == 6
+
+
+def test_streams_take_turns(cupy: Any, gpu: Any) -> None:
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    one, two = cupy.cuda.Stream(), cupy.cuda.Stream()
+    for n in range(8):
+        stream = one if n % 3 else two
+        with stream:
+            assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
+    assert one in two.waited and two in one.waited, "they share memory"
+    assert counts(gpu) == (1, 6)
+
+
+def test_memory_stays_the_same(cupy: Any, gpu: Any) -> None:
+    step, _ = training(gpu)
+    used = []
+    for x, y in batches([8] * 3 + [5] * 5 + [8] * 30):
+        step(x, y)
+        gc.collect()
+        used.append(cupy.machine.used[0])
+    assert len(set(used[10:])) == 1
+    del step
+    gc.collect()
+    assert cupy.machine.used[0] < used[-1]
+
+
+def test_what_is_refused_runs_uncaptured(cupy: Any, gpu: Any, monkeypatch: Any) -> None:
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    refused = cupy.cuda.runtime.CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated: no")
+
+    def end_capture(stream: Any) -> None:
+        stream.recorded = None
+        raise refused
+
+    monkeypatch.setattr(type(cupy.cuda.Stream()), "end_capture", end_capture)
+    for n in range(5):
+        assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
+    assert counts(gpu) == (0, 0)
+    assert "not captured" in debugprint(add) and "StreamCaptureInvalidated" in debugprint(add)
+
+
+def test_why_a_function_is_not_captured(cupy: Any) -> None:
+    be = stand_in(cupy, jit=True, graphs=False)
+    x = Input(VECTOR, "x")
+    plain = function([x], x + 1)
+    for n in range(4):
+        assert plain(np.full(2, n, np.float32)).get().tolist() == [n + 1] * 2
+    assert cupy.machine.graphs == 0 and "not captured as a CUDA graph: graphs=False" in debugprint(plain)
+    be = stand_in(cupy, jit=True)
+    assert "steps are timed" in debugprint(function([x], x + 1, profile=True))
+    assert "not captured as a CUDA graph: stochastic_cast runs on the host" in debugprint(
+        function([], f.stochastic_cast(be.rng_state, be.ones(3)))
+    )
+    with pytest.raises(BackendError, match="graphs is True or False"):
+        stand_in(cupy, graphs=1)
+
+
+def test_the_stand_in_is_as_strict_as_a_capture(cupy: Any) -> None:
+    x = cupy.asarray(np.arange(3.0))
+    some = x > 1
+    with pytest.raises(RuntimeError, match="default"):
+        cupy.cuda.Stream.null.begin_capture()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        y = cupy.add(x, 1)
+        for refused in (y.get, stream.synchronize, lambda: x[some], lambda: cupy.asarray(np.ones(2))):
+            with pytest.raises(RuntimeError, match="StreamCaptureUnsupported"):
+                refused()
+        with pytest.raises(NotImplementedError, match="cuBLAS"):
+            cupy.matmul(x, x)
+        graph = stream.end_capture()
+    x[...] = cupy.asarray(np.full(3, 5.0))
+    graph.launch()
+    assert y.get().tolist() == [6, 6, 6]
+    del y
+    with pytest.raises(AssertionError, match="memory that has gone"):
+        graph.launch()
