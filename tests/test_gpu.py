@@ -399,10 +399,9 @@ def test_a_failing_op_is_named(gpu: Any) -> None:
     assert any("while running" in note and "Failing" in note for note in caught.value.__notes__)
 
 
-def test_the_demo_learns_as_on_the_cpu(cupy: Any) -> None:
-    spec: Any = importlib.util.spec_from_file_location("digits", ROOT / "examples" / "digits.py")
-    digits = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(digits)
+def test_the_demo_learns_as_on_the_cpu(cupy: Any, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    digits = import_module("digits")
     curves = []
     for be in (gen_backend("cpu", rng_seed=0), stand_in(cupy, rng_seed=0)):
         training, test = digits.load(be)
