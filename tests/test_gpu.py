@@ -7,7 +7,6 @@ trees by `test_random_trees.py`; ``--home gpu`` runs these on a real device.
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 from importlib import import_module
 from importlib.util import find_spec
