@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import proxy
 
 from backends.kernels.kept import COMBINATIONS, planned, slots_of
 from backends.kernels.steps import CallStep, KernelStep, PlacedStep
@@ -136,7 +137,8 @@ class _Memory:
     """Memory for arguments of one combination of sizes, and the graphs on it."""
 
     def __init__(self, of: Graphs, registers: list[Any]) -> None:
-        self.of, self._malloc = of, of.cupy.get_default_memory_pool().malloc
+        self.of = proxy(of)  # so that the memory goes with the function at once
+        self._malloc = of.cupy.get_default_memory_pool().malloc
         self._planned = planned(of.program, of.slots, registers, self._empty)
         for step in of.constant:
             values = registers.copy()
