@@ -30,7 +30,7 @@ Axes = tuple[int | None, ...]
 
 #: Dtypes that kernels compute in.
 KERNEL_DTYPES = frozenset(
-    map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
+    map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 )
 
 #: A program of more instructions than this is not fused: which step needs which would take too long to keep.

@@ -49,7 +49,7 @@ LAYERS = (
     ("optree.conformance",),
     ("optree.testing",),
     ("optree",),
-    ("backends.kernels", "backends.kernels.vectormath", "backends.kernels.quiet"),
+    ("backends.kernels", "backends.kernels.vectormath", "backends.kernels.halves", "backends.kernels.quiet"),
     ("backends.kernels.threads", "backends.kernels.cache"),
     ("backends.kernels.compiler",),
     ("backends.kernels.entry",),

@@ -17,6 +17,7 @@ from harness.golden import TREES
 from backends import gen_backend, source
 from backends.kernels import c, compiler
 from backends.kernels.compiler import FLAGS, find_compiler
+from backends.kernels.halves import HALVES
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.registry import OPS
@@ -126,7 +127,7 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
     kernels: dict[str, None] = {}
     for cls in OPS.values():
         if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
-            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"):
+            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64"):
                 try:
                     tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
                 except OptreeError:
@@ -139,10 +140,10 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     """Compile kernels as one file in which each has a name of its own."""
     bodies = (
-        re.sub(rf"\b({c.NAME}|by_one|by_many)\(", rf"\g<1>{i}(", kernel.removeprefix(c.HEAD))
+        re.sub(rf"\b({c.NAME}|by_one|by_many)\(", rf"\g<1>{i}(", kernel.removeprefix(c.HEAD).removeprefix(HALVES))
         for i, kernel in enumerate(kernels)
     )
-    (folder / "all.c").write_text(c.HEAD + "".join(bodies))
+    (folder / "all.c").write_text(c.HEAD + HALVES + "".join(bodies))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
     command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp", *warnings, "-c", "all.c", "-o", "all.o"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -170,6 +171,7 @@ def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
 
 BEYOND = """
 import numpy as np
+from backends.kernels.halves import HALVES
 from backends.kernels.compiler import compile_source
 compile_source("void f(float *x) { x[3000] = 1; }", "f")(np.zeros(3000, np.float32).ctypes.data)
 """

@@ -7,10 +7,25 @@ from math import prod
 
 import numpy as np
 
-from backends.kernels.expressions import Lines, braced, element, initial, random_functions, statement, wide
+from backends.kernels.expressions import (
+    Lines,
+    braced,
+    computed,
+    converted,
+    element,
+    has_halves,
+    initial,
+    packed,
+    random_functions,
+    statement,
+    unpacked,
+    wide,
+)
+from backends.kernels.halves import HALVES
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
+#: What arrays hold.
 TYPES = {
     "bool": "_Bool",
     "int8": "int8_t",
@@ -21,6 +36,7 @@ TYPES = {
     "uint16": "uint16_t",
     "uint32": "uint32_t",
     "uint64": "uint64_t",
+    "float16": "half",
     "float32": "float",
     "float64": "double",
 }
@@ -79,14 +95,15 @@ def source(nest: LoopNest) -> str:
         body.append(f"const int64_t apart = a[{first + len(kept)}];")
     for place, dtype in enumerate(nest.reads):
         if nest.levels[place] == "once":
-            read = "0" if nest.is_counted(place) else f"*(const {_type(dtype)} *)a[{place}]"
+            read = "0" if nest.is_counted(place) else unpacked(f"*({_pointer(nest, place)})a[{place}]", dtype)
             body.append(f"const {_type(dtype)} v{place} = {read};")
     body += [line for made in nest.made("once") for line in _statement(nest, made)]
     if nest.reductions:
         body += _places(nest)
     elif nest.writes_at("inner"):
         body += _elements(nest)
-    body += [f"*({_type(arrays[place])} *)a[{place}] = v{value};" for place, value in nest.writes_at("once")]
+    writes = nest.writes_at("once")
+    body += [f"*({_pointer(nest, place)})a[{place}] = {_written(nest, value)};" for place, value in writes]
     functions = [f"void {NAME}(const int64_t *a)", *braced(body)]
     if any("(threads)" in line for line in body):
         threads = f"const int threads = (int)a[{first + len(kept) + 1}];"
@@ -94,7 +111,8 @@ def source(nest: LoopNest) -> str:
         functions += ["static void by_many(const int64_t *a)", *braced([threads, *body]), ""]
         choice = [threads, "if (threads > 1)", "    by_many(a);", "else", "    by_one(a);"]
         functions += [f"void {NAME}(const int64_t *a)", *braced(choice)]
-    return "\n".join([HEAD, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
+    head = HEAD + HALVES if has_halves(nest) else HEAD
+    return "\n".join([head, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
 
 
 def _by_one(body: Lines) -> Lines:
@@ -110,7 +128,7 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     ``w`` has a value at each place of the reduced loops, kept from walk to walk;
     ``q`` one in each part of loops that are shared out.
     """
-    found = [("w", value, nest.dtype_of(value).itemsize) for walk in walks(nest) for value in walk.stores]
+    found = [("w", value, computed(nest.dtype_of(value)).itemsize) for walk in walks(nest) for value in walk.stores]
     if nest.split:
         found += [("q", r.value, wide(r).itemsize) for r in nest.reductions]
     tile = _tile(nest) if nest.columns else 1
@@ -124,7 +142,8 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
 
 
 def _type(dtype: np.dtype) -> str:
-    return TYPES[str(dtype)]
+    """What values are computed in."""
+    return TYPES[str(computed(dtype))]
 
 
 def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
@@ -138,7 +157,7 @@ def _pointer(nest: LoopNest, place: int) -> str:
     """The type of a pointer into an array, const where it is only read; of a place, its own."""
     if nest.is_counted(place):
         return "const int64_t "
-    return f"{'const ' if place < len(nest.reads) else ''}{_type(nest.arrays[place])} *"
+    return f"{'const ' if place < len(nest.reads) else ''}{TYPES[str(nest.arrays[place])]} *"
 
 
 def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
@@ -148,7 +167,7 @@ def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
 
 def _loaded(nest: LoopNest, place: int, pointer: str, index: str) -> str:
     """What is read somewhere on from a pointer, or the place there."""
-    return f"{pointer} + {index}" if nest.is_counted(place) else f"{pointer}[{index}]"
+    return f"{pointer} + {index}" if nest.is_counted(place) else unpacked(f"{pointer}[{index}]", nest.reads[place])
 
 
 def _along(nest: LoopNest, place: int, index: str) -> str:
@@ -160,6 +179,10 @@ def _name(nest: LoopNest, value: int) -> str:
     """What a value is called: of columns, there is one of each for each column of a tile."""
     tiled = nest.columns and value >= len(nest.reads) and nest.level_of(value) == "outer"
     return f"v{value}[j]" if tiled else f"v{value}"
+
+
+def _written(nest: LoopNest, value: int) -> str:
+    return packed(_name(nest, value), nest.dtype_of(value))
 
 
 def _statement(nest: LoopNest, made: Statement) -> Lines:
@@ -235,7 +258,7 @@ def _element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
     for made in walk.statements:
         lines += _accumulated(nest, made) if isinstance(made, Reduction) else _statement(nest, made)
     lines += [f"g{value}[{index}] = v{value};" for value in walk.stores]
-    return lines + [f"{letter}{place}[{_along(nest, place, index)}] = {_name(nest, v)};" for place, v in walk.writes]
+    return lines + [f"{letter}{place}[{_along(nest, place, index)}] = {_written(nest, v)};" for place, v in walk.writes]
 
 
 # Nests that reduce
@@ -306,10 +329,10 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
             lines.append(f"const {_type(nest.reads[place])} v{place} = {read};")
     for r in done:
         finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
-        lines.append(f"{_declared(nest, r.value)} = ({_type(r.dtype)})({finished});")
+        lines.append(f"{_declared(nest, r.value)} = {converted(f'({finished})', r.dtype, _type)};")
     for each in made:
         lines += _statement(nest, each)
-    lines += [f"x{place}[{_column(nest, place)}] = {_name(nest, value)};" for place, value in writes]
+    lines += [f"x{place}[{_column(nest, place)}] = {_written(nest, value)};" for place, value in writes]
     if not nest.columns or not lines:
         return lines
     new = [r.value for r in done] + [s.value for s in made]

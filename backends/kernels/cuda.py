@@ -12,10 +12,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import numpy as np
-
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, type_of
-from backends.kernels.expressions import Lines, braced, converted, initial, random_functions, wide
+from backends.kernels.expressions import Lines, braced, converted, has_halves, initial, random_functions, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
@@ -55,7 +53,11 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
 #: What float16 needs beside.
 HALVES = """#include <cuda_fp16.h>
 
+__device__ __forceinline__ float from_half(__half x) { return __half2float(x); }
+__device__ __forceinline__ __half to_half(float x) { return __float2half_rn(x); }
 __device__ __forceinline__ float rounded(float x) { return __half2float(__float2half_rn(x)); }
+__device__ __forceinline__ float rounded(double x) { return __half2float(__double2half(x)); }
+template <class T> __device__ __forceinline__ float rounded(T x) { return rounded((float)x); }
 """
 
 JOINED = {
@@ -103,8 +105,7 @@ THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 512, "columns": 256}
 
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: a kernel, or of a split nest one for each walk and the last."""
-    arrays = nest.arrays
-    head = [HALVES.rstrip("\n")] if np.dtype("float16") in {*arrays, *(s.dtype for s in nest.statements)} else []
+    head = [HALVES.rstrip("\n")] if has_halves(nest) else []
     head.append(HEAD.rstrip("\n"))
     if nest.reductions:
         needed = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backends.kernels.expressions import Lines, braced, element, statement, wide
+from backends.kernels.expressions import Lines, braced, computed, element, packed, statement, unpacked, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: What arrays hold.
@@ -54,7 +54,7 @@ class Variant:
 
 def type_of(dtype: np.dtype) -> str:
     """What values are computed in."""
-    return "float" if dtype == np.float16 else TYPES[str(dtype)]
+    return TYPES[str(computed(dtype))]
 
 
 class ElementPrinter:
@@ -109,11 +109,11 @@ class ElementPrinter:
 
     def read(self, place: int, expression: str) -> str:
         """What is read from an array, as it is computed with."""
-        return f"__half2float({expression})" if self.nest.arrays[place] == np.float16 else expression
+        return unpacked(expression, self.nest.arrays[place])
 
     def written(self, value: int) -> str:
         """A value as an array holds it."""
-        return f"__float2half_rn(v{value})" if self.nest.dtype_of(value) == np.float16 else f"v{value}"
+        return packed(f"v{value}", self.nest.dtype_of(value))
 
     # Elements
 
@@ -237,7 +237,7 @@ def _slots(nest: LoopNest, found: Sequence[Walk]) -> dict[int, tuple[int, int]]:
     for first, last, value in several:
         is_read = value < len(nest.reads)
         dtype = nest.dtype_of(value)
-        size = 4 if dtype == np.float16 and not is_read else dtype.itemsize
+        size = (dtype if is_read else computed(dtype)).itemsize
         reusable = (i for i, (until, other) in enumerate(rows) if until <= first and other == size and not is_read)
         row = next(reusable, len(rows))
         rows[row : row + 1] = [(last, size)]

@@ -36,15 +36,35 @@ def statement(nest: LoopNest, made: Statement, type: Types, name: Callable[[int]
 
 
 def converted(expression: str, dtype: np.dtype, type: Types) -> str:
-    """An expression in a dtype; a float16 is a float that is rounded as one."""
-    cast = f"({type(dtype)}){expression}"
-    return f"rounded({cast})" if dtype == np.float16 else cast
+    """An expression in a dtype; a float16 is a float that is rounded as one, from a double in one step."""
+    return f"rounded({expression})" if dtype == np.float16 else f"({type(dtype)}){expression}"
+
+
+def computed(dtype: np.dtype) -> np.dtype:
+    """The dtype whose type holds values while they are computed with: for float16 float32."""
+    return np.dtype("float32") if dtype == np.float16 else dtype
+
+
+def unpacked(expression: str, dtype: np.dtype) -> str:
+    """What an array holds, as it is computed with."""
+    return f"from_half({expression})" if dtype == np.float16 else expression
+
+
+def packed(expression: str, dtype: np.dtype) -> str:
+    """A value as an array holds it."""
+    return f"to_half({expression})" if dtype == np.float16 else expression
+
+
+def has_halves(nest: LoopNest) -> bool:
+    """Whether a nest reads, makes or writes float16."""
+    taken = [dtype for made in nest.statements if isinstance(made, Statement) for dtype in made.loop]
+    return any(dtype == np.float16 for dtype in (*nest.reads, *taken, *(made.dtype for made in nest.statements)))
 
 
 def wide(reduction: Reduction) -> np.dtype:
     """What parts are accumulated in."""
     sums = reduction.accumulator.sums and reduction.dtype.kind == "f"
-    return np.dtype("float64") if sums else reduction.dtype
+    return np.dtype("float64") if sums else computed(reduction.dtype)
 
 
 def initial(reduction: Reduction) -> str:

@@ -159,7 +159,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
     name = "cast"
     __props__ = ("dtype",)
     dtype: Any = None
-    kernel = "(T){0}"
+    kernel = "{0}"
     examples = (
         (((2, 3),), {"dtype": np.dtype("float64")}),
         (((2, 0),), {"dtype": np.dtype("int32")}),

@@ -14,7 +14,7 @@ static void by_one(const int64_t *a)
         const double v2 = x2[i];
         const int64_t v4_0 = (int64_t)v0;
         const int64_t v4 = (int64_t)(v4_0 + v1);
-        const float v5 = (float)((float)v4);
+        const float v5 = (float)(v4);
         const float v6_1 = (float)v3;
         const float v6 = (float)(v5 * v6_1);
         const double v7_0 = (double)v6;
@@ -40,7 +40,7 @@ static void by_many(const int64_t *a)
         const double v2 = x2[i];
         const int64_t v4_0 = (int64_t)v0;
         const int64_t v4 = (int64_t)(v4_0 + v1);
-        const float v5 = (float)((float)v4);
+        const float v5 = (float)(v4);
         const float v6_1 = (float)v3;
         const float v6 = (float)(v5 * v6_1);
         const double v7_0 = (double)v6;

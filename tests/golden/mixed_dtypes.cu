@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const double v2 = b2.at[e];
             const long long v4_0 = (long long)v0;
             const long long v4 = (long long)(v4_0 + v1);
-            const float v5 = (float)((float)v4);
+            const float v5 = (float)(v4);
             const float v6_1 = (float)v3;
             const float v6 = (float)(v5 * v6_1);
             const double v7_0 = (double)v6;

@@ -1,0 +1,64 @@
+"""float16 in C, by integers: not every compiler has the type, and GCC 12 vectorises no loop that converts it.
+
+Kernels compute float16 as floats that are rounded as float16 after each
+operation, so that results are NumPy's, which does the same: to the nearest,
+ties to even, denormals kept, and beyond the range to infinity. A nan comes out
+as a nan, of whatever payload.
+"""
+
+from __future__ import annotations
+
+#: To stand in a source, after `<math.h>` and `<stdint.h>`. A number is rounded by adding the power of two beside which
+#: nothing smaller than a float16's last bit has room.
+HALVES = """
+typedef uint16_t half;
+
+static inline float float_of(uint32_t bits)
+{
+    union { uint32_t bits; float x; } both = {bits};
+    return both.x;
+}
+
+static inline uint32_t bits_of(float x)
+{
+    union { float x; uint32_t bits; } both = {x};
+    return both.bits;
+}
+
+static inline float from_half(half h)
+{
+    const uint32_t bits = (uint32_t)h << 13, size = bits & 0x0fffe000u;
+    const float small = float_of(size + 0x38800000u) - 0x1p-14f;
+    const float large = float_of(size + (size < 0x0f800000u ? 0x38000000u : 0x70000000u));
+    return float_of(bits_of(size < 0x00800000u ? small : large) | (bits << 3 & 0x80000000u));
+}
+
+/* Of a float that is rounded. */
+static inline half to_half(float x)
+{
+    const uint32_t bits = bits_of(x), size = bits & 0x7fffffffu;
+    const uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;
+    const uint32_t large = ((size < 0x47800000u ? size : 0x47800000u) - 0x38000000u) >> 13;
+    return (half)((size < 0x38800000u ? small : large) | (size > 0x7f800000u ? 0x200u : 0u) | (bits >> 16 & 0x8000u));
+}
+
+static inline float rounded_float(float x)
+{
+    const float size = fabsf(x);
+    const uint32_t power = bits_of(size) & 0x7f800000u, least = power > 0x38800000u ? power : 0x38800000u;
+    const float unit = float_of((least < 0x47800000u ? least : 0x47800000u) + 0x06800000u);
+    const float found = size + unit - unit;
+    return copysignf(found < 65536.0f ? found : found + INFINITY, x);
+}
+
+static inline float rounded_double(double x)
+{
+    const double size = fabs(x);
+    union { double x; uint64_t bits; } both = {size < 0x1p-14 ? 0x1p-14 : size > 65536.0 ? 65536.0 : size};
+    both.bits = (both.bits & 0x7ff0000000000000u) + 0x02a0000000000000u;
+    const float found = (float)(size + both.x - both.x);
+    return copysignf(found < 65536.0f ? found : found + INFINITY, (float)x);
+}
+
+#define rounded(x) _Generic((x), double: rounded_double, default: rounded_float)(x)
+"""

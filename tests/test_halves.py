@@ -1,0 +1,64 @@
+"""float16 in kernels: computed in float32 and rounded after each operation, so that values are NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.blocks import in_blocks
+from harness.expressions import ulps_between
+from harness.halves import CLOSE, EXACT, exact_sums, halves, sums, wild
+
+from backends import gen_backend, source
+from backends.kernels.compiler import find_compiler
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def be() -> Any:
+    """What computes op by op."""
+    return gen_backend("cpu", rng_seed=0, jit=False)
+
+
+@pytest.fixture(params=["compiled", "blocks"])
+def kernels(request: pytest.FixtureRequest) -> Any:
+    """A backend that runs all it can as kernels."""
+    if request.param == "blocks":
+        with in_blocks(1 << 12, num_threads=2, rng_seed=0) as backend:
+            yield backend
+    elif find_compiler() is None:
+        pytest.skip("no C compiler")
+    else:
+        yield gen_backend("cpu", rng_seed=0, jit=True)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_values_are_numpys_to_the_bit(kernels: Any, be: Any, name: str) -> None:
+    for ours, numpys in zip(EXACT[name](kernels), EXACT[name](be), strict=True):
+        assert ours.dtype == numpys.dtype
+        np.testing.assert_array_equal(ours, numpys)
+        np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(numpys[numpys == 0]))
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_reductions_in_one_walk_and_several(kernels: Any, be: Any, name: str) -> None:
+    for ours, numpys in zip(CLOSE[name](kernels), CLOSE[name](be), strict=True):
+        assert ours.dtype == numpys.dtype == np.float16
+        np.testing.assert_allclose(ours, numpys, rtol=4e-3, atol=2e-3)
+
+
+def test_sums_are_rounded_once(kernels: Any) -> None:
+    for ours, exact in zip(sums(kernels), exact_sums(), strict=True):
+        assert ours.dtype == np.float16
+        assert (ulps_between(ours.ravel(), exact.ravel()) <= 1).all()
+
+
+def test_they_are_one_kernel(be: Any) -> None:
+    x, y = be.array(wild(0, 5, 7), np.float16), be.array(halves(1, 5, 7), np.float16)
+    (text,) = source(be.softmax(be.cast(x, "float32") * y + 1e-3, axis=1))
+    assert "from_half(y" in text and "to_half(v" not in text
+    (text,) = source(be.exp(x) * y)
+    assert "rounded((exp(v0)))" in text and "to_half(v" in text
+    assert "half" not in source(be.ones((5, 7)) * 2)[0]
