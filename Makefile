@@ -9,7 +9,7 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo charlm test test-gpu lint format bench functions clean
+.PHONY: help demo charlm test test-gpu lint format bench bench-gpu driver functions clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,15 @@ bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, a
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
+
+bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
+
+# Looked for before anything large is downloaded.
+driver:
+	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2> /dev/null || { \
+		echo "make bench-gpu measures on an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
+		exit 1; }
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
 	$(BIN)/python docs/generate.py

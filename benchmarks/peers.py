@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from scipy import special
 from workloads import Workload
 
 import optree
@@ -31,7 +32,7 @@ FASTMATH = {"reassoc", "contract", "nsz"}
 PLAIN = ("exp", "log", "log1p", "sin", "sqrt", "tanh")
 
 
-def _names(module: Any, **others: Any) -> SimpleNamespace:
+def names_of(module: Any, **others: Any) -> SimpleNamespace:
     """What formulas call `m`: a library's functions. A sum or mean along an axis keeps it; of all, it is 0-d."""
 
     def reduction(name: str) -> Callable[..., Any]:
@@ -43,12 +44,23 @@ def _names(module: Any, **others: Any) -> SimpleNamespace:
 
 
 class Peer:
-    """A library. An `ImportError` says that it is not installed."""
+    """A library. An `ImportError` says that it is not installed.
 
-    name = ""
+    Attributes
+    ----------
+    name : str
+        Its column.
+    module : str
+        What is imported, if that has another name.
+    refusals : tuple of type
+        What it raises where it cannot do a workload.
+    """
+
+    name = module = ""
+    refusals: tuple[type[Exception], ...] = ()
 
     def __init__(self) -> None:
-        self.library: Any = importlib.import_module(self.name)
+        self.library: Any = importlib.import_module(self.module or self.name)
         self.version: str = self.library.__version__
 
     def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
@@ -62,18 +74,19 @@ class NumPy(Peer):
     name = "numpy"
 
     def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
-        return workload.numpy(*workload.copies())
+        return workload.numpy(SimpleNamespace(**vars(np), erf=special.erf), *workload.copies())
 
 
 class Optree(Peer):
     """Ours: one function with updates, under ``jit=True``."""
 
     name = "optree"
+    home = "cpu"
 
     def __init__(self) -> None:
-        self.backend = be = gen_backend("cpu", jit=True)
+        self.backend = be = gen_backend(self.home, jit=True)
         self.version = be.info()
-        self.names = _names(
+        self.names = names_of(
             be,
             erf=be.erf,
             relu=be.relu,
@@ -133,7 +146,7 @@ class Jax(Peer):
         super().__init__()
         self.library.config.update("jax_enable_x64", True)
         nn = self.library.nn
-        self.names = _names(
+        self.names = names_of(
             self.library.numpy,
             erf=self.library.scipy.special.erf,
             relu=nn.relu,
@@ -153,23 +166,28 @@ class Jax(Peer):
             return list(workload.formula(self.names, *(kept if count else []), *rest))
 
         compiled = jax.jit(formula, donate_argnums=0, keep_unused=True)
+        return self.run_of(compiled, kept, rest), lambda: [np.asarray(x) for x in kept]
+
+    def run_of(self, compiled: Any, kept: list[Any], rest: list[Any]) -> Callable[[], None]:
+        """What is timed: new results in the place of the last ones."""
 
         def run() -> None:
-            kept[:] = jax.block_until_ready(compiled(list(kept), rest))
+            kept[:] = self.library.block_until_ready(compiled(list(kept), rest))
 
-        return run, lambda: [np.asarray(x) for x in kept]
+        return run
 
 
 class Torch(Peer):
     """``torch.compile``, for the sizes at hand; results are copied to memory that is there, which it does in one go."""
 
     name = "torch"
+    device = "cpu"
 
     def __init__(self) -> None:
         super().__init__()
         torch = self.library
         torch.set_grad_enabled(False)
-        self.names = _names(
+        self.names = names_of(
             torch,
             erf=torch.erf,
             relu=torch.relu,
@@ -179,16 +197,24 @@ class Torch(Peer):
         )
 
     def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
-        self.library._dynamo.reset()  # else it counts the rows as sizes of one function, and gives up
-        operands = [self.library.from_numpy(x) for x in workload.copies()]
-        outs = operands[: workload.in_place] or [self.library.from_numpy(np.empty(s, workload.dtype)) for s in shapes]
+        operands = [self.tensor(x) for x in workload.copies()]
+        outs = operands[: workload.in_place] or [self.tensor(np.empty(shape, workload.dtype)) for shape in shapes]
 
         def step(outs: list[Any], operands: list[Any]) -> None:
             for out, value in zip(outs, workload.formula(self.names, *operands), strict=True):
                 out.copy_(value)
 
+        return self.run_of(step, outs, operands), lambda: [out.cpu().numpy() for out in outs]
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """An array's values where they are computed with."""
+        return self.library.from_numpy(array).to(self.device)
+
+    def run_of(self, step: Callable[..., None], outs: list[Any], operands: list[Any]) -> Callable[[], Any]:
+        """What is timed: a step that writes results."""
+        self.library._dynamo.reset()  # else it counts the rows as sizes of one function, and gives up
         compiled = self.library.compile(step, dynamic=False)
-        return lambda: compiled(outs, operands), lambda: [out.numpy() for out in outs]
+        return lambda: compiled(outs, operands)
 
 
 class Pytensor(Peer):
@@ -206,7 +232,7 @@ class Pytensor(Peer):
             value = f(xs)
             return value, tensor.grad(value, list(xs))
 
-        self.names = _names(
+        self.names = names_of(
             tensor,
             erf=tensor.erf,
             relu=lambda x: tensor.maximum(x, 0),

@@ -25,14 +25,14 @@ class SquaredError(Workload):
         x, y = operands
         return [m.mean((x - y) * (x - y))]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         x, y = operands
-        part, out = np.empty_like(x), np.empty((), self.dtype)
+        part, out = xp.empty_like(x), xp.empty((), self.dtype)
 
         def run() -> None:
-            np.subtract(x, y, out=part)
-            np.multiply(part, part, out=part)
-            np.mean(part, out=out)
+            xp.subtract(x, y, out=part)
+            xp.multiply(part, part, out=part)
+            xp.mean(part, out=out)
 
         return run, lambda: [out]
 
@@ -61,16 +61,16 @@ class Softmax(Square):
         (x,) = operands
         return [m.softmax(x, axis=1)]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         (x,) = operands
-        out, row = np.empty_like(x), np.empty((len(x), 1), self.dtype)
+        out, row = xp.empty_like(x), xp.empty((len(x), 1), self.dtype)
 
         def run() -> None:
-            np.max(x, axis=1, keepdims=True, out=row)
-            np.subtract(x, row, out=out)
-            np.exp(out, out=out)
-            np.sum(out, axis=1, keepdims=True, out=row)
-            np.divide(out, row, out=out)
+            xp.max(x, axis=1, keepdims=True, out=row)
+            xp.subtract(x, row, out=out)
+            xp.exp(out, out=out)
+            xp.sum(out, axis=1, keepdims=True, out=row)
+            xp.divide(out, row, out=out)
 
         return run, lambda: [out]
 
@@ -106,14 +106,14 @@ class CrossEntropy(Square):
         loss, (gradient,) = m.value_and_grad(lambda xs: cross_entropy(m, xs[0], truth), [x])
         return [loss, gradient]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         x, truth = operands
-        out, part, row, loss = np.empty_like(x), np.empty_like(x), np.empty((len(x), 1), self.dtype), [0.0]
+        out, part, row, loss = xp.empty_like(x), xp.empty_like(x), xp.empty((len(x), 1), self.dtype), [0.0]
 
         def run() -> None:
-            loss[0] = cross_entropy_by_numpy(x, truth, out, part, row)
+            loss[0] = cross_entropy_by_numpy(xp, x, truth, out, part, row)
 
-        return run, lambda: [np.asarray(loss[0]), out]
+        return run, lambda: [xp.asarray(loss[0]), out]
 
     def numba(self, prange: Any, number: Any) -> Loop:
         def loop(x: Any, truth: Any, loss: Any, out: Any) -> None:
@@ -141,18 +141,20 @@ def cross_entropy(m: Any, x: Any, truth: Any) -> Any:
     return -m.mean(m.sum(truth * m.log_softmax(x, axis=1), 1))
 
 
-def cross_entropy_by_numpy(x: np.ndarray, truth: np.ndarray, out: np.ndarray, part: np.ndarray, row: np.ndarray) -> Any:
+def cross_entropy_by_numpy(
+    xp: Any, x: np.ndarray, truth: np.ndarray, out: np.ndarray, part: np.ndarray, row: np.ndarray
+) -> Any:
     """The same for classes that are rows of zeros and a one; its gradient is written to `out`."""
-    np.max(x, axis=1, keepdims=True, out=row)
-    np.subtract(x, row, out=out)
-    np.multiply(truth, out, out=part)
+    xp.max(x, axis=1, keepdims=True, out=row)
+    xp.subtract(x, row, out=out)
+    xp.multiply(truth, out, out=part)
     score = part.sum()
-    np.exp(out, out=out)
-    np.sum(out, axis=1, keepdims=True, out=row)
-    np.divide(out, row, out=out)
-    np.log(row, out=row)
-    np.subtract(out, truth, out=out)
-    np.divide(out, len(x), out=out)
+    xp.exp(out, out=out)
+    xp.sum(out, axis=1, keepdims=True, out=row)
+    xp.divide(out, row, out=out)
+    xp.log(row, out=row)
+    xp.subtract(out, truth, out=out)
+    xp.divide(out, len(x), out=out)
     return (row.sum() - score) / len(x)
 
 
@@ -173,22 +175,22 @@ class LayerNorm(Square):
         scale = 1 / m.sqrt(m.mean(centred * centred, self.axis) + EPSILON)
         return [centred * scale * gain + bias]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         x, gain, bias = operands
-        out, part, axis = np.empty_like(x), np.empty_like(x), self.axis
-        row = np.empty_like(x.sum(axis=axis, keepdims=True))
+        out, part, axis = xp.empty_like(x), xp.empty_like(x), self.axis
+        row = xp.empty_like(x.sum(axis=axis, keepdims=True))
 
         def run() -> None:
-            np.mean(x, axis=axis, keepdims=True, out=row)
-            np.subtract(x, row, out=out)
-            np.multiply(out, out, out=part)
-            np.mean(part, axis=axis, keepdims=True, out=row)
-            np.add(row, EPSILON, out=row)
-            np.sqrt(row, out=row)
-            np.divide(1, row, out=row)
-            np.multiply(out, row, out=out)
-            np.multiply(out, gain, out=out)
-            np.add(out, bias, out=out)
+            xp.mean(x, axis=axis, keepdims=True, out=row)
+            xp.subtract(x, row, out=out)
+            xp.multiply(out, out, out=part)
+            xp.mean(part, axis=axis, keepdims=True, out=row)
+            xp.add(row, EPSILON, out=row)
+            xp.sqrt(row, out=row)
+            xp.divide(1, row, out=row)
+            xp.multiply(out, row, out=out)
+            xp.multiply(out, gain, out=out)
+            xp.add(out, bias, out=out)
 
         return run, lambda: [out]
 
@@ -262,16 +264,16 @@ class Gaussian(Workload):
         difference = x[:, None] - y[None, :]
         return [m.sum(m.exp(-(difference * difference)), 1)]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         x, y = operands
-        part, out = np.empty((x.size, y.size), self.dtype), np.empty((x.size, 1), self.dtype)
+        part, out = xp.empty((x.size, y.size), self.dtype), xp.empty((x.size, 1), self.dtype)
 
         def run() -> None:
-            np.subtract(x[:, None], y[None, :], out=part)
-            np.multiply(part, part, out=part)
-            np.negative(part, out=part)
-            np.exp(part, out=part)
-            np.sum(part, axis=1, keepdims=True, out=out)
+            xp.subtract(x[:, None], y[None, :], out=part)
+            xp.multiply(part, part, out=part)
+            xp.negative(part, out=part)
+            xp.exp(part, out=part)
+            xp.sum(part, axis=1, keepdims=True, out=out)
 
         return run, lambda: [out]
 
@@ -319,38 +321,38 @@ class Training(Workload):
         moved = [adam(m, *each) for each in zip(weights, means, squares, gradients, strict=True)]
         return [each[k] for k in range(3) for each in moved]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         weights, means, squares, (x, truth) = operands[:6], operands[6:12], operands[12:18], operands[18:]
         w1, w2, w3, b1, b2, b3 = weights
-        gradients, parts = [np.empty_like(w) for w in weights], [np.empty_like(w) for w in weights]
-        first, second, scores = (np.empty((self.batch, n), self.dtype) for n in self.units[1:])
-        above, below = np.empty_like(second), np.empty_like(first)
-        error, part, row = np.empty_like(scores), np.empty_like(scores), np.empty((self.batch, 1), self.dtype)
+        gradients, parts = [xp.empty_like(w) for w in weights], [xp.empty_like(w) for w in weights]
+        first, second, scores = (xp.empty((self.batch, n), self.dtype) for n in self.units[1:])
+        above, below = xp.empty_like(second), xp.empty_like(first)
+        error, part, row = xp.empty_like(scores), xp.empty_like(scores), xp.empty((self.batch, 1), self.dtype)
 
         def layer(x: np.ndarray, w: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-            np.matmul(x, w, out=out)
-            np.add(out, b, out=out)
+            xp.matmul(x, w, out=out)
+            xp.add(out, b, out=out)
 
         def back(x: np.ndarray, delta: np.ndarray, number: int) -> None:
-            np.matmul(x.T, delta, out=gradients[number])
-            np.sum(delta, axis=0, keepdims=True, out=gradients[number + 3])
+            xp.matmul(x.T, delta, out=gradients[number])
+            xp.sum(delta, axis=0, keepdims=True, out=gradients[number + 3])
 
         def run() -> None:
             layer(x, w1, b1, first)
-            np.maximum(first, 0, out=first)
+            xp.maximum(first, 0, out=first)
             layer(first, w2, b2, second)
-            np.maximum(second, 0, out=second)
+            xp.maximum(second, 0, out=second)
             layer(second, w3, b3, scores)
-            cross_entropy_by_numpy(scores, truth, error, part, row)
+            cross_entropy_by_numpy(xp, scores, truth, error, part, row)
             back(second, error, 2)
-            np.matmul(error, w3.T, out=above)
-            np.multiply(above, second > 0, out=above)
+            xp.matmul(error, w3.T, out=above)
+            xp.multiply(above, second > 0, out=above)
             back(first, above, 1)
-            np.matmul(above, w2.T, out=below)
-            np.multiply(below, first > 0, out=below)
+            xp.matmul(above, w2.T, out=below)
+            xp.multiply(below, first > 0, out=below)
             back(x, below, 0)
             for each in zip(weights, means, squares, gradients, parts, strict=True):
-                adam_by_numpy(*each)
+                adam_by_numpy(xp, *each)
 
         return run, lambda: list(operands[:18])
 

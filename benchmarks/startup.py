@@ -36,12 +36,27 @@ z[:] = a * b + c * be.sin(d)
 print(time.perf_counter() - start, be.stats()["kernels"]["seconds"], be.stats()["kernels"]["disk_hits"])
 """
 
+#: The first kernel on a GPU, whose driver, context and memory are there.
+ON_GPU = """
+import time
+from backends import gen_backend
+be = gen_backend("gpu")
+a, b, c, d = (be.full(4096, value) for value in (1, 2, 3, 4))
+z = be.empty(4096)
+be.synchronize()
+start = time.perf_counter()
+z[:] = a * b + c * be.sin(d)
+be.synchronize()
+print(time.perf_counter() - start, be.stats()["kernels"]["disk_hits"])
+"""
+
 BATCHES = 100
 
 
 def _process(program: str, modules: str, kernels: str) -> list[float]:
     """What a program prints in a process of its own, with compiled modules and kernels kept in folders."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment |= {"OPTREE_CACHE_DIR": kernels, "PYTHONPYCACHEPREFIX": modules, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     return [float(word) for word in done.stdout.split()]
@@ -62,6 +77,19 @@ def first_results(rounds: int) -> dict[str, float]:
                 seconds, compiling, _ = _process(BY_OPTREE % True, modules, cold)
             times.setdefault("op-tree, jit=True, kernel compiled", []).append(seconds)
             times.setdefault("the compilation alone", []).append(compiling)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def first_kernels(rounds: int) -> dict[str, float]:
+    """Seconds of the first kernel in a process on a GPU, medians of processes that take turns."""
+    times: dict[str, list[float]] = {"compiled by NVRTC": [], "kept on disk": []}
+    with tempfile.TemporaryDirectory() as modules:
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as kernels:
+                for (name, each), hits in zip(times.items(), (0, 1), strict=True):
+                    seconds, found = _process(ON_GPU, modules, kernels)
+                    assert found == hits, f"{name}: {found} kernels were found on disk"
+                    each.append(seconds)
     return {name: statistics.median(each) for name, each in times.items()}
 
 

@@ -30,18 +30,31 @@ def options_of(purpose: str, rounds: int, calls: int, arguments: list[str] | Non
     return options
 
 
+def seconds_of(function: Callable[[], Any], calls: int) -> float:
+    """The seconds of a call, of so many in a row."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls
+
+
 def rounds_of(
-    functions: Sequence[Callable[[], Any]], rounds: int, calls: int, pause: float = 0.0, limit: float = float("inf")
+    functions: Sequence[Callable[[], Any]],
+    rounds: int,
+    calls: int,
+    pause: float = 0.0,
+    limit: float = float("inf"),
+    clock: Callable[[Callable[[], Any], int], float] = seconds_of,
 ) -> list[list[float]]:
     """The seconds of a call of each function, in each round; the functions take turns within a round.
 
     With a pause, threads of one function may go to sleep before the next one,
     whose first call is not counted if it is short; and functions that are long
     and much slower than the quickest have few rounds. After `limit` seconds no
-    new round begins.
+    new round begins. The clock gives the seconds of a call, of so many in a row.
     """
     times: list[list[float]] = [[] for _ in functions]
-    seconds = [_seconds(function, 1) for function in functions]
+    seconds = [clock(function, 1) for function in functions]
     slow = [pause > 0 and each > SLOW * min(seconds) and each > LONG for each in seconds]
     gc.collect()
     gc.disable()
@@ -57,18 +70,10 @@ def rounds_of(
                     time.sleep(pause)
                     if seconds[which] < LONG:
                         functions[which]()
-                times[which].append(_seconds(functions[which], calls))
+                times[which].append(clock(functions[which], calls))
     finally:
         gc.enable()
     return times
-
-
-def _seconds(function: Callable[[], Any], calls: int) -> float:
-    """The seconds of a call."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        function()
-    return (time.perf_counter() - start) / calls
 
 
 def report(title: str, names: Sequence[str], times: list[list[float]]) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 #: Adam's rate, the decays of its means, and what keeps its divisor from zero.
 RATE, MEAN, SQUARE, TINY = 0.001, 0.9, 0.999, 1e-8
@@ -80,7 +79,7 @@ class Workload:
         """The results."""
         raise NotImplementedError
 
-    def numpy(self, *operands: Any) -> tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]:
+    def numpy(self, xp: Any, *operands: Any) -> tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]:
         """What computes the results, and what gives them."""
         raise NotImplementedError
 
@@ -98,15 +97,15 @@ class Copy(Workload):
 
     title = "copy"
     moved = 2
-    without = ("numexpr", "jax", "pytensor")  # they have no copy into memory that is there
+    without = ("numexpr", "jax", "pytensor", "cupy.fuse", "torch eager")  # no copy, or none into memory that is there
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         return list(operands)
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         (x,) = operands
-        out = np.empty_like(x)
-        return lambda: np.copyto(out, x), lambda: [out]
+        out = xp.empty_like(x)
+        return lambda: xp.copyto(out, x), lambda: [out]
 
     def numba(self, prange: Any, number: Any) -> Loop:
         def loop(x: Any, out: Any) -> None:
@@ -127,15 +126,15 @@ class Chain(Workload):
         a, b, c, d = operands
         return [a * b + c * m.sin(d)]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         a, b, c, d = operands
-        out, part = np.empty_like(a), np.empty_like(a)
+        out, part = xp.empty_like(a), xp.empty_like(a)
 
         def run() -> None:
-            np.sin(d, out=part)
-            np.multiply(c, part, out=part)
-            np.multiply(a, b, out=out)
-            np.add(out, part, out=out)
+            xp.sin(d, out=part)
+            xp.multiply(c, part, out=part)
+            xp.multiply(a, b, out=out)
+            xp.add(out, part, out=out)
 
         return run, lambda: [out]
 
@@ -160,27 +159,27 @@ class Activations(Workload):
         gelu = 0.5 * x * (1.0 + m.tanh(OUTER * (x + INNER * x * x * x)))
         return [gelu + m.log1p(m.exp(-abs(x))) + m.relu(x)]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         (x,) = operands
-        out, part = np.empty_like(x), np.empty_like(x)
+        out, part = xp.empty_like(x), xp.empty_like(x)
 
         def run() -> None:
-            np.multiply(x, x, out=part)
-            np.multiply(part, x, out=part)
-            np.multiply(part, INNER, out=part)
-            np.add(part, x, out=part)
-            np.multiply(part, OUTER, out=part)
-            np.tanh(part, out=part)
-            np.add(part, 1, out=part)
-            np.multiply(x, 0.5, out=out)
-            np.multiply(out, part, out=out)
-            np.abs(x, out=part)
-            np.negative(part, out=part)
-            np.exp(part, out=part)
-            np.log1p(part, out=part)
-            np.add(out, part, out=out)
-            np.maximum(x, 0, out=part)
-            np.add(out, part, out=out)
+            xp.multiply(x, x, out=part)
+            xp.multiply(part, x, out=part)
+            xp.multiply(part, INNER, out=part)
+            xp.add(part, x, out=part)
+            xp.multiply(part, OUTER, out=part)
+            xp.tanh(part, out=part)
+            xp.add(part, 1, out=part)
+            xp.multiply(x, 0.5, out=out)
+            xp.multiply(out, part, out=out)
+            xp.abs(x, out=part)
+            xp.negative(part, out=part)
+            xp.exp(part, out=part)
+            xp.log1p(part, out=part)
+            xp.add(out, part, out=out)
+            xp.maximum(x, 0, out=part)
+            xp.add(out, part, out=out)
 
         return run, lambda: [out]
 
@@ -219,35 +218,35 @@ class BlackScholes(Workload):
     def _normal(m: Any, x: Any) -> Any:
         return 0.5 + 0.5 * m.erf(x * math.sqrt(0.5))
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         price, strike, time = operands
-        call, put, first, deviation = (np.empty_like(price) for _ in range(4))
+        call, put, first, deviation = (xp.empty_like(price) for _ in range(4))
 
         def normal(x: np.ndarray) -> None:
-            np.multiply(x, math.sqrt(0.5), out=x)
-            special.erf(x, out=x)
-            np.multiply(x, 0.5, out=x)
-            np.add(x, 0.5, out=x)
+            xp.multiply(x, math.sqrt(0.5), out=x)
+            xp.erf(x, out=x)
+            xp.multiply(x, 0.5, out=x)
+            xp.add(x, 0.5, out=x)
 
         def run() -> None:
-            np.sqrt(time, out=deviation)
-            np.multiply(deviation, VOLATILITY, out=deviation)
-            np.divide(price, strike, out=first)
-            np.log(first, out=first)
-            np.multiply(time, INTEREST + 0.5 * VOLATILITY**2, out=put)
-            np.add(first, put, out=first)
-            np.divide(first, deviation, out=first)
-            np.subtract(first, deviation, out=deviation)
+            xp.sqrt(time, out=deviation)
+            xp.multiply(deviation, VOLATILITY, out=deviation)
+            xp.divide(price, strike, out=first)
+            xp.log(first, out=first)
+            xp.multiply(time, INTEREST + 0.5 * VOLATILITY**2, out=put)
+            xp.add(first, put, out=first)
+            xp.divide(first, deviation, out=first)
+            xp.subtract(first, deviation, out=deviation)
             normal(first)
             normal(deviation)
-            np.multiply(time, -INTEREST, out=put)
-            np.exp(put, out=put)
-            np.multiply(strike, put, out=put)
-            np.multiply(price, first, out=call)
-            np.multiply(put, deviation, out=deviation)
-            np.subtract(call, deviation, out=call)
-            np.subtract(put, price, out=put)
-            np.add(call, put, out=put)
+            xp.multiply(time, -INTEREST, out=put)
+            xp.exp(put, out=put)
+            xp.multiply(strike, put, out=put)
+            xp.multiply(price, first, out=call)
+            xp.multiply(put, deviation, out=deviation)
+            xp.subtract(call, deviation, out=call)
+            xp.subtract(put, price, out=put)
+            xp.add(call, put, out=put)
 
         return run, lambda: [call, put]
 
@@ -278,10 +277,10 @@ class Adam(Workload):
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         return adam(m, *operands)
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         w, m, v, g = operands
-        part = np.empty_like(w)
-        return lambda: adam_by_numpy(w, m, v, g, part), lambda: [w, m, v]
+        part = xp.empty_like(w)
+        return lambda: adam_by_numpy(xp, w, m, v, g, part), lambda: [w, m, v]
 
     def numba(self, prange: Any, number: Any) -> Loop:
         mean, rest, square, other = map(number, (MEAN, 1 - MEAN, SQUARE, 1 - SQUARE))
@@ -302,20 +301,20 @@ def adam(m: Any, w: Any, mean: Any, square: Any, g: Any) -> list[Any]:
     return [w - RATE * mean / (m.sqrt(square) + TINY), mean, square]
 
 
-def adam_by_numpy(w: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, part: np.ndarray) -> None:
+def adam_by_numpy(xp: Any, w: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, part: np.ndarray) -> None:
     """The same step in place, with memory for what is on the way."""
-    np.multiply(m, MEAN, out=m)
-    np.multiply(g, 1 - MEAN, out=part)
-    np.add(m, part, out=m)
-    np.multiply(v, SQUARE, out=v)
-    np.multiply(g, g, out=part)
-    np.multiply(part, 1 - SQUARE, out=part)
-    np.add(v, part, out=v)
-    np.sqrt(v, out=part)
-    np.add(part, TINY, out=part)
-    np.divide(m, part, out=part)
-    np.multiply(part, RATE, out=part)
-    np.subtract(w, part, out=w)
+    xp.multiply(m, MEAN, out=m)
+    xp.multiply(g, 1 - MEAN, out=part)
+    xp.add(m, part, out=m)
+    xp.multiply(v, SQUARE, out=v)
+    xp.multiply(g, g, out=part)
+    xp.multiply(part, 1 - SQUARE, out=part)
+    xp.add(v, part, out=v)
+    xp.sqrt(v, out=part)
+    xp.add(part, TINY, out=part)
+    xp.divide(m, part, out=part)
+    xp.multiply(part, RATE, out=part)
+    xp.subtract(w, part, out=w)
 
 
 class Square(Workload):
@@ -338,10 +337,10 @@ class TransposedAdd(Square):
         x, y = operands
         return [x.T + y]
 
-    def numpy(self, *operands: Any) -> Any:
+    def numpy(self, xp: Any, *operands: Any) -> Any:
         x, y = operands
-        out = np.empty_like(x)
-        return lambda: np.add(x.T, y, out=out), lambda: [out]
+        out = xp.empty_like(x)
+        return lambda: xp.add(x.T, y, out=out), lambda: [out]
 
     def numexpr(self, *operands: Any) -> Any:
         x, y = operands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType, SimpleNamespace
@@ -150,14 +151,28 @@ class Machine:
 
 
 class Event:
-    """A place in a stream's work."""
+    """A place in a stream's work, and when it was put there."""
 
-    def __init__(self, of: Any) -> None:
-        self.of, self._before = of, list(of.pending)
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.time: float | None = None
+
+    def record(self, stream: Any) -> None:
+        self.of, self._before = stream, list(stream.pending)
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        self.of.synchronize()
 
     @property
     def done(self) -> bool:
         return not any(work in self.of.pending for work in self._before)
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds between two events that are over."""
+    assert start.time is not None and end.time is not None, "an event that was not recorded"
+    assert start.done and end.done, "an event that is still to come"
+    return (end.time - start.time) * 1e3
 
 
 class Stream:
@@ -200,7 +215,9 @@ class Stream:
         self.pending.clear()
 
     def record(self) -> Any:
-        return Event(self)
+        event = Event()
+        event.record(self)
+        return event
 
     def wait_event(self, event: Any) -> None:
         self.waited.append(event.of)
@@ -367,6 +384,8 @@ def cuda_of(machine: Machine) -> Any:
     return SimpleNamespace(
         Device=_device_of(machine),
         Stream=new_stream,
+        Event=Event,
+        get_elapsed_time=get_elapsed_time,
         MemoryAsyncPool=pool,
         default_pool=pool(),
         using_allocator=using_allocator,

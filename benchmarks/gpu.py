@@ -1,0 +1,157 @@
+"""How fast kernels on a GPU are, beside CuPy, and torch and JAX where they find it (`pip install .[bench-gpu]`).
+
+As `cpu.py`, with times by CUDA's events: a figure is the median of rounds, in
+which the ways take turns, and results are checked against NumPy's in float64
+first. Writes a table, JSON and a picture, named after the card and the day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chart import draw
+from comparison import available, bandwidths, chosen, parser_of, report_bandwidths, rows_of
+from device_peers import DEVICE_PEERS
+from reductions import REDUCTIONS
+from rows import ROWS
+from startup import first_kernels
+from timing import rounds_of, seconds_of
+from workloads import ELEMENTWISE, Workload
+
+from backends import gen_backend
+from optree import OpTreeNode, function
+from optree.errors import BackendError
+
+WORKLOADS: tuple[type[Workload], ...] = (*ELEMENTWISE, *REDUCTIONS, *ROWS)
+
+#: Which numbers of elements are measured in which dtype: an array of the largest takes 268 million bytes.
+SIZES = {"float32": (1 << 10, 1 << 18, 1 << 22, 1 << 26), "float64": (1 << 18, 1 << 25)}
+QUICK = {"float32": (1 << 10, 1 << 18)}
+
+#: Arrays of so many elements fit no cache: what they take is memory's time.
+LARGE = 1 << 25
+
+#: The elements of a small assignment, and how often it runs before the device is waited for: its queue never fills.
+SMALL, CALLS = 1 << 10, 100
+
+
+class DeviceClock:
+    """Seconds by CUDA's events, from an idle device to the end of all calls."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda = cupy.cuda
+
+    def __call__(self, call: Callable[[], Any], calls: int) -> float:
+        cuda = self._cuda
+        stream, start, end = cuda.get_current_stream(), cuda.Event(), cuda.Event()
+        cuda.Device().synchronize()
+        start.record(stream)
+        for _ in range(calls):
+            call()
+        if hasattr(call, "wait"):  # what runs on streams of its own
+            call.wait()
+        end.record(stream)
+        end.synchronize()
+        return cuda.get_elapsed_time(start, end) / 1e3 / calls
+
+
+class HostClock:
+    """Seconds for which calls keep the host, while the device has still to do them."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda = cupy.cuda
+
+    def __call__(self, call: Callable[[], Any], calls: int) -> float:
+        self._cuda.Device().synchronize()
+        return seconds_of(call, calls)
+
+
+def on_host(be: Any, rounds: int) -> dict[str, float]:
+    """Seconds of the host for a small assignment that is repeated, and for the same in CuPy."""
+    cupy = be.cupy
+    x, y, z = be.full(SMALL, 2), be.full(SMALL, 3), be.empty(SMALL)
+    a, b, c = (tensor.raw() for tensor in (x, y, z))
+    tree, kept = x * y + 1, OpTreeNode.build("assign", z, x * y + 1)
+
+    def anew() -> None:
+        z[:] = x * y + 1
+
+    def again() -> None:
+        z[:] = tree
+
+    def by_cupy() -> None:
+        cupy.multiply(a, b, out=c)
+        cupy.add(c, 1, out=c)
+
+    ways = {
+        "an assignment built anew": anew,
+        "a tree kept and assigned again": again,
+        "an assignment kept and executed again": kept.execute,
+        "a function with an update": function([], updates={z: tree}),
+        "CuPy, two calls": by_cupy,
+    }
+    times = rounds_of(list(ways.values()), rounds, CALLS, clock=HostClock(cupy))
+    return {name: statistics.median(each) for name, each in zip(ways, times, strict=True)}
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print what stands beside the rows."""
+    report_bandwidths(result["bandwidths"])
+    print(f"\nMicroseconds of the host for an assignment of {SMALL:,} elements")
+    for name, seconds in result["on the host"].items():
+        print(f"  {name:<40}{seconds * 1e6:>9.1f}")
+    print("\nMilliseconds of the first kernel, in processes of their own")
+    for name, seconds in result["first kernels"].items():
+        print(f"  {name:<40}{seconds * 1e3:>9.1f}")
+
+
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    """What is asked for on the command line."""
+    parser = parser_of(__doc__, list(SIZES), Path(__file__).parent / "results")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (3 if options.quick else 15)
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the times, and the ratios of ours to the fastest of the others."""
+    options = options_of(arguments)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes most of the memory at once
+    try:
+        be: Any = gen_backend("gpu")
+    except BackendError as error:
+        sys.exit(f"nothing is measured without a GPU: {error}")
+    properties = be.cupy.cuda.runtime.getDeviceProperties(be.device_id)
+    card, date = properties["name"].decode(), datetime.date.today().isoformat()
+    peers = available(DEVICE_PEERS, options)
+    versions = {peer.name: peer.version for peer in peers}
+    print(f"{card}; at most {options.rounds} rounds\n" + ", ".join(f"{name} {of}" for name, of in versions.items()))
+
+    def time_of(calls_of: Sequence[Callable[[], Any]], calls: int) -> list[list[float]]:
+        return rounds_of(calls_of, options.rounds, calls, limit=options.limit, clock=DeviceClock(be.cupy))
+
+    rows = rows_of(chosen(WORKLOADS, QUICK if options.quick else SIZES, options), peers, time_of)
+    machine = {"card": card, "system": platform.system(), "python": platform.python_version()}
+    result = {"date": date, "machine": machine, "versions": versions, "rows": rows}
+    result |= {"bandwidths": bandwidths(rows, LARGE), "on the host": on_host(be, options.rounds)}
+    result["first kernels"] = first_kernels(options.rounds)
+    report(result)
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / f"gpu-{date}-{re.sub('[^a-z0-9]+', '-', card.lower()).strip('-')}"
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    draw(rows, list(versions), f"{card}, {date}", path.with_suffix(".png"))
+    print(f"\nWritten: {path}.json and .png")
+
+
+if __name__ == "__main__":
+    main()

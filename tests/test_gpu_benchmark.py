@@ -1,0 +1,159 @@
+"""The benchmark on GPUs, on the stand-in for CuPy: what it measures there means nothing, but its code runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.cuda import needs_gxx
+from harness.emulated import Emulator
+from harness.fake_cupy import fake_cupy
+from harness.fake_kernels import add_kernels
+from harness.homes import stand_in
+from scipy import special
+
+from backends import gen_backend
+from backends.kernels.geometry import Launch
+from optree.errors import BackendError
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+#: Runs for all who import CuPy in a process of its own: the stand-in for it, whose kernels do nothing.
+CUPY = """
+import sys
+from harness.fake_cupy import fake_cupy
+sys.modules[__name__] = fake_cupy()
+"""
+
+
+def _cupyx(cupy: Any) -> Any:
+    def erf(x: Any, out: Any = None) -> Any:
+        out = cupy.empty_like(x) if out is None else out
+        out.host[...] = special.erf(x.host)
+        return out
+
+    module = ModuleType("cupyx.scipy.special")
+    module.erf = erf  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def cupy(tmp_path: Path) -> Iterator[Any]:
+    """The stand-in, for this process and for those that it starts, with the benchmark's modules found by name."""
+    (tmp_path / "cupy.py").write_text(CUPY)
+    paths = [str(tmp_path), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    cupy = fake_cupy()
+    add_kernels(cupy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        patch.setitem(sys.modules, "cupy", cupy)
+        patch.setitem(sys.modules, "cupyx.scipy.special", _cupyx(cupy))
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        yield cupy
+
+
+def _without_kernels(patch: pytest.MonkeyPatch, cupy: Any) -> Any:
+    """The benchmark, whose backend runs operations one by one."""
+    for name in ("peers", "gpu"):
+        patch.setattr(importlib.import_module(name), "gen_backend", lambda home, jit=False: stand_in(cupy))
+    return importlib.import_module("gpu")
+
+
+@needs_gxx
+def test_every_workload_is_right_and_what_was_found_is_written(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    gpu = _without_kernels(monkeypatch, cupy)
+    peers = ["cupy", "cupy.fuse", "by hand"]
+    options = ["--quick", "--rounds", "1", "--sizes", "1024", "--dtypes", "float32", "--peers", *peers]
+    monkeypatch.setattr(gpu, "LARGE", 1024)
+    gpu.main([*options, "--output", str(tmp_path)])
+    (written,) = tmp_path.glob("gpu-*-stand-in.json")
+    result = json.loads(written.read_text())
+    rows = {row["workload"]: row["seconds"] for row in result["rows"]}
+    assert {"copy", "training step", "sum of columns", "softmax of rows, 32 long", "layer norm, 1,024 long"} <= set(
+        rows
+    )
+    assert all({"optree", "cupy"} <= set(seconds) for seconds in rows.values())
+    by_hand = {name for name, seconds in rows.items() if "by hand" in seconds}
+    assert {"copy", "Adam, three results", "x.T + y", "sum", "mean((x - y)**2)", "softmax of rows"} <= by_hand
+    assert "cupy.fuse" in rows["Black-Scholes"] and "cupy.fuse" not in rows["copy"]
+    assert len(result["on the host"]) == 5 and min(result["on the host"].values()) > 0
+    assert set(result["first kernels"]) == {"compiled by NVRTC", "kept on disk"}
+    shares = {row["workload"] for row in result["bandwidths"]}
+    assert "layer norm, 32 long" in shares and "training step" not in shares
+    assert written.with_suffix(".png").stat().st_size > 1000
+    assert "GB/s" in capsys.readouterr().out
+
+
+@needs_gxx
+def test_kernels_are_what_is_measured(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = Emulator()
+
+    def run(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
+        (kernel,) = emulator.load(source, [name])
+        emulator.launch(kernel, Launch(name, grid[:2], block[0], shared), args)
+
+    cupy.machine.emulator = run
+    gpu, peers, comparison = map(importlib.import_module, ("gpu", "device_peers", "comparison"))
+    for cls in gpu.WORKLOADS:
+        if cls.title in ("a*b + c*sin(d)", "softmax of rows, 256 long"):
+            before = len(cupy.machine.launches)
+            assert set(comparison.checked(cls(1024, "float32"), [peers.DeviceOptree()])) == {"optree"}
+            assert len(cupy.machine.launches) == before + 1
+
+
+def test_a_wrong_result_is_not_measured(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = _without_kernels(monkeypatch, cupy)
+    peers, comparison = map(importlib.import_module, ("device_peers", "comparison"))
+    wrong = type("Wrong", (peers.CuPy,), {"way": lambda *_: (lambda: None, lambda: [np.zeros(1024)])})
+    with pytest.raises(AssertionError, match="a\\*b .* cupy is wrong"):
+        comparison.checked(gpu.WORKLOADS[1](1024, "float32"), [wrong()])
+
+
+def test_times_are_those_between_events(cupy: Any) -> None:
+    gpu = importlib.import_module("gpu")
+    done: list[str] = []
+
+    class Call:
+        def __call__(self) -> None:
+            done.append("call")
+
+        def wait(self) -> None:
+            done.append("wait")
+
+    cupy.cuda.get_elapsed_time = lambda start, end: 6.0 if start.time < end.time else None
+    assert gpu.DeviceClock(cupy)(Call(), 3) == pytest.approx(0.002)
+    assert done == ["call", "call", "call", "wait"]
+
+
+def test_without_a_device_it_says_so() -> None:
+    try:
+        gen_backend("gpu")
+    except BackendError as error:
+        missing = str(error)
+    else:
+        pytest.skip("there is a GPU")
+    run = subprocess.run([sys.executable, BENCHMARKS / "gpu.py"], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert run.stderr == f"nothing is measured without a GPU: {missing}\n"
+
+
+def test_libraries_without_a_gpu_are_left_out(cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    gpu, peers, comparison = map(importlib.import_module, ("gpu", "device_peers", "comparison"))
+    torch = SimpleNamespace(
+        __version__="2", set_grad_enabled=lambda on: None, cuda=SimpleNamespace(is_available=lambda: False)
+    )
+    names = ("exp", "log", "log1p", "sin", "sqrt", "tanh", "sum", "mean", "erf", "relu", "softmax", "log_softmax")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**vars(torch), **dict.fromkeys(names)))
+    assert comparison.available([peers.DeviceTorch], gpu.options_of([])) == []
+    assert "torch finds no GPU" in capsys.readouterr().out
