@@ -88,14 +88,16 @@ def test_a_training_step_is_replayed(gpu: Any, cpu: Any) -> None:
     assert text.startswith("captured as ") and text.endswith("uncaptured between them: dot"), text
 
 
-def test_replays_launch_no_kernel_one_by_one(cupy: Any, gpu: Any) -> None:
+def test_a_replay_launches_no_kernel_by_itself_and_allocates_its_output_alone(cupy: Any, gpu: Any) -> None:
     step, _ = training(gpu)
-    (batch,) = batches([8])
+    batch = [gpu.array(x) for x in batches([8])[0]]
     for _ in range(4):
-        step(*batch)
-    before, graphs = gpu.stats()["kernels"]["launches"], cupy.machine.graphs
-    step(*batch)
-    assert gpu.stats()["kernels"]["launches"] == before and cupy.machine.graphs > graphs
+        loss = step(*batch)
+    launches, machine = gpu.stats()["kernels"]["launches"], cupy.machine
+    allocations, graphs = machine.allocations, machine.graphs
+    loss = step(*batch)
+    assert gpu.stats()["kernels"]["launches"] == launches and machine.graphs > graphs
+    assert machine.allocations == allocations + 1 and loss.shape == ()
 
 
 def test_sizes_change_and_come_back(gpu: Any, cpu: Any) -> None:
