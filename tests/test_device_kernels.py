@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.cuda import needs_gxx
-from harness.emulated import Emulator
+from harness.emulated import emulated_cupy
 from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 from harness.messages import message_of
@@ -35,18 +35,6 @@ def cupy() -> Any:
 @pytest.fixture
 def host(cupy: Any) -> KernelHost:
     return KernelHost(cupy, LAUNCHERS["cupy"](cupy))
-
-
-def _emulated(cupy: Any, **options: Any) -> Any:
-    """A backend whose kernels run on the CPU."""
-    emulator = Emulator()
-
-    def run(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
-        (kernel,) = emulator.load(source, [name])
-        emulator.launch(kernel, Launch(name, grid[:2], block[0], shared), args)
-
-    cupy.machine.emulator = run
-    return stand_in(cupy, jit=True, **options)
 
 
 # Compiled and kept
@@ -118,7 +106,7 @@ def test_scratch_is_the_devices(cupy: Any, host: KernelHost) -> None:
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    return _emulated(fake_cupy())
+    return stand_in(emulated_cupy(), jit=True)
 
 
 @needs_gxx
