@@ -229,7 +229,7 @@ class Backend(RandomMethods):
             near = difflib.get_close_matches(name, dir(self), 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AttributeError(f"the backend has no function {name!r}{meant}; it has {names(FUNCTIONS)}")
-        method = _method(self, FUNCTIONS[name])
+        method = _method(self, name)
         self.__dict__[name] = method
         return method
 
@@ -244,9 +244,10 @@ class Backend(RandomMethods):
 _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
-def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
+def _method(backend: Backend, name: str) -> Callable[..., Any]:
     """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
-    own = inspect.signature(function)
+    function = FUNCTIONS[name]
+    own, own_name = inspect.signature(function), name
     takes_out = "out" in own.parameters
     homes = (backend.home, None)
 
@@ -256,7 +257,7 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
             args = (first, *args[1:])
         if takes_out:
             kwargs["out"] = out
-        tree = function(*args, **kwargs)
+        tree = FUNCTIONS[own_name](*args, **kwargs)  # of now: an op that is defined anew has another
         if tree.spec.home not in homes:
             raise BackendError(
                 f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
@@ -264,7 +265,6 @@ def _method(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any
             )
         return tree if out is None or takes_out else write_out(tree, out)
 
-    own_name = function.__name__
     if not takes_out:
         place = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
         variable = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD]

@@ -12,7 +12,8 @@ import pytest
 import backends
 from backends import gen_backend
 from optree import Autodiff, Op, OpTreeNode, Tensor, grad
-from optree.registry import FUNCTIONS
+from optree.registry import FUNCTIONS, OPS
+from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.types import DTYPES
 
 
@@ -454,3 +455,20 @@ def test_a_backend_that_is_released_dies():
     gen_backend("cpu")  # the last one made may be kept
     gc.collect()
     assert released() is None
+
+
+def test_an_op_that_is_defined_anew_is_the_one_that_is_called(be):
+    def define(factor):
+        class Scaled(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator):
+            """x times a factor."""
+
+            name = "scaled_for_this_test"
+            numpy = staticmethod(lambda x: np.multiply(x, factor))
+
+    try:
+        for factor in (2.0, 3.0):  # as a notebook's cell that is run again
+            define(factor)
+            assert be.scaled_for_this_test(be.ones((2,))).asnumpyarray().tolist() == [factor] * 2
+    finally:
+        for table in (OPS, FUNCTIONS):
+            table.pop("scaled_for_this_test", None)

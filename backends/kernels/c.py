@@ -157,7 +157,10 @@ def _pointer(nest: LoopNest, place: int) -> str:
     """The type of a pointer into an array, const where it is only read; of a place, its own."""
     if nest.is_counted(place):
         return "const int64_t "
-    return f"{'const ' if place < len(nest.reads) else ''}{TYPES[str(nest.arrays[place])]} *"
+    if place >= len(nest.reads):
+        return f"{TYPES[str(nest.arrays[place])]} *"
+    # Compilers take no bools from memory into vectors, but bytes, which NumPy's are.
+    return "const uint8_t *" if nest.reads[place] == np.bool_ else f"const {TYPES[str(nest.reads[place])]} *"
 
 
 def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
