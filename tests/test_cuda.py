@@ -16,7 +16,7 @@ import pytest
 from harness import cuda
 from harness.cuda import KernelFault, needs_gxx
 from harness.cuda_samples import without_each
-from harness.cuda_trials import drawn, elementwise, ops, plain, random_trees, reductions, staged, views
+from harness.cuda_trials import drawn, elementwise, float16, ops, plain, random_trees, reductions, staged, views
 from harness.emulated import Collector, Emulator, Trial, Trials
 from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc
 from harness.staged import normalised, softmax
@@ -35,6 +35,8 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]]
     "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
+    "float16": (float16, DEVICES["sm_90"], {}),
+    "float16 on a small device": (float16, SMALL, {}),
     "random trees": (random_trees, DEVICES["sm_90"], {"datatype": np.float64}),
 }
 
@@ -98,6 +100,9 @@ def test_every_kind_of_team_is_among_them() -> None:
         "Vector<float, 4>",
     ):
         assert team in text, team
+    half = "\n".join(trials_of("float16")[1].sources)
+    assert "Vector<__half, 8>" in half and "Vector<float, 8>" not in half  # accesses of 16 bytes and not of 32
+    assert "__shared__ __half tile" in half and "__half *const g" in half
     assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     uncached = [source for source in small.sources if "over_block(r" in source and "extern __shared__" not in source]

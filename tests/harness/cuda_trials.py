@@ -12,9 +12,11 @@ import numpy as np
 from backends import gen_backend
 from harness.emulated import Trial
 from harness.expressions import CASES, Case, compare, operands_for
+from harness.halves import CLOSE, EXACT, exact_sums, sums
 from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
 from optree import OpTreeNode, function
+from optree.fusion import KERNEL_DTYPES
 from optree.random_trees import random_tree
 from optree.registry import OPS
 from optree.traits import ReductionOperator
@@ -72,13 +74,13 @@ def reductions() -> dict[str, Trial]:
     for name, cls in OPS.items():
         if name is None or not issubclass(cls, ReductionOperator) or not cls.__module__.startswith("optree."):
             continue
-        for dtype in map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()):
+        for dtype in sorted(KERNEL_DTYPES, key=str):
             try:
                 if cls.make().accumulator_for(dtype) is None:
                     continue
             except NotImplementedError:
                 continue
-            most = {"b": 2, "f": 4}.get(dtype.kind, 100)  # a product of more would be beyond a float
+            most = {"b": 2, "f": dtype.itemsize}.get(dtype.kind, 100)  # a product of more would be beyond a float
             values = np.random.RandomState(3).randint(0, most, (6, 9)).astype(dtype)
 
             def run(be: Any, cls: Any = cls, values: np.ndarray = values) -> Sequence[np.ndarray]:
@@ -270,6 +272,17 @@ def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
     runs = (_layouts, _ends, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
+
+
+# float16
+
+
+def float16() -> dict[str, Trial]:
+    """float16 with the values of NumPy, operation by operation, and sums rounded once."""
+    found = {name: alike(run, 0) for name, run in EXACT.items()}
+    found.update((name, alike(run, 4e-3, 2e-3)) for name, run in CLOSE.items())
+    found["sums"] = alike(sums, 1e-3, wanted=lambda be: exact_sums())
+    return found
 
 
 # Random trees
