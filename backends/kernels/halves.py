@@ -54,9 +54,11 @@ static inline float rounded_float(float x)
 static inline float rounded_double(double x)
 {
     const double size = fabs(x);
-    union { double x; uint64_t bits; } both = {size < 0x1p-14 ? 0x1p-14 : size > 65536.0 ? 65536.0 : size};
-    both.bits = (both.bits & 0x7ff0000000000000u) + 0x02a0000000000000u;
-    const float found = (float)(size + both.x - both.x);
+    union { double x; int64_t bits; } power = {size}, unit;
+    power.bits &= 0x7ff0000000000000;
+    const int64_t least = power.bits > 0x3f10000000000000 ? power.bits : 0x3f10000000000000;
+    unit.bits = (least < 0x40f0000000000000 ? least : 0x40f0000000000000) + 0x02a0000000000000;
+    const float found = (float)(size + unit.x - unit.x);
     return copysignf(found < 65536.0f ? found : found + INFINITY, (float)x);
 }
 
