@@ -65,7 +65,9 @@ def test_every_workload_is_right_and_what_was_found_is_written(
     gpu = importlib.import_module("gpu")
     peers = ["cupy", "cupy.fuse", "by hand"]
     options = ["--quick", "--rounds", "1", "--sizes", "1024", "--dtypes", "float32", "--peers", *peers]
-    monkeypatch.setattr(gpu, "LARGE", 1024)
+    for name, number in (("LARGE", 1024), ("LEAST_CALLS", 2), ("CALLS", 2)):
+        monkeypatch.setattr(gpu, name, number)
+    monkeypatch.setattr(importlib.import_module("comparison"), "ONCE", 1024)
     gpu.main([*options, "--output", str(tmp_path)])
     assert cupy.machine.launches and cupy.machine.graphs, "kernels and graphs are what is measured"
     (written,) = tmp_path.glob("gpu-*-stand-in.json")
