@@ -15,6 +15,7 @@ from backends.backend import Backend, Observer, Plan
 from backends.kernels.compiler import compile_counts, find_compiler
 from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
+from optree.arrays import MISPLACING
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
@@ -242,6 +243,7 @@ def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
     return (
         producer.output == before == assign.inputs[1]
         and _is_ufunc(producer.node.op)
+        and producer.node.op.numpy not in MISPLACING
         and producer.node.type is assign.type
         and assign.type.dtype.kind in "fb"
     )

@@ -10,6 +10,9 @@ from optree.program import Instruction, Program
 from optree.traits import ElementwiseOperator
 from optree.types import TupleType
 
+#: Ops that are not elementwise, and broadcast an operand as those do.
+BROADCASTING = frozenset(("assign", "broadcast_like"))
+
 
 def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
     """The shapes of a program's outputs, where its leaves have these; None where only a run can tell.
@@ -58,7 +61,7 @@ def _checked(instruction: Instruction, given: list[Any]) -> Any:
     op, node = instruction.op, instruction.node
     try:
         shape = _inferred(instruction, given)
-        if isinstance(op, ElementwiseOperator) and not op.defines("infer_shape"):
+        if op.name in BROADCASTING or (isinstance(op, ElementwiseOperator) and not op.defines("infer_shape")):
             _check_known(node, given)
         return shape
     except ShapeError as error:

@@ -149,6 +149,17 @@ def test_a_place_named_twice_gets_the_last_value_and_is_added_to_once(be):
     assert x.get().tolist() == [3, 3, 0]
 
 
+def test_elements_that_lie_apart_get_what_each_is(be):
+    """Some of NumPy 2.4's own functions write wrong values there."""
+    values = np.where(np.arange(256) % 5, 1.5, np.nan).reshape(4, 64)
+    for name, numpy in (("isnan", np.isnan), ("isinf", np.isinf), ("finite", np.isfinite), ("neg", np.negative)):
+        x, wanted = of(be, np.repeat(values, 8, axis=1))[:, ::8], numpy(values)
+        for step in (2, 8):
+            target = be.zeros((4, 64 * step), wanted.dtype)
+            target[:, ::step] = getattr(be, name)(x)
+            np.testing.assert_array_equal(target.get()[:, ::step], wanted, err_msg=name)
+
+
 def test_views_of_views_are_written_through(be):
     a, x = grid(4, 6), of(be, grid(4, 6))
     x[1:].T[2:4][...] = 0

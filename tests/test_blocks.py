@@ -405,3 +405,21 @@ def test_without_a_compiler_everything_runs_and_says_so(tmp_path):
 def test_what_jit_false_says(caplog):
     be = gen_backend("cpu", jit=False)
     assert "blocks" in be.info() and "jit=False" in be.info()
+
+
+def test_what_looks_into_a_target_is_read_before_that_is_written():
+    with in_blocks(1 << 10) as be:
+        x = be.array(np.arange(6.0).reshape(2, 3), "float64")
+        before, _ = function([], [be.broadcast_like(x, x), be.sum(x)], updates=[(x, be.exp(be.broadcast_like(x, x)))])()
+        np.testing.assert_array_equal(before.get(), np.arange(6.0).reshape(2, 3))
+
+
+def test_tests_for_nan_go_where_elements_do_not_lie_together():
+    with in_blocks(1 << 10) as be:
+        x = be.array(np.where(np.arange(4096) % 5, 1.0, np.nan).reshape(8, 8, 64), "float64")
+        for name in ("isnan", "isinf", "finite"):
+            found = getattr(be, name)(be.transpose(be.square(x))).asnumpyarray()
+            np.testing.assert_array_equal(found, getattr(np, {"finite": "isfinite"}.get(name, name))(x.get().T))
+            target = be.empty((8, 8, 64), "bool").T
+            target[:] = getattr(be, name)(be.transpose(be.square(x)))
+            np.testing.assert_array_equal(target.get(), found)

@@ -268,6 +268,15 @@ def test_sizes_that_do_not_fit_are_found_before_anything_runs(be):
     assert function([row, y], row * y)([2.0], [1.0, 2.0]).get().tolist() == [2.0, 4.0]
 
 
+def test_what_is_assigned_broadcasts_only_if_its_size_is_known_to_be_1(be):
+    x, w = VECTOR("x"), be.ones(3)
+    for f in (function([x], x * 4, updates={w: x * 2}), function([x], [be.broadcast_like(x, w), w * 3])):
+        assert "must be known to have size 1" in message_of(ShapeError, lambda f=f: f([1.0]))
+        assert w.get().tolist() == [1, 1, 1]
+        f([1.0, 2.0, 3.0])
+        w[:] = 1
+
+
 def test_definitions_that_are_refused(be):
     x, y, w = VECTOR("x"), VECTOR("y"), be.zeros(2, name="w")
     for make, kind, part in (

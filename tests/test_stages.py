@@ -98,6 +98,17 @@ def test_reductions_of_integers(compiled, plain, dtype):
             np.testing.assert_allclose(ours, wanted, rtol=1e-14, err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_maximum_of_columns_beside_what_is_written_in_them(compiled, plain, dtype):
+    def found(be):
+        x, y, z, w = (be.array(np.arange(9).reshape(3, 3) % 5 + i, dtype) for i in range(4))
+        step = optree.function([], [be.max(x, axis=0)], updates=[(z, z + y), (y, w), (x, x - be.max(x, axis=0))])
+        return [step()[0].get(), *(t.get() for t in (x, y, z))]
+
+    for ours, wanted in zip(found(compiled), found(plain), strict=True):
+        np.testing.assert_array_equal(ours, wanted)
+
+
 # How many kernels
 
 

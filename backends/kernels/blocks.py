@@ -23,6 +23,7 @@ from backends.kernels.memory import HOST
 from backends.kernels.pool import share
 from backends.kernels.steps import CallOf
 from optree import settings
+from optree.arrays import MISPLACING
 from optree.dims import Sizes
 from optree.fusion import MOVES, SPREADING, Axes, Kernel
 from optree.ops.reduction import Mean, Sum, UfuncReduction
@@ -91,7 +92,7 @@ class BlockKernel:
         #: Whether a reduction's value is needed at each element, so that rows must be whole.
         self.staged = any(kernel.stages[i] and kernel.reduced.intersection(self.axes[i]) for i in made)
         self.staged = self.staged or max(kernel.stages.values(), default=0) > 1
-        self._last = {i: place for place, part in enumerate(self.parts) for i in part.inputs}
+        self._last = _last_uses(self.parts)
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets where that is safe and in new arrays for the rest.
@@ -353,7 +354,7 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
 
 def _call(op: Any, dtype: np.dtype, call: Callable[..., Any]) -> Callable[..., Any]:
     """An op's function of arrays that stand as all do here."""
-    if isinstance(call, np.ufunc):
+    if isinstance(call, np.ufunc) and call not in MISPLACING:
         return call
     if op.name in SPREADING:  # what takes the value spreads it
         return _into(lambda x: np.asarray(x).astype(dtype, copy=False))

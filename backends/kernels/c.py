@@ -411,9 +411,9 @@ def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *body]
     lines = [_block_end(nest, end)]
     lines += [f"{_type(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
-    lines += [f"int z{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
+    lines += [f"int f{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
-    joins += [f" reduction(| : z{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
+    joins += [f" reduction(| : f{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
     lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
     lines += [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}"))]
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
@@ -438,9 +438,9 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     lines = [_block_end(nest, end)]
     lines += [f"{_type(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
     flagged = [r.value for r in walk.reductions if r.accumulator.of_numbers]
-    lines += [f"int z{value}[{_tile(nest)}];" for value in flagged]
+    lines += [f"int f{value}[{_tile(nest)}];" for value in flagged]
     opened = [f"p{r.value}[j] = {initial(r)};" for r in walk.reductions]
-    lines += _columns([*opened, *(f"z{value}[j] = 0;" for value in flagged)])
+    lines += _columns([*opened, *(f"f{value}[j] = 0;" for value in flagged)])
     lines += ["for (int64_t i = b; i < e; i++)", *braced(row)]
     joined = [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}[j]"))]
     lines += _columns(joined)
@@ -450,7 +450,7 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
 def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator with one more element."""
     column, taken = "[j]" if nest.columns else "", element(nest, r, _type)
-    name, flag = f"p{r.value}{column}", f"z{r.value}{column}"
+    name, flag = f"p{r.value}{column}", f"f{r.value}{column}"
     if r.accumulator.of_numbers:
         combined = r.accumulator.of_numbers.format(name, taken)
         return [f"{name} = {combined};", f"{flag} |= {taken} != {taken};"]
@@ -460,7 +460,7 @@ def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
 def _settled(nest: LoopNest, r: Reduction) -> Lines:
     """What a nan among the elements makes of a part."""
     column = "[j]" if nest.columns else ""
-    return [f"p{r.value}{column} = z{r.value}{column} ? NAN : p{r.value}{column};"] if r.accumulator.of_numbers else []
+    return [f"p{r.value}{column} = f{r.value}{column} ? NAN : p{r.value}{column};"] if r.accumulator.of_numbers else []
 
 
 def _is_compensated(reduction: Reduction) -> bool:

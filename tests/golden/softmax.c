@@ -20,15 +20,15 @@ static void by_one(const int64_t *a)
                 {
                     const int64_t e = b + 512 < n1 ? b + 512 : n1;
                     float p1 = -INFINITY;
-                    int z1 = 0;
-                    #pragma omp simd reduction(join1 : p1) reduction(| : z1)
+                    int f1 = 0;
+                    #pragma omp simd reduction(join1 : p1) reduction(| : f1)
                     for (int64_t i = b; i < e; i++)
                     {
                         const float v0 = y0[i];
                         p1 = v0 > p1 ? v0 : p1;
-                        z1 |= v0 != v0;
+                        f1 |= v0 != v0;
                     }
-                    p1 = z1 ? NAN : p1;
+                    p1 = f1 ? NAN : p1;
                     r1 = p1 > r1 || p1 != p1 ? p1 : r1;
                 }
             }
@@ -93,15 +93,15 @@ static void by_many(const int64_t *a)
                 {
                     const int64_t e = b + 512 < n1 ? b + 512 : n1;
                     float p1 = -INFINITY;
-                    int z1 = 0;
-                    #pragma omp simd reduction(join1 : p1) reduction(| : z1)
+                    int f1 = 0;
+                    #pragma omp simd reduction(join1 : p1) reduction(| : f1)
                     for (int64_t i = b; i < e; i++)
                     {
                         const float v0 = y0[i];
                         p1 = v0 > p1 ? v0 : p1;
-                        z1 |= v0 != v0;
+                        f1 |= v0 != v0;
                     }
-                    p1 = z1 ? NAN : p1;
+                    p1 = f1 ? NAN : p1;
                     r1 = p1 > r1 || p1 != p1 ? p1 : r1;
                 }
             }
