@@ -19,7 +19,7 @@ import numpy as np
 from optree.dims import ONE, Dims, Sizes
 from optree.index import EVERYTHING
 from optree.program import Instruction, Program
-from optree.schedule import memories
+from optree.schedule import may_fail, memories
 from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.types import weak_dtype
 from optree.variable import spec_of
@@ -115,6 +115,7 @@ class _Fusion:
         for instruction, waits in zip(program.instructions, self.waits, strict=True):
             for i in waits:
                 self.readers.setdefault(i, []).append(instruction)
+        self.failing = [place for place, each in enumerate(program.instructions) if may_fail(each)]
         self.needs: list[int] = []  # for each step, a bit for each step that it needs, by others too, and its own
 
     def run(self) -> list[Kernel | Call]:
@@ -170,8 +171,10 @@ class _Fusion:
         return True
 
     def _conflicts(self, place: int, instruction: Instruction) -> set[int]:
-        """The steps that must come first because one of the two overwrites what the other reads."""
+        """The steps that must come first: one of the two overwrites what the other reads, or they may fail."""
         found = self._overwriters(instruction)
+        if instruction.op.name == "assign":
+            found |= {self.made_in[self.first + earlier] for earlier in self.failing if earlier < place}
         positions = instruction.op.destroyed_inputs()
         if positions:
             mine = frozenset().union(*(self.memories[instruction.inputs[i]] for i in positions))

@@ -3,7 +3,8 @@
 An op that destroys an input runs after all else that reads that memory; where
 there is no such order, or the memory is not the program's to destroy, it gets
 a copy. A tensor is state: the ops that destroy one, such as random ones their
-state, do so one after another, each for the next to see.
+state, do so one after another, each for the next to see. Assignments come after
+all that may fail, so that either all are made or none.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ from optree.node import applied
 from optree.program import Instruction, Program
 from optree.registry import OPS
 from optree.tensor import Tensor
+from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.variable import Input, as_variable
 from optree.walks import in_order
+
+#: Ops that run on any values of the right types and sizes, beside those that kernels can compute.
+CERTAIN = frozenset(
+    "assign broadcast_like broadcast_to copy count dot expand_dims fill_like flip matmul output places reshape "
+    "reshape_like slice squeeze transpose".split()
+)
 
 
 def schedule(program: Program) -> Program:
@@ -33,7 +41,8 @@ def schedule(program: Program) -> Program:
         if len(order) == len(draft.steps):
             return draft.program([draft.steps[i] for i in order])
         ran = set(order)
-        stuck = next(step for i, step in enumerate(draft.steps) if i not in ran and step.op.destroy_map)
+        waiting = [step for i, step in enumerate(draft.steps) if i not in ran and step.op.destroy_map]
+        stuck = next(step for step in waiting if not _is_assignment(step))
         for position in stuck.op.destroyed_inputs():  # two destroyers wait for each other
             draft.copy_before(stuck, position)
 
@@ -61,6 +70,19 @@ def memories(program: Program) -> list[frozenset[Any]]:
     draft = _Draft(program)
     found = draft.memories()
     return [found[x] for x in (*range(len(draft.leaves)), *draft.steps)]
+
+
+def may_fail(instruction: Instruction) -> bool:
+    """Whether an op may refuse operands whose types and sizes are right."""
+    op, node = instruction.op, instruction.node
+    if op.name in CERTAIN:
+        return type(op) is not OPS[op.name]
+    dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
+    if len(dtypes) < len(node.inputs):
+        return True
+    if isinstance(op, ReductionOperator):
+        return op.accumulator_for(dtypes[0]) is None
+    return not isinstance(op, ElementwiseOperator) or op.kernel_for(*dtypes) is None
 
 
 class _Step:
@@ -194,10 +216,13 @@ class _Draft:
         """For each step those that it must come after."""
         memory = self.memory()
         waits = {step: [x for x in step.inputs if isinstance(x, _Step)] for step in self.steps}
+        failing = [step for step in self.steps if may_fail(Instruction(step.op, (), step.node))]
         for step in self.steps:
             if not step.op.destroy_map:
                 continue
-            _, new = self._after(step)
+            after, new = self._after(step)
+            if _is_assignment(step):
+                waits[step] += [other for other in failing if other not in after]
             mine = memory.destroyed[step]
             for other in memory.readers_of(mine, new):
                 later = memory.destroyed[other] & mine and memory.place[other] > memory.place[step]

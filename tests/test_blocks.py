@@ -14,7 +14,6 @@ from harness.blocks import in_blocks
 from harness.compiling import done, python
 from test_kernels import (  # noqa: F401
     drawn,
-    test_a_function_whose_step_fails_writes_nothing,
     test_a_number_is_passed_in_the_kind_that_each_use_needs,
     test_a_smaller_value_beside_larger_ones_is_made_once,
     test_a_smaller_value_beside_nothing,
@@ -27,7 +26,6 @@ from test_kernels import (  # noqa: F401
     test_kernels_give_what_numpy_gives,
     test_numbers_of_every_size,
     test_reductions_in_kernels_give_what_numpy_gives,
-    test_updates_of_a_function_are_together,
     test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same,
 )
 from test_random_trees import (  # noqa: F401

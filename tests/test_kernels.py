@@ -20,7 +20,7 @@ from backends.kernels.plan import WORK
 from backends.kernels.steps import _targets
 from optree import OpTreeNode, TensorType, function
 from optree.dims import ONE, Sizes, dims_of
-from optree.errors import BackendError, OptreeError
+from optree.errors import BackendError
 from optree.fusion import Call, Kernel, fuse
 from optree.program import flatten
 
@@ -312,16 +312,6 @@ def test_a_target_that_is_read_elsewhere_is_read_first(compiled):
 
 
 @needs_compiler
-def test_updates_of_a_function_are_together(compiled):
-    a, b = compiled.array(drawn(0, 40), name="a"), compiled.array(drawn(1, 40), name="b")
-    before = a.get(), b.get()
-    step = function([], a + b, updates={a: b * 2, b: a * 3})
-    np.testing.assert_array_equal(step().get(), before[0] + before[1])
-    np.testing.assert_array_equal(a.get(), before[1] * 2)
-    np.testing.assert_array_equal(b.get(), before[0] * 3)
-
-
-@needs_compiler
 def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compiled):
     w, m = compiled.array(drawn(0, 40, 5), name="w"), compiled.array(drawn(1, 40, 5), name="m")
     before, addresses = (w.get(), m.get()), (w.array.ctypes.data, m.array.ctypes.data)
@@ -334,15 +324,6 @@ def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compile
     program = step.program
     steps = fused(program)
     assert len(_targets(program, steps, dims_of(program))) == 2  # no array is made
-
-
-@needs_compiler
-def test_a_function_whose_step_fails_writes_nothing(compiled):
-    a, places = compiled.zeros(4, name="a"), compiled.array(np.array([9]))
-    step = function([], compiled.take(a, places), updates={a: a + 1})
-    with pytest.raises(OptreeError):
-        step()
-    assert not a.get().any()
 
 
 # When kernels run

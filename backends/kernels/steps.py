@@ -14,13 +14,9 @@ from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
 from optree.arrays import is_array, overlap
 from optree.dims import Dims, Sizes
-from optree.fusion import MOVES, Axes, Call, Kernel, fuse
+from optree.fusion import Axes, Call, Kernel, fuse
 from optree.program import Program
-from optree.registry import OPS
-from optree.schedule import memories
-
-#: Calls that run on any values of the right types and sizes.
-CERTAIN = MOVES | {"assign", "dot", "matmul", "flip", "count", "broadcast_to"}
+from optree.schedule import may_fail, memories
 
 #: A step remembers so many layouts.
 ENTRIES = 4
@@ -284,9 +280,8 @@ def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]
     Nothing outside the kernel needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
     """
     first, owned = len(program.leaves), memories(program)
-    step_of = {
-        p: n for n, step in enumerate(steps) for p in (step.places if isinstance(step, Kernel) else [step.place])
-    }
+    step_of = {place: n for n, step in enumerate(steps) for place in _places(step)}
+    failing = [step_of[place] for place, each in enumerate(program.instructions) if may_fail(each)]
     readers: dict[int, list[int]] = {}
     for place, instruction in enumerate(program.instructions):
         for i in instruction.inputs:
@@ -301,17 +296,15 @@ def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]
         alone = value not in program.outputs and all(p == place or step_of[p] == step_of[made] for p in readers[value])
         if not (same and alone and isinstance(steps[step_of[made]], Kernel)):
             continue
-        may_fail = [n for n, step in enumerate(steps) if not isinstance(step, Kernel) and _may_fail(program, step)]
         overlapping = [p for i, ps in readers.items() if owned[i] & owned[target] for p in ps if p != place]
-        if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in may_fail):
+        if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in failing):
             found[value] = (target, place)
     return found
 
 
-def _may_fail(program: Program, step: Any) -> bool:
-    """Whether a call may refuse operands whose types and sizes are right."""
-    op = program.instructions[step.place].op
-    return op.name not in CERTAIN or type(op) is not OPS[op.name]
+def _places(step: Kernel | Call) -> Sequence[int]:
+    """The instructions of a step."""
+    return step.places if isinstance(step, Kernel) else (step.place,)
 
 
 def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
@@ -319,9 +312,7 @@ def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
     first = len(program.leaves)
     last: dict[int, int] = {i: len(steps) for i in program.outputs}
     for number in range(len(steps) - 1, -1, -1):
-        step = steps[number]
-        places = step.places if isinstance(step, Kernel) else [step.place]
-        for place in reversed(places):
+        for place in reversed(_places(steps[number])):
             instruction = program.instructions[place]
             until = max(number, last.get(first + place, -1)) if instruction.op.shared_inputs() else number
             for i in instruction.inputs:
