@@ -33,8 +33,8 @@ def call_of(device: Device, program: Program, place: int, keep: bool) -> Callabl
     instruction = program.instructions[place]
     if not is_portable(instruction.op):
         return _host_call(device, instruction, performer(instruction, program.given_away(place) if keep else None))
-    if keep and _is_matrix_product(program, place):
-        return np.matmul  # bare, for it can write into memory that is kept
+    if _is_matrix_product(program, place):
+        return np.matmul  # bare, for it can write into memory that is there
     if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
         return performer(instruction, program.given_away(place) if keep else None)
     return checked(instruction, _device_value(device, program, place))
@@ -67,12 +67,12 @@ def _is_plain_ufunc(op: Any) -> bool:
 
 
 def _is_matrix_product(program: Program, place: int) -> bool:
-    """Whether an instruction multiplies two matrices of one floating dtype, which the product has too."""
+    """Whether an instruction multiplies matrices, or stacks of them, of the floating dtype that it gives."""
     op, inputs, _ = program.instructions[place]
     if op.numpy is not np.matmul or not _is_plain_ufunc(op):
         return False
     types = [program.type_of(i) for i in inputs]
-    return all(t.ndim == 2 and t.dtype == types[0].dtype and t.dtype.kind == "f" for t in types)
+    return all(t.ndim >= 2 and t.dtype == types[0].dtype and t.dtype.kind == "f" for t in types)
 
 
 def ufunc_call(program: Program, place: int) -> Callable[..., Any]:

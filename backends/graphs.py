@@ -78,16 +78,16 @@ class Graphs:
             step.kept = set(step.makes) & self.slots.keys()
         self.parts, self.refusal = _parts(program, [placed for placed in steps if placed[0] not in self.constant]), ""
         origins = _origins(program)
-        needed = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in _takes(step)}
+        needed = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in step.takes}
         needed = needed.union(*(origins[i] for i in needed))
-        made = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in _makes(step)}
+        made = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in step.gives}
         #: The arguments that graphs read, and what other steps make for them in memory that is nobody's yet.
         self.arguments = [i for i in arguments if i in needed]
-        there = made.union(self.slots, range(len(program.leaves)), *(_makes(step) for step in self.constant))
+        there = made.union(self.slots, range(len(program.leaves)), *(step.gives for step in self.constant))
         self.settled = {i for i in needed - there if origins[i] == {i}}
         #: Views that other steps make for graphs: a graph is right only while they stay where they were.
         self.views = {i for i in needed - made if origins[i] != {i}}
-        own = made.union(self.settled, self.arguments, *(_makes(step) for step in self.constant))
+        own = made.union(self.settled, self.arguments, *(step.gives for step in self.constant))
         self.copied = {i for i in program.outputs if origins[i] & own}
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._last: Any = None
@@ -168,7 +168,7 @@ class _Memory:
         for step, dead, place in part.steps:
             try:
                 step(registers)
-                for i in _makes(step):
+                for i in step.gives:
                     if i in self.of.settled:
                         self._settle(i, registers)
             except Exception as error:
@@ -271,7 +271,7 @@ def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
         told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
     parts: list[Part] = []
     for placed in steps:
-        fits = _is_capturable(placed[0]) and all(told[i] for i in _takes(placed[0]))
+        fits = _is_capturable(placed[0]) and all(told[i] for i in placed[0].takes)
         if not parts or parts[-1].is_graph is not fits:
             parts.append(Part([], fits))
         parts[-1].steps.append(placed)
@@ -296,23 +296,10 @@ def _is_capturable(step: Any) -> bool:
     return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)
 
 
-def _takes(step: Any) -> set[int]:
-    """The values that a step works on."""
-    if isinstance(step, KernelStep):
-        return step.kernel.takes | set(step.target_of.values())
-    return set(step.instruction.inputs)
-
-
-def _makes(step: Any) -> list[int]:
-    if isinstance(step, KernelStep):
-        return [*step.kernel.writes, *(assignment for *_, assignment in step.assigned)]
-    return [step.output]
-
-
 def _taken(part: Part) -> set[int]:
     """The values that a part takes from others."""
-    made = {i for step, *_ in part.steps for i in _makes(step)}
-    return {i for step, *_ in part.steps for i in _takes(step)} - made
+    made = {i for step, *_ in part.steps for i in step.gives}
+    return {i for step, *_ in part.steps for i in step.takes} - made
 
 
 def _origins(program: Program) -> list[set[int]]:

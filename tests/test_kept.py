@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.counting import allocated
 
 from backends import gen_backend
 from backends.kernels.compiler import find_compiler
@@ -25,22 +24,6 @@ MATRIX = TensorType("float32", (None, None))
 @pytest.fixture
 def be() -> Any:
     return gen_backend("cpu", rng_seed=0, jit=True)
-
-
-def allocated(call: Callable[[], Any]) -> int:
-    """The most bytes that a call holds beyond those that there are, NumPy's among them."""
-    for _ in range(3):
-        call()
-    tracemalloc.start()
-    try:
-        call()
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        call()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    return peak - before
 
 
 class Network:

@@ -86,7 +86,11 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
             steps.append(step)
         else:
             steps += [Call(place) for place in step.places] if isinstance(step, Kernel) else [step]
-    targets = _targets(program, steps, sizes.dims)
+    calls = {
+        place: CallStep(program, sizes, place, call_of(place), memory) for step in steps for place in _places(step)
+    }
+    direct = {place for step in steps for place in _places(step) if isinstance(step, Kernel) or calls[place].is_product}
+    targets = _targets(program, steps, sizes.dims, direct)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
     found: list[PlacedStep] = []
@@ -94,10 +98,13 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
     dead, ready = _dead(program, kept), iter(kernels)
     for step, free in zip(kept, dead, strict=True):
         if isinstance(step, Kernel):
-            calls = [CallStep(program, sizes, place, call_of(place), memory) for place in step.places]
-            found.append((KernelStep(next(ready), targets, first, calls), free, step.places[-1]))
+            within = [calls[place] for place in step.places]
+            found.append((KernelStep(next(ready), targets, first, within), free, step.places[-1]))
         else:
-            found.append((CallStep(program, sizes, step.place, call_of(step.place), memory), free, step.place))
+            if first + step.place in targets:
+                target, assignment = targets[first + step.place]
+                calls[step.place].assign_to(target, first + assignment)
+            found.append((calls[step.place], free, step.place))
     if found:  # all goes after the last step
         found[-1] = found[-1][0], [], found[-1][2]
     return found
@@ -106,12 +113,16 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
 class CallStep:
     """A call's step; an operand of which it takes a known shape alone need not be there.
 
+    What a product makes for an assignment alone goes into its target, where that overlaps no operand.
+
     Attributes
     ----------
     makes : list of int
         The values that it can write into memory that is there: a ufunc's.
     kept : set of int
         Those for which the list of values has memory.
+    takes, gives : list of int
+        The values that it works on, and those that it sets.
     """
 
     def __init__(
@@ -124,9 +135,24 @@ class CallStep:
         self.shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
         self.makes = [self.output] if isinstance(call, np.ufunc) else []
         self.kept: set[int] = set()
+        self.takes, self.gives = [*inputs], [self.output]
+        self.target: int | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a product that can be written into a target of any layout."""
+        return self.call is np.matmul
+
+    def assign_to(self, target: int, assignment: int) -> None:
+        """Let the value be made in the target that it is assigned to alone."""
+        self.target, self.makes = target, []
+        self.takes.append(target)
+        self.gives.append(assignment)
 
     def __call__(self, values: list[Any]) -> None:
         inputs = [values[i] for i in self.instruction.inputs]
+        if self.target is not None:
+            return self._assign(inputs, values[self.target], values)
         for n, dtype in self.shaped.items():
             inputs[n] = self.memory.shaped(self.sizes.shape_of(self.instruction.inputs[n], values), dtype)
         if self.kept:
@@ -135,11 +161,27 @@ class CallStep:
             value = self.call(*inputs)
             # Kernels are handed over arrays.
             values[self.output] = np.asarray(value) if isinstance(value, np.generic) else value
+        return None
+
+    def _assign(self, inputs: Sequence[Any], target: Any, values: list[Any]) -> None:
+        if any(overlap(x, target) for x in inputs):
+            target[...] = self.call(*inputs)
+        else:
+            self.call(*inputs, out=target)
+        for i in self.gives:
+            values[i] = target
 
     def again(self, values: list[Any], steady: set[int]) -> Callable[[], Any] | None:
         """See `KernelStep.again`."""
         self(values)
         inputs, op = self.instruction.inputs, self.instruction.op
+        if self.target is not None and self.target in steady:
+            steady.update(self.gives)
+            arrays, target = [values[i] for i in inputs], values[self.target]
+            if not steady.issuperset(inputs) or any(overlap(x, target) for x in arrays):
+                return None
+            call = partial(self.call, *arrays, out=target)
+            return lambda: call() is None
         if steady.issuperset(inputs) and self.kept:
             steady.add(self.output)
             call = partial(self.call, *[values[i] for i in inputs], out=values[self.output])
@@ -180,6 +222,8 @@ class KernelStep:
         The values that it can write into memory that is there.
     kept : set of int
         Those for which the list of values has memory.
+    takes, gives : list of int
+        The values that it works on, and those that it sets.
     """
 
     def __init__(
@@ -191,6 +235,8 @@ class KernelStep:
         self.target_of = {i: target for i, target, _ in self.assigned}
         self.makes = [i for i in kernel.writes if i not in self.target_of]
         self.kept: set[int] = set()
+        self.takes = [*kernel.takes, *self.target_of.values()]
+        self.gives = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
         #: The ways to run on arrays that lie as some did, the shapes of what each makes anew, and of what is like it.
         self.entries: list[tuple[Entry, list[Any], Any]] = []
 
@@ -274,10 +320,17 @@ def _is_apart(target: Any, axes: Axes, walk: float, reads: Sequence[tuple[Any, A
     return True
 
 
-def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]) -> dict[int, tuple[int, int]]:
-    """For each value that a kernel may make in the tensor that it is assigned to: the tensor, and the assignment.
+def _targets(
+    program: Program, steps: Sequence[Any], dims: Sequence[Dims | None], direct: set[int]
+) -> dict[int, tuple[int, int]]:
+    """For each value that a step may make in the tensor that it is assigned to: the tensor, and the assignment.
 
-    Nothing outside the kernel needs the value, and what reads the tensor, or may fail, runs no later than the kernel.
+    Nothing outside the step needs the value, and what reads the tensor, or may fail, runs no later than the step.
+
+    Parameters
+    ----------
+    direct : set of int
+        The places of the instructions whose step can write where it is told to.
     """
     first, owned = len(program.leaves), memories(program)
     step_of = {place: n for n, step in enumerate(steps) for place in _places(step)}
@@ -294,7 +347,7 @@ def _targets(program: Program, steps: Sequence[Any], dims: Sequence[Dims | None]
         made = value - first
         same = dims[value] == dims[target] and program.instructions[made].type.dtype == instruction.type.dtype
         alone = value not in program.outputs and all(p == place or step_of[p] == step_of[made] for p in readers[value])
-        if not (same and alone and isinstance(steps[step_of[made]], Kernel)):
+        if not (same and alone and made in direct):
             continue
         overlapping = [p for i, ps in readers.items() if owned[i] & owned[target] for p in ps if p != place]
         if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in failing):

@@ -1,0 +1,150 @@
+"""Where products of matrices are written: into what they are assigned to, whatever its layout, unless they read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.counting import allocated
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
+from harness.homes import stand_in
+
+from backends import gen_backend
+from backends.kernels.compiler import find_compiler
+from optree import function
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture(params=["cpu", "no compiler", pytest.param("stand-in", marks=needs_gxx)])
+def be(request: pytest.FixtureRequest) -> Any:
+    """A backend whose plans run by kernels from the first call on, but for the one that has no compiler."""
+    if request.param == "stand-in":
+        return stand_in(emulated_cupy(), jit=True)
+    if request.param == "cpu" and find_compiler() is None:
+        pytest.skip("there is no C compiler")
+    return gen_backend("cpu", jit=request.param == "cpu")
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.RandomState(seed).randint(-9, 9, shape).astype(np.float32)
+
+
+#: From the memory of a (600, 600) target to a view of shape (300, 200) that is written.
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda z: z[:300, :200],
+    "transposed": lambda z: z[:200, :300].T,
+    "every other column": lambda z: z[100:400, ::3],
+    "upside down": lambda z: z[:300, :200][::-1],
+}
+
+PRODUCTS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda be: be.dot(be.array(values(300, 80)), be.array(values(80, 200, seed=1))),
+    "transposed views": lambda be: be.dot(be.array(values(80, 300)).T, be.array(values(200, 80, seed=1)).T),
+    "parts": lambda be: be.dot(be.array(values(300, 90))[:, 10:], be.array(values(200, 90, seed=1)).T[:80]),
+}
+
+
+def held(be: Any, call: Callable[[], Any], before: int = 4) -> int:
+    """What a call allocates after some calls before: bytes on the CPU, and on a device a million for each array."""
+    if be.name == "cpu":
+        return allocated(call, before)
+    for _ in range(before):
+        call()
+    there = be.cupy.machine.allocations
+    call()
+    return 1_000_000 * (be.cupy.machine.allocations - there)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_product_is_written_into_its_target(be: Any, product: str, view: str) -> None:
+    z, tree = be.zeros((600, 600)), PRODUCTS[product](be)
+    target = VIEWS[view](z)
+
+    def assign() -> None:
+        target[:] = tree
+
+    assert held(be, assign) < 8192  # it has 240,000 bytes
+    expected = np.zeros((600, 600), np.float32)
+    VIEWS[view](expected)[:] = tree.asnumpyarray()
+    np.testing.assert_array_equal(z.get(), expected)
+
+
+def test_a_stack_of_products_is_written_into_its_target(be: Any) -> None:
+    x, y, z = be.array(values(4, 100, 80)), be.array(values(4, 90, 80)), be.empty((4, 100, 90))
+
+    def assign() -> None:
+        z[:] = be.matmul(x, be.transpose(y, (0, 2, 1)))
+
+    assert held(be, assign) < 8192
+    np.testing.assert_array_equal(z.get(), x.get() @ y.get().transpose(0, 2, 1))
+
+
+def products(be: Any) -> dict[Any, Any]:
+    x, y = be.array(values(300, 80)), be.array(values(200, 80, seed=1))
+    trees = be.dot(x, y.T), be.dot(y, x.T), be.dot(y, y.T)
+    return {be.zeros(tree.shape): tree for tree in trees}
+
+
+def test_an_update_by_a_product_takes_no_memory(be: Any) -> None:
+    """Not for its first call either, in which functions keep memory for values on the way."""
+    target, tree = next(iter(products(be).items()))
+    step = function([], updates={target: tree})
+    taken = held(be, step, before=0)
+    assert taken < 60_000  # what is made of Python objects; the product has 240,000 bytes
+    np.testing.assert_array_equal(target.get(), tree.asnumpyarray())
+
+
+def test_several_updates_by_products_take_no_memory(be: Any) -> None:
+    if be.name == "cpu" and be.compiler is None:
+        pytest.skip("without a compiler, small work is NumPy's, which keeps none of a function's products apart")
+    updates = products(be)
+    step = function([], updates=updates)
+    assert held(be, step, before=0) < 60_000
+    for target, tree in updates.items():
+        np.testing.assert_array_equal(target.get(), tree.asnumpyarray())
+
+
+def test_a_product_that_reads_its_target_is_right(be: Any) -> None:
+    start = values(60, 60) / 8
+    z, x = be.array(start), be.array(values(60, 60, seed=1))
+    for assign, expected in (
+        (lambda: z.__setitem__(np.s_[:], be.dot(z, x)), start @ x.get()),
+        (lambda: z.__setitem__(np.s_[:], be.dot(x, z.T)), x.get() @ start.T),
+        (lambda: z[:30].__setitem__(np.s_[:], be.dot(z[20:50], x)), np.vstack([start[20:50] @ x.get(), start[30:]])),
+        (function([], updates={z: be.dot(z, x)}), start @ x.get()),
+    ):
+        for _ in range(3):
+            z[:] = start
+            assign()
+            np.testing.assert_array_equal(z.get(), expected)
+
+
+def test_updates_by_products_see_what_was_before(be: Any) -> None:
+    start = [values(50, 50) / 8, values(50, 50, seed=1) / 8]
+    x, y = map(be.array, start)
+    total = be.zeros((50, 50))
+    step = function([], be.dot(x, y), updates={x: be.dot(y, x), y: be.dot(x, x), total: total + be.dot(x, y)})
+    a, b = start
+    for _ in range(2):
+        found = step().get()
+        np.testing.assert_allclose(found, a @ b, rtol=1e-4, atol=1e-1)
+        a, b = b @ a, a @ a
+        for tensor, expected in ((x, a), (y, b)):
+            np.testing.assert_allclose(tensor.get(), expected, rtol=1e-4, atol=1e-1)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"), ("int32", "int32")])
+def test_a_target_of_another_dtype_gets_a_cast_of_the_product(be: Any, dtypes: tuple[str, str]) -> None:
+    of, into = dtypes
+    x, y = be.array(values(30, 40), of), be.array(values(40, 20, seed=1), of)
+    z = be.zeros((30, 20), into)
+    z[:] = be.dot(x, y)
+    np.testing.assert_array_equal(z.get(), (x.get() @ y.get()).astype(into))
+    row, rows = be.ones((40,), of), be.zeros((30, 20), into)
+    rows[:] = be.dot(row, y)
+    np.testing.assert_array_equal(rows.get(), np.broadcast_to(y.get().sum(0), (30, 20)))
