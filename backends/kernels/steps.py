@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -89,8 +89,8 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
     calls = {
         place: CallStep(program, sizes, place, call_of(place), memory) for step in steps for place in _places(step)
     }
-    direct = {place for step in steps for place in _places(step) if isinstance(step, Kernel) or calls[place].is_product}
-    targets = _targets(program, steps, sizes.dims, direct)
+    products = {place for place, call in calls.items() if call.is_product}
+    targets = _targets(program, steps, sizes.dims, products)
     first = len(program.leaves)
     assigned = {assign for _, assign in targets.values()}
     found: list[PlacedStep] = []
@@ -321,7 +321,7 @@ def _is_apart(target: Any, axes: Axes, walk: float, reads: Sequence[tuple[Any, A
 
 
 def _targets(
-    program: Program, steps: Sequence[Any], dims: Sequence[Dims | None], direct: set[int]
+    program: Program, steps: Sequence[Any], dims: Sequence[Dims | None], products: Collection[int] = ()
 ) -> dict[int, tuple[int, int]]:
     """For each value that a step may make in the tensor that it is assigned to: the tensor, and the assignment.
 
@@ -329,8 +329,8 @@ def _targets(
 
     Parameters
     ----------
-    direct : set of int
-        The places of the instructions whose step can write where it is told to.
+    products : collection of int
+        The places of the calls that can write where they are told to.
     """
     first, owned = len(program.leaves), memories(program)
     step_of = {place: n for n, step in enumerate(steps) for place in _places(step)}
@@ -347,7 +347,7 @@ def _targets(
         made = value - first
         same = dims[value] == dims[target] and program.instructions[made].type.dtype == instruction.type.dtype
         alone = value not in program.outputs and all(p == place or step_of[p] == step_of[made] for p in readers[value])
-        if not (same and alone and made in direct):
+        if not (same and alone and (made in products or isinstance(steps[step_of[made]], Kernel))):
             continue
         overlapping = [p for i, ps in readers.items() if owned[i] & owned[target] for p in ps if p != place]
         if all(step_of[p] <= step_of[made] for p in overlapping) and all(n < step_of[made] for n in failing):
