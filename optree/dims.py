@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.errors import ShapeError
 from optree.program import Instruction, Program
-from optree.traits import ElementwiseOperator
+from optree.sizes import broadcasts
 from optree.variable import as_variable
 
 #: The dimension of every axis of size 1: sizes of 1 are part of a plan's key.
@@ -105,13 +105,13 @@ def _dims(instruction: Instruction, given: list[Any], same: _Same) -> Dims | Non
     op, type = instruction.op, instruction.type
     if None in given or getattr(type, "shape", None) is None:
         return same.fresh(type)
-    if isinstance(op, ElementwiseOperator) or op.name == "broadcast_like":
-        return _joined(given, len(type.shape), same)
+    if not broadcasts(instruction):
+        return _traced(instruction, given, same)
     if op.name == "assign":
         target, value = given
         _joined([target, value[max(0, len(value) - len(target)) :]], len(target), same)
         return target
-    return _traced(instruction, given, same)
+    return _joined(given, len(type.shape), same)
 
 
 def _joined(given: Sequence[Dims], ndim: int, same: _Same) -> Dims:

@@ -163,6 +163,8 @@ class Function:
         self._places = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
         self._sizes_seen: dict[Any, None] = {}
         self._lock = Lock()
+        if not self.inputs:
+            self._check_sizes(self._known)
 
     def _backend(self, roots: Sequence[Any]) -> Any:
         leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
@@ -209,11 +211,15 @@ class Function:
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
         """
-        values = self._values(args, kwargs) if self.inputs or args or kwargs else self._known
-        if self._places or not self._sizes_seen:
+        values = self._known
+        if self.inputs or args or kwargs:
+            values = self._values(args, kwargs)
             self._check_sizes(values)
-        with self._lock:
+        self._lock.acquire()  # a `with` takes twice as long
+        try:
             found = self._plan(values, None)
+        finally:
+            self._lock.release()
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]

@@ -10,9 +10,6 @@ from optree.program import Instruction, Program
 from optree.traits import ElementwiseOperator
 from optree.types import TupleType
 
-#: Ops that are not elementwise, and broadcast an operand as those do.
-BROADCASTING = frozenset(("assign", "broadcast_like"))
-
 
 def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
     """The shapes of a program's outputs, where its leaves have these; None where only a run can tell.
@@ -39,6 +36,14 @@ def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
     return found
 
 
+def broadcasts(instruction: Instruction) -> bool:
+    """Whether sizes that meet along an axis are the same, but for those that are known to be 1."""
+    op = instruction.op
+    return op.name in ("assign", "broadcast_like") or (
+        isinstance(op, ElementwiseOperator) and not op.defines("infer_shape")
+    )
+
+
 def tells_shape(instruction: Instruction) -> bool:
     """Whether the shape of an instruction's value follows from those of its inputs."""
     op = instruction.op
@@ -61,7 +66,7 @@ def _checked(instruction: Instruction, given: list[Any]) -> Any:
     op, node = instruction.op, instruction.node
     try:
         shape = _inferred(instruction, given)
-        if op.name in BROADCASTING or (isinstance(op, ElementwiseOperator) and not op.defines("infer_shape")):
+        if broadcasts(instruction):
             _check_known(node, given)
         return shape
     except ShapeError as error:
