@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from backends.backend import Backend
 from backends.cpu import CPUBackend
-from backends.gpu import GPUBackend
-from backends.kernels.geometry import Launch
-from backends.kernels.source import launched, sources
 from optree.errors import BackendError, OperandError, describe, names
 from optree.function import Function, use_backend
+from optree.later import later
 from optree.program import Program
 from optree.variable import Variable
 
-BACKENDS: dict[str, Callable[..., Backend]] = {"cpu": CPUBackend, "gpu": GPUBackend}
+if TYPE_CHECKING:
+    from backends import gpu
+    from backends.kernels import source as sources
+    from backends.kernels.geometry import Launch
+else:
+    gpu, sources = later("backends.gpu"), later("backends.kernels.source")
+
+#: From each backend's name to its class, or what gives it.
+BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: gpu.GPUBackend}
 
 
 def gen_backend(
@@ -74,9 +80,9 @@ def gen_backend(
     >>> (be.ones(3) + 1).asnumpyarray()
     array([2., 2., 2.], dtype=float32)
     """
-    make = BACKENDS.get(backend) if isinstance(backend, str) else None
-    if make is None:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+    make = BACKENDS[backend]()
     _check_options(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
@@ -119,7 +125,7 @@ def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") ->
     >>> [line.strip() for line in kernel.splitlines() if "exp(v" in line]
     ['const float v2 = (float)(exp(v0));']
     """
-    return sources(_program("source", what), target, arch)
+    return sources.sources(_program("source", what), target, arch)
 
 
 def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90") -> list[Launch]:
@@ -154,7 +160,7 @@ def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90
     >>> launches(be.softmax(be.ones((512, 1000)), axis=1))
     [Launch(name='kernel', grid=(128, 1), block=128, shared=16128)]
     """
-    return launched(_program("launches", what), target, arch)
+    return sources.launched(_program("launches", what), target, arch)
 
 
 def _program(asked: str, what: Variable | Function) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from backends.randomness import RandomMethods
 from optree.errors import BackendError, brief, describe, names
+from optree.later import later
 from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
 from optree.program import Instruction, Program, flatten
@@ -21,6 +21,8 @@ from optree.schedule import apart, schedule
 from optree.tensor import Tensor
 from optree.types import DTYPES, NUMBERS, as_dtype
 from optree.variable import Constant, Input, Variable, check_same_backend
+
+difflib = later("difflib")
 
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
@@ -94,7 +96,7 @@ class Backend(RandomMethods):
         self.plans: dict[tuple[Any, ...], Any] = {}
         self.compiles = 0
         self.executions = 0
-        self.gen_rng(rng_seed)
+        self._seed_states(rng_seed)
 
     # What a backend is made of, beside what `Creation` says: a subclass defines these
 

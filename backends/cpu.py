@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
 from optree.errors import BackendError, OperandError, brief, describe
+from optree.later import later
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.reference import checked, performer
@@ -26,7 +27,10 @@ from optree.traits import ElementwiseOperator
 from optree.types import TensorType
 from optree.variable import Input
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = later("logging")
 
 
 class CPUBackend(Backend):
@@ -43,7 +47,8 @@ class CPUBackend(Backend):
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
-        _say_once(self.info())
+        if "logging" in sys.modules:  # nobody listens else
+            _say_once(self.info())
 
     def info(self) -> str:
         """What runs assignments here, and what would make them quicker."""
@@ -131,7 +136,7 @@ class CPUBackend(Backend):
 @cache
 def _say_once(info: str) -> None:
     """Log what runs assignments, once in a process."""
-    _log.info("assignments run by %s", info)
+    logging.getLogger(__name__).info("assignments run by %s", info)
 
 
 def _note(error: Exception, place: int, ran: Sequence[Instruction]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ class RandomMethods(Creation):
         uint64, ``[seed, counter]``; each draw advances the counter when it runs.
     """
 
-    rng: np.random.RandomState
     rng_state: Tensor
-    _rng_start: dict[str, Any]
+    _seed: Any
+    _start: list[int]
 
     # The states
 
@@ -52,19 +53,29 @@ class RandomMethods(Creation):
         ParameterError, OperandError
             If the seed is no integer of 32 bits.
         """
-        if seed is not None:
-            seed = _as_seed(seed)
-        if not hasattr(self, "rng"):
-            self.rng = np.random.RandomState(0)
-            self.rng_state = Tensor(self, self._from_host([0, 0]), "rng_state")
-        self.rng.seed(seed)
-        self._write_rng_state([secrets.randbits(64) if seed is None else seed, 0])
-        self._rng_start = self.rng_get_state()
+        self._seed_states(seed)
         return self.rng
+
+    def _seed_states(self, seed: int | None) -> None:
+        if seed is None:
+            self._seed, counted = np.frombuffer(os.urandom(32), np.uint32), int.from_bytes(os.urandom(8), "little")
+        else:
+            self._seed = counted = _as_seed(seed)
+        self._start = [counted, 0]
+        if "rng_state" not in self.__dict__:
+            self.rng_state = Tensor(self, self._from_host(self._start), "rng_state")
+        self.rng_reset()
+
+    @cached_property
+    def rng(self) -> np.random.RandomState:
+        """NumPy's generator for draws on the host; it is made when it is asked for, and NumPy's module loaded."""
+        return np.random.RandomState(self._seed)
 
     def rng_reset(self) -> None:
         """Go back to where the last `gen_rng` left both states."""
-        self.rng_set_state(self._rng_start)
+        if "rng" in self.__dict__:
+            self.rng.seed(self._seed)
+        self._write_rng_state(self._start)
 
     def rng_get_state(self) -> dict[str, Any]:
         """Both states as plain data, to keep and to give to `rng_set_state`."""

@@ -1,10 +1,10 @@
 """Op-tree: lazy NumPy-like expressions as trees of operations."""
 
-from optree import metadiff, ops
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from optree import ops
 from optree.apply import Apply
-from optree.autodiff import Autodiff, deriv, grad
-from optree.computation import ComputationOp
-from optree.derivatives import Lop, Rop, hessian, hessian_vector_product, jacobian
 from optree.errors import OptreeError
 from optree.function import Function, debugprint, function
 from optree.missing import DisconnectedType, NullType, grad_not_implemented, grad_undefined
@@ -12,9 +12,18 @@ from optree.mode import Mode
 from optree.node import OpTreeNode
 from optree.op import Op
 from optree.tensor import Tensor
-from optree.testing import check_grad
 from optree.types import TensorType, Type
 from optree.variable import Constant, Input, Variable, constant
+
+if TYPE_CHECKING:
+    from optree import metadiff
+    from optree.autodiff import Autodiff, deriv, grad
+    from optree.computation import ComputationOp
+    from optree.derivatives import Lop, Rop, hessian, hessian_vector_product, jacobian
+    from optree.testing import check_grad
+
+#: Modules that are loaded when something of them is first asked for.
+LATER = ("autodiff", "computation", "derivatives", "metadiff", "testing")
 
 __all__ = [
     "Apply",
@@ -49,3 +58,14 @@ __all__ = [
     "metadiff",
     "ops",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in LATER:
+        return import_module(f"optree.{name}")
+    for module in LATER if name in __all__ else ():
+        found = vars(import_module(f"optree.{module}")).get(name)
+        if found is not None:
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'optree' has no attribute {name!r}")

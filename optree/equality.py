@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from optree.later import later
 from optree.node import OpTreeNode, operands_of
 from optree.tensor import Tensor
 from optree.types import NUMBERS
 from optree.variable import Constant, as_operand
 from optree.walks import post_order
+
+if TYPE_CHECKING:
+    import random
+else:
+    random = later("random")
 
 #: Tokens of expressions are numbers of so many bits, drawn at random.
 BITS = 256
@@ -64,7 +69,7 @@ class _Tokens:
         self.of: dict[int, int] = {}
         self._known: dict[Any, int] = {}
         self._parts: dict[int, tuple[Any, int, int]] = {}
-        self._random = Random(0)
+        self._random = random.Random(0)
 
     def add(self, entry: Any) -> None:
         """Give an operand its token; those that it is made from have theirs."""

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 
 from optree import debug, reference
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
+from optree.later import later
 from optree.mode import Mode, as_mode
 from optree.node import OpTreeNode
 from optree.printing import listing
-from optree.profile import Profile
 from optree.program import flatten
 from optree.registry import f
 from optree.replace import replace
@@ -27,6 +27,11 @@ from optree.sizes import check_sizes
 from optree.tensor import Tensor
 from optree.types import TensorType
 from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+
+if TYPE_CHECKING:
+    from optree import profile as profiles
+else:
+    profiles = later("optree.profile")
 
 #: A function remembers so many combinations of its arguments' sizes that it has checked.
 SIZES = 1024
@@ -154,7 +159,7 @@ class Function:
         rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
         self.program = schedule(apart(rewritten))
         self._check_leaves(on_unused_input)
-        self.profile = Profile(self.program) if profile else None
+        self.profile = profiles.Profile(self.program) if profile else None
         self._plan = self._compile()
         value_of = reference.value_of if self.backend is None else self.backend.value_of
         arguments, leaves = list(self._arguments_of.values()), self.program.leaves

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ RESHAPES = frozenset(("expand_dims", "squeeze", "reshape", "reshape_like"))
 MOVES = RESHAPES | {"transpose", "slice"}
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One instruction by its own routine."""
 
     place: int

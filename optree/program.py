@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from optree.node import ARGS, OpTreeNode, operands_of
@@ -34,8 +33,7 @@ class Instruction(NamedTuple):
         return self.node.type
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """Trees flattened in post-order, equal operations on equal values once.
 
     A Python number is a value of its own in each place: a plan serves others too.

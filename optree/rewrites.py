@@ -8,9 +8,8 @@ that is put in the place of another keeps the line that built the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from optree import rules
 from optree.errors import OperandError, names
@@ -20,8 +19,7 @@ from optree.rewriting import apply_rules, on
 from optree.traits import CompositeOperator
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """Rules that are applied together, the first first."""
 
     name: str

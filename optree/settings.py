@@ -14,10 +14,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from optree.errors import OptreeError, names
 
@@ -26,8 +25,7 @@ class SettingError(OptreeError, ValueError):
     """A setting that there is not, or a value that it cannot take."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One variable.
 
     Attributes

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: From the bottom up. A name that ends in a dot stands for every module that begins so; those of
 #: one row may import each other where that makes no cycle.
 LAYERS = (
-    ("optree.registry", "optree.errors"),
+    ("optree.registry", "optree.errors", "optree.later"),
     ("optree.settings",),
     ("optree.types", "optree.missing", "optree.arrays", "optree.philox", "optree.walks", "optree.printing"),
     ("optree.numpy_protocol",),
@@ -127,8 +127,24 @@ def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     return sorted(inner | outer)
 
 
+def _later(tree: ast.AST) -> list[str]:
+    """The modules that `optree.later` is to load."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and "later" in map(ast.unparse, (node.func, *node.args))
+    ]
+    texts = [text for call in calls for text in ast.walk(call) if isinstance(text, ast.Constant)]
+    return [str(text.value) for text in texts]
+
+
+def _named(name: str) -> list[str]:
+    """The modules that a module imports, at once or later."""
+    return [*(t for node in _imports(TREES[name]) for t in _targets(node)), *_later(TREES[name])]
+
+
 def _own_imports(name: str) -> list[str]:
-    return [t for node in _imports(TREES[name]) for t in _targets(node) if t in CORE and t != name]
+    return [t for t in _named(name) if t in CORE and t != name]
 
 
 def _stands_for(entry: str, name: str) -> bool:
@@ -156,7 +172,7 @@ def test_imports_point_down(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CORE if name.startswith("optree")])
 def test_optree_knows_no_backend(name: str) -> None:
-    found = [t for node in _imports(TREES[name]) for t in _targets(node) if t.split(".")[0] == "backends"]
+    found = [target for target in _named(name) if target.split(".")[0] == "backends"]
     assert not found, f"{name} imports {found}: a tensor reaches its backend by an attribute"
 
 
@@ -189,7 +205,7 @@ def test_no_import_inside_a_function(path: Path) -> None:
 @pytest.mark.parametrize("name", CORE)
 def test_imports_numpy_and_the_standard_library_only(name: str) -> None:
     allowed = {"optree", "backends", "numpy", *sys.stdlib_module_names, *EXTRAS.get(name, ())}
-    found = {target.split(".")[0] for node in _imports(TREES[name]) for target in _targets(node)}
+    found = {target.split(".")[0] for target in _named(name)}
     assert found <= allowed, f"{name} imports {sorted(found - allowed)}; the core installs NumPy alone"
 
 

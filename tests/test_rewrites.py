@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import random
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -466,7 +465,7 @@ def test_debug_mode_convicts_a_rule_that_changes_a_value(be: Any, monkeypatch: p
     wrong = on("neg", of=("neg",))(double_negation)
     right = PASSES
     changed = tuple(
-        replace(each, rules=tuple(wrong if r.__name__ == "double_negation" else r for r in each.rules))
+        each._replace(rules=tuple(wrong if r.__name__ == "double_negation" else r for r in each.rules))
         for each in right
     )
     for module in ("optree.rewrites", "optree.debug"):

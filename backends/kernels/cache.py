@@ -9,17 +9,23 @@ what cannot be read is made again, and what cannot be written is not kept.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optree import settings
+from optree.later import later
+
+if TYPE_CHECKING:
+    import logging
+    import shutil
+    import tempfile
+else:
+    logging, shutil, tempfile = map(later, ("logging", "shutil", "tempfile"))
 
 #: What begins with this is being written, or was when its process was killed.
 TEMPORARY = "tmp-"
@@ -29,7 +35,6 @@ LEFT_OVER = 3600.0
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
-_log = logging.getLogger(__name__)
 _complaints: set[str] = set()
 
 
@@ -58,7 +63,7 @@ def usable_folder() -> Path | None:
         return real
     if reason not in _complaints:
         _complaints.add(reason)
-        _log.warning("%s; compiled kernels are kept in memory only", reason)
+        logging.getLogger(__name__).warning("%s; compiled kernels are kept in memory only", reason)
     return None
 
 
@@ -117,7 +122,7 @@ def write(folder: Path, key: str, data: bytes) -> bool:
             file.write(_sealed(key, data))
         os.replace(temporary, folder / key)
     except OSError as error:
-        _log.info("%s: not kept: %s", key, error)
+        logging.getLogger(__name__).info("%s: not kept: %s", key, error)
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)

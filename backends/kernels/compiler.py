@@ -10,26 +10,29 @@ import ctypes
 import hashlib
 import os
 import platform
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backends.kernels.cache import read, sweep, usable_folder, working_folder, write
 from backends.kernels.threads import pool_used, sleeping_waits
 from optree import settings
 from optree.errors import BackendError
+from optree.later import later
+
+if TYPE_CHECKING:
+    import shlex
+    import signal
+    import subprocess
+    import tempfile
+else:
+    shlex, signal, subprocess, tempfile = map(later, ("shlex", "signal", "subprocess", "tempfile"))
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
@@ -52,8 +55,7 @@ class CompilerError(BackendError):
     """A C compiler that is missing, fails or does not end."""
 
 
-@dataclass(frozen=True)
-class Compiler:
+class Compiler(NamedTuple):
     """A C compiler.
 
     Attributes
@@ -71,34 +73,12 @@ class Compiler:
         return shlex.join(self.command)
 
 
-@dataclass
-class Counts:
-    """What became of the calls of `compile_source` in this process.
-
-    Attributes
-    ----------
-    hits : int
-        How many found their source compiled, in memory.
-    disk_hits : int
-        How many found it in the cache folder.
-    misses : int
-        How many compiled it.
-    seconds : float
-        How long the compiler took, together.
-    """
-
-    hits: int = 0
-    disk_hits: int = 0
-    misses: int = 0
-    seconds: float = 0.0
-
-
 class _Loaded:
     """The libraries of this process, one lock for each that is being made, and the counts."""
 
     def __init__(self) -> None:
         self.libraries: dict[str, ctypes.CDLL] = {}
-        self.counts = Counts()
+        self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
         self.renew_locks()
 
     def renew_locks(self) -> None:
@@ -114,8 +94,15 @@ if hasattr(os, "register_at_fork"):  # a lock that another thread held would sta
 
 
 def compile_counts() -> dict[str, Any]:
-    """The counts of this process, by name."""
-    return asdict(_loaded.counts)
+    """What became of the calls of `compile_source` in this process.
+
+    Returns
+    -------
+    dict
+        How many found their source compiled, in memory (``hits``) or in the cache
+        folder (``disk_hits``), how many compiled it (``misses``), and the compiler's ``seconds``, together.
+    """
+    return dict(_loaded.counts)
 
 
 # Finding a compiler
@@ -142,18 +129,26 @@ def find_compiler() -> Compiler | None:
 
 
 def _compiler(words: list[str]) -> Compiler | None:
-    file = shutil.which(words[0])
+    file = _program(words[0])
     if file is None:
         return None
     command = (os.path.abspath(file), *words[1:])
     return Compiler(command, _identity(command))
 
 
+def _program(word: str) -> str | None:
+    """The file that runs under a name, or None."""
+    # Not shutil.which: loading what shutil needs for archives takes longer than all that is done here.
+    folders = [""] if os.path.dirname(word) else filter(None, os.get_exec_path())
+    files = (os.path.join(folder, word) for folder in folders)
+    return next((file for file in files if os.path.isfile(file) and os.access(file, os.X_OK)), None)
+
+
 def _identity(command: Sequence[str]) -> str:
     """The files that a command names, with size and time of change: known without running it, unlike its version."""
     parts = []
     for word in command:
-        file = shutil.which(word)
+        file = _program(word)
         if file is None:
             parts.append(word)
         else:
@@ -166,7 +161,7 @@ def _identity(command: Sequence[str]) -> str:
 def _processor() -> str:
     """What of the processor -march=native depends on."""
     names = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "isa")
-    known = [platform.system(), platform.machine(), platform.processor()]
+    known = [platform.system(), platform.machine()]  # not processor(), which runs a program
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             name = line.partition(":")[0].strip()
@@ -242,7 +237,7 @@ def _key(source: str, compiler: Compiler) -> str:
 def _count(**more: float) -> None:
     with _loaded.lock:
         for name, number in more.items():
-            setattr(_loaded.counts, name, getattr(_loaded.counts, name) + number)
+            _loaded.counts[name] += number
 
 
 def _kept(folder: Path | None, key: str) -> ctypes.CDLL | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,7 @@ KEPT = 4
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(NamedTuple):
     """One value: ``value = expression(arguments)``.
 
     Attributes
@@ -51,8 +51,7 @@ class Statement:
         return 1 + 8 * len(_FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
 
 
-@dataclass(frozen=True)
-class Reduction:
+class Reduction(NamedTuple):
     """One value that is accumulated over the reduced loops.
 
     Attributes
@@ -75,8 +74,7 @@ class Reduction:
     stage: int = 0
 
 
-@dataclass(frozen=True)
-class LoopNest:
+class LoopNest(NamedTuple):
     """Statements over a domain. Equal nests are printed as equal source.
 
     Attributes
