@@ -156,6 +156,7 @@ def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
 
 def test_work_runs_on_cupys_current_stream(cupy: Any, gpu: Any) -> None:
     x = gpu.ones(2)
+    gpu.synchronize()  # what tests before have left
     with cupy.cuda.Stream(non_blocking=True) as stream:
         values = (x + 1).astensor().get(blocking=False)
     assert stream.pending and not cupy.cuda.Stream.null.pending
