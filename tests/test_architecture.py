@@ -55,6 +55,7 @@ LAYERS = (
     ("backends.kernels.entry",),
     ("backends.kernels.binding", "backends.kernels.memory", "backends.kernels.loopnest"),
     ("backends.kernels.expressions",),
+    ("backends.kernels.c_elements",),
     ("backends.kernels.c", "backends.kernels.cuda_elements"),
     ("backends.kernels.cuda",),
     ("backends.kernels.geometry",),

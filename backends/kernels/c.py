@@ -5,41 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
+from backends.kernels.c_elements import (
+    along_vector,
+    at_element,
+    declaration,
+    has_step,
+    made_of,
+    moved_along,
+    pointer_type,
+    pointers_of,
+    read_at,
+    type_of,
+    written_as,
+)
 from backends.kernels.expressions import (
     Lines,
     braced,
     computed,
     converted,
-    element,
     has_halves,
     initial,
-    packed,
     random_functions,
-    statement,
     unpacked,
     wide,
 )
 from backends.kernels.halves import HALVES
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
+from backends.kernels.loopnest import LoopNest, Reduction, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
-
-#: What arrays hold.
-TYPES = {
-    "bool": "_Bool",
-    "int8": "int8_t",
-    "int16": "int16_t",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "uint8": "uint8_t",
-    "uint16": "uint16_t",
-    "uint32": "uint32_t",
-    "uint64": "uint64_t",
-    "float16": "half",
-    "float32": "float",
-    "float64": "double",
-}
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
 #: takes tens of microseconds, and so much work a few hundred.
@@ -85,25 +77,25 @@ def source(nest: LoopNest) -> str:
     first = numbers + len(nest.numbers)
     body = [f"const int64_t n{axis} = a[{len(arrays) + axis}];" for axis in range(rank)]
     for place in range(len(arrays)):
-        named = [axis for axis in range(rank) if _has_step(nest, place, axis)]
+        named = [axis for axis in range(rank) if has_step(nest, place, axis)]
         body += [f"const int64_t s{place}_{axis} = a[{steps + place * rank + axis}];" for axis in named]
     for place, dtype in enumerate(nest.numbers):
-        type = _type(dtype)
+        type = type_of(dtype)
         body.append(f"const {type} v{len(nest.reads) + place} = *(const {type} *)(a + {numbers + place});")
     body += [f"char *const t{i} = (char *)a[{first + i}];" for i in range(len(kept))]
     if kept and not nest.split:
         body.append(f"const int64_t apart = a[{first + len(kept)}];")
     for place, dtype in enumerate(nest.reads):
         if nest.levels[place] == "once":
-            read = "0" if nest.is_counted(place) else unpacked(f"*({_pointer(nest, place)})a[{place}]", dtype)
-            body.append(f"const {_type(dtype)} v{place} = {read};")
-    body += [line for made in nest.made("once") for line in _statement(nest, made)]
+            read = "0" if nest.is_counted(place) else unpacked(f"*({pointer_type(nest, place)})a[{place}]", dtype)
+            body.append(f"const {type_of(dtype)} v{place} = {read};")
+    body += [line for made in nest.made("once") for line in made_of(nest, made)]
     if nest.reductions:
         body += _places(nest)
     elif nest.writes_at("inner"):
         body += _elements(nest)
     writes = nest.writes_at("once")
-    body += [f"*({_pointer(nest, place)})a[{place}] = {_written(nest, value)};" for place, value in writes]
+    body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
     functions = [f"void {NAME}(const int64_t *a)", *braced(body)]
     if any("(threads)" in line for line in body):
         threads = f"const int threads = (int)a[{first + len(kept) + 1}];"
@@ -141,63 +133,6 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
     return [elements[letter] * size for letter, _, size in scratch_arrays(nest)]
 
 
-def _type(dtype: np.dtype) -> str:
-    """What values are computed in."""
-    return TYPES[str(computed(dtype))]
-
-
-def _has_step(nest: LoopNest, place: int, axis: int) -> bool:
-    """Whether an array's step along a loop has a name: it is not 0 or 1 by the nest, and the array goes that far."""
-    level = nest.levels[place]
-    known = axis == nest.vector and nest.steps[place] >= 0
-    return not known and level != "once" and (level == "inner" or axis < nest.kept)
-
-
-def _pointer(nest: LoopNest, place: int) -> str:
-    """The type of a pointer into an array, const where it is only read; of a place, its own."""
-    if nest.is_counted(place):
-        return "const int64_t "
-    if place >= len(nest.reads):
-        return f"{TYPES[str(nest.arrays[place])]} *"
-    # Compilers take no bools from memory into vectors, but bytes, which NumPy's are.
-    return "const uint8_t *" if nest.reads[place] == np.bool_ else f"const {TYPES[str(nest.reads[place])]} *"
-
-
-def _moved(nest: LoopNest, place: int, base: str, axes: Sequence[int]) -> str:
-    """A pointer moved on along loops."""
-    return base + "".join(f" + i{axis} * s{place}_{axis}" for axis in axes if _has_step(nest, place, axis))
-
-
-def _loaded(nest: LoopNest, place: int, pointer: str, index: str) -> str:
-    """What is read somewhere on from a pointer, or the place there."""
-    return f"{pointer} + {index}" if nest.is_counted(place) else unpacked(f"{pointer}[{index}]", nest.reads[place])
-
-
-def _along(nest: LoopNest, place: int, index: str) -> str:
-    """The index along the vector loop."""
-    return {0: "0", 1: index}.get(nest.steps[place], f"{index} * s{place}_{nest.vector}")
-
-
-def _name(nest: LoopNest, value: int) -> str:
-    """What a value is called: of columns, there is one of each for each column of a tile."""
-    tiled = nest.columns and value >= len(nest.reads) and nest.level_of(value) == "outer"
-    return f"v{value}[j]" if tiled else f"v{value}"
-
-
-def _written(nest: LoopNest, value: int) -> str:
-    return packed(_name(nest, value), nest.dtype_of(value))
-
-
-def _statement(nest: LoopNest, made: Statement) -> Lines:
-    return statement(nest, made, _type, lambda value: _name(nest, value), _declared(nest, made.value))
-
-
-def _declared(nest: LoopNest, value: int) -> str:
-    """A value's name where it gets its value; those of columns are declared before."""
-    name = _name(nest, value)
-    return name if name.endswith("]") else f"const {_type(nest.dtype_of(value))} {name}"
-
-
 def _parallel(loops: int) -> str:
     several = f" collapse({loops})" if loops > 1 else ""
     return f"#pragma omp parallel for{several} schedule(static) num_threads(threads)"
@@ -212,8 +147,8 @@ def _elements(nest: LoopNest) -> Lines:
     (walk,) = walks(nest)
     threads = "parallel for simd schedule(static) num_threads(threads)"
     lines = [f"#pragma omp {'simd' if last else threads}", f"for (int64_t i = 0; i < n{last}; i++)"]
-    lines += braced(_element(nest, walk, "x", "i"))
-    pointers = _pointers(nest, range(last), ("inner",))
+    lines += braced(at_element(nest, walk, "x", "i"))
+    pointers = pointers_of(nest, range(last), ("inner",))
     if not last:
         return [*pointers, *lines]
     if nest.across >= 0:
@@ -236,34 +171,6 @@ def _tiled(nest: LoopNest, body: Lines) -> Lines:
     return [_parallel(len(loops)), *loops, *braced([*ends, inner, *braced(body)])]
 
 
-def _pointers(nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "") -> Lines:
-    """Where each array of some levels stands at a place of the kept loops."""
-    lines = []
-    for place, level in enumerate(nest.levels):
-        if level in levels:
-            type = _pointer(nest, place)
-            base = _moved(nest, place, f"({type})a[{place}]", axes)
-            step = _along(nest, place, tile) if tile else "0"
-            lines.append(f"{type}x{place} = {base}{'' if step == '0' else f' + {step}'};")
-    return lines
-
-
-def _element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
-    """What a walk does at one element, its arrays' pointers and the vector loop's index being called so."""
-    lines = []
-    outer = {i for s in walk.statements if isinstance(s, Statement) for i in s.arguments} if nest.columns else set()
-    for place in sorted({*walk.reads, *(i for i in outer if i < len(nest.reads) and nest.levels[i] == "outer")}):
-        pointer = letter if nest.levels[place] == "inner" else "x"
-        lines.append(
-            f"{_declared(nest, place)} = {_loaded(nest, place, f'{pointer}{place}', _along(nest, place, index))};"
-        )
-    lines += [f"{_declared(nest, value)} = g{value}[{index}];" for value in walk.loads]
-    for made in walk.statements:
-        lines += _accumulated(nest, made) if isinstance(made, Reduction) else _statement(nest, made)
-    lines += [f"g{value}[{index}] = v{value};" for value in walk.stores]
-    return lines + [f"{letter}{place}[{_along(nest, place, index)}] = {_written(nest, v)};" for place, v in walk.writes]
-
-
 # Nests that reduce
 
 
@@ -278,7 +185,7 @@ def _declarations(nest: LoopNest) -> Lines:
         if not r.accumulator.sums and not nest.columns:
             combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
             lines.append(
-                f"#pragma omp declare reduction(join{r.value} : {_type(r.dtype)} : omp_out = {combined}) "
+                f"#pragma omp declare reduction(join{r.value} : {type_of(r.dtype)} : omp_out = {combined}) "
                 f"initializer(omp_priv = {initial(r)})"
             )
     return lines
@@ -288,7 +195,7 @@ def _places(nest: LoopNest) -> Lines:
     """The kept loops, shared out to threads unless the reduced ones are, and in each place the walks."""
     axes = range(nest.kept - nest.columns)
     loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in axes]
-    body = _pointers(nest, axes, ("outer", "inner"), "t" if nest.columns else "")
+    body = pointers_of(nest, axes, ("outer", "inner"), "t" if nest.columns else "")
     if nest.columns:
         tile, n = _tile(nest), f"n{nest.vector}"
         loops.append(f"for (int64_t t = 0; t < {n}; t += {tile})")
@@ -315,7 +222,9 @@ def _places(nest: LoopNest) -> Lines:
 
 
 def _scratch_type(nest: LoopNest, letter: str, value: int) -> str:
-    return _type(nest.dtype_of(value) if letter == "w" else next(wide(r) for r in nest.reductions if r.value == value))
+    return type_of(
+        nest.dtype_of(value) if letter == "w" else next(wide(r) for r in nest.reductions if r.value == value)
+    )
 
 
 def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
@@ -328,23 +237,23 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
     reads = [place for place, level in enumerate(nest.levels[: len(nest.reads)]) if level == "outer"]
     for place in reads:
         if place in used if nest.columns else stage == 0:
-            read = _loaded(nest, place, f"x{place}", _column(nest, place))
-            lines.append(f"const {_type(nest.reads[place])} v{place} = {read};")
+            read = read_at(nest, place, f"x{place}", _column(nest, place))
+            lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
     for r in done:
         finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
-        lines.append(f"{_declared(nest, r.value)} = {converted(f'({finished})', r.dtype, _type)};")
+        lines.append(f"{declaration(nest, r.value)} = {converted(f'({finished})', r.dtype, type_of)};")
     for each in made:
-        lines += _statement(nest, each)
-    lines += [f"x{place}[{_column(nest, place)}] = {_written(nest, value)};" for place, value in writes]
+        lines += made_of(nest, each)
+    lines += [f"x{place}[{_column(nest, place)}] = {written_as(nest, value)};" for place, value in writes]
     if not nest.columns or not lines:
         return lines
     new = [r.value for r in done] + [s.value for s in made]
-    declared = [f"{_type(nest.dtype_of(value))} v{value}[{_tile(nest)}];" for value in new]
+    declared = [f"{type_of(nest.dtype_of(value))} v{value}[{_tile(nest)}];" for value in new]
     return [*declared, *_columns(lines)]
 
 
 def _column(nest: LoopNest, place: int) -> str:
-    return _along(nest, place, "j") if nest.columns else "0"
+    return along_vector(nest, place, "j") if nest.columns else "0"
 
 
 def _columns(lines: Lines) -> Lines:
@@ -390,7 +299,7 @@ def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     lines = []
     for place, level in enumerate(nest.levels):
         if level == "inner" and (place in walk.reads or place in [p for p, _ in walk.writes]):
-            lines.append(f"{_pointer(nest, place)}y{place} = {_moved(nest, place, f'x{place}', axes)};")
+            lines.append(f"{pointer_type(nest, place)}y{place} = {moved_along(nest, place, f'x{place}', axes)};")
     before = "0"
     for axis in axes:
         before = f"({before} + i{axis}) * n{axis + 1}" if before != "0" else f"i{axis} * n{axis + 1}"
@@ -398,7 +307,7 @@ def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     for value in sorted({*walk.loads, *walk.stores}):
         moved = "" if before == "0" else f" + {before}{tiles}"
         letter = "h" if nest.columns else "g"
-        lines.append(f"{_type(nest.dtype_of(value))} *const {letter}{value} = w{value}{moved};")
+        lines.append(f"{type_of(nest.dtype_of(value))} *const {letter}{value} = w{value}{moved};")
     lines += (_column_blocks if nest.columns else _row_blocks)(nest, walk, *bounds[last])
     loops = [f"for (int64_t i{x} = {bounds[x][0]}; i{x} < {bounds[x][1]}; i{x}++)" for x in axes]
     return [*loops, *braced(lines)]
@@ -406,11 +315,11 @@ def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
 
 def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     """The innermost reduced loop, which is the vector loop."""
-    body = braced(_element(nest, walk, "y", "i"))
+    body = braced(at_element(nest, walk, "y", "i"))
     if not walk.reductions:
         return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *body]
     lines = [_block_end(nest, end)]
-    lines += [f"{_type(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
+    lines += [f"{type_of(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
     lines += [f"int f{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
     joins += [f" reduction(| : f{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
@@ -428,15 +337,15 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     """The innermost reduced loop, in each place of which the vector loop goes along a tile of columns."""
     last, row = nest.rank - 1, []
     for place in [*walk.reads, *(place for place, _ in walk.writes)]:
-        step = f" + i * s{place}_{last}" if _has_step(nest, place, last) else ""
-        row.append(f"{_pointer(nest, place)}z{place} = y{place}{step};")
+        step = f" + i * s{place}_{last}" if has_step(nest, place, last) else ""
+        row.append(f"{pointer_type(nest, place)}z{place} = y{place}{step};")
     for value in sorted({*walk.loads, *walk.stores}):
-        row.append(f"{_type(nest.dtype_of(value))} *const g{value} = h{value} + i * {_tile(nest)};")
-    row += _columns(_element(nest, walk, "z", "j"))
+        row.append(f"{type_of(nest.dtype_of(value))} *const g{value} = h{value} + i * {_tile(nest)};")
+    row += _columns(at_element(nest, walk, "z", "j"))
     if not walk.reductions:
         return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
     lines = [_block_end(nest, end)]
-    lines += [f"{_type(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
+    lines += [f"{type_of(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
     flagged = [r.value for r in walk.reductions if r.accumulator.of_numbers]
     lines += [f"int f{value}[{_tile(nest)}];" for value in flagged]
     opened = [f"p{r.value}[j] = {initial(r)};" for r in walk.reductions]
@@ -445,16 +354,6 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     joined = [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}[j]"))]
     lines += _columns(joined)
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
-
-
-def _accumulated(nest: LoopNest, r: Reduction) -> Lines:
-    """An accumulator with one more element."""
-    column, taken = "[j]" if nest.columns else "", element(nest, r, _type)
-    name, flag = f"p{r.value}{column}", f"f{r.value}{column}"
-    if r.accumulator.of_numbers:
-        combined = r.accumulator.of_numbers.format(name, taken)
-        return [f"{name} = {combined};", f"{flag} |= {taken} != {taken};"]
-    return [f"{name} = {r.accumulator.combine.format(name, taken)};"]
 
 
 def _settled(nest: LoopNest, r: Reduction) -> Lines:
@@ -470,7 +369,7 @@ def _is_compensated(reduction: Reduction) -> bool:
 
 def _opened(nest: LoopNest, r: Reduction) -> Lines:
     """An accumulator of nothing."""
-    names = [(_type(wide(r)), f"r{r.value}", initial(r))]
+    names = [(type_of(wide(r)), f"r{r.value}", initial(r))]
     if _is_compensated(r):
         names.append(("double", f"k{r.value}", "0"))
     if not nest.columns:

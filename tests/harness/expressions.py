@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optree.ops  # noqa: F401
-from backends.kernels.c import TYPES
+from backends.kernels.c_elements import TYPES
 from backends.kernels.expressions import computed, converted, packed, unpacked
 from optree.registry import OPS
 from optree.types import TensorType
