@@ -45,7 +45,8 @@ class KernelHost:
     def __init__(self, cupy: Any, launcher: Launcher) -> None:
         device = cupy.cuda.Device()
         limits = device.attributes
-        self.device = Device(limits["MultiProcessorCount"], limits["MaxSharedMemoryPerBlockOptin"])
+        names = ("MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxThreadsPerMultiProcessor")
+        self.device = Device(*(limits[name] for name in names))
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())

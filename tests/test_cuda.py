@@ -26,15 +26,20 @@ from backends.kernels import geometry
 from backends.kernels.geometry import DEVICES, Device, Launch
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few places fill it.
-SMALL = Device(1, 4 << 10)
+SMALL = Device(1, 4 << 10, 1024)
+
+#: One that few places fill, and that has shared memory for long rows.
+ROOMY = Device(1, 227 << 10, 2048)
 
 GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]] = {
     "ops": (ops, DEVICES["sm_90"], {}),
     "reductions": (reductions, DEVICES["sm_90"], {}),
     "staged": (staged, DEVICES["sm_90"], {}),
     "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
+    "staged on a roomy device": (lambda: staged((17000, 40000, 60004), ("float32",)), ROOMY, {}),
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
+    "elementwise on a small device": (elementwise, SMALL, {}),
     "float16": (float16, DEVICES["sm_90"], {}),
     "float16 on a small device": (float16, SMALL, {}),
     "random trees": (random_trees, DEVICES["sm_90"], {"datatype": np.float64}),
@@ -136,8 +141,8 @@ def centred(be: Any, x: Any, axis: int) -> np.ndarray:
     return (x - be.mean(x, axis=axis)).asnumpyarray()
 
 
-#: A run for each kind of team, with several places and reductions; "once" with one, whose first barrier keeps it apart
-#: from itself at the place before. (Between several reductions, which alternate, each one's last barrier does, too.)
+#: A run for each kind of team, with several places and reductions; "once" with one, which the barrier after a place
+#: keeps apart from itself at the next. (Between several reductions, which alternate, another's barrier does, too.)
 TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
     "no team": lambda be: [(be.array(drawn(0, 40, 67))[:, 1:] * 2 + be.array(drawn(1, 66))).asnumpyarray()],
     "warp": lambda be: [softmax(be, be.array(drawn(0, 9, 67)), 1).asnumpyarray()],
@@ -197,7 +202,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found() -> None:
         for source in sources_of(TEAMS[team])
         for text in without_each("__syncthreads();", source)
     ]
-    assert len(cases) == 2 + 3 + 2 + 3
+    assert len(cases) == 2 + 3 + 3 + 3
     missed = []
     for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
         emulator = FewBlocks(sanitize="thread")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.golden import CUDA_TREES, softmax_by_warps
-from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, version
+from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, under_way, version
 
 from backends import launches, source
 from backends.device_kernels import OPTIONS
@@ -66,6 +66,23 @@ def test_no_kernel_spills_and_registers_are_as_they_were(be, tree, request):
     known = kept[tree.__name__]
     if known["NVRTC"] == list(version()):  # another assembler allots registers otherwise
         assert found == {arch: known[arch] for arch in ARCHITECTURES}, "if it is meant: pytest --update-golden"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("tree", "count"),
+    [
+        (lambda be: be.sqrt(TensorType("float32", (1 << 24,))("x")), 4),
+        (lambda be: be.sum(TensorType("float32", (1 << 24,))("x")), 4),
+        (lambda be: be.sum(TensorType("float32", (4096, 8192))("x"), axis=0), 8),
+        (lambda be: TensorType("float32", (4096, 8192))("x") * TensorType("float32", (8192,))("y"), 4),
+        (softmax_by_warps, 8),
+        (lambda be: be.softmax(TensorType("float32", (4096, 1 << 14))("x"), axis=1), 8),
+        (lambda be: be.softmax(TensorType("float32", (4096, 20000))("x"), axis=1), 4),
+    ],
+)
+def test_loads_are_under_way_before_the_first_is_used(be, tree, count):
+    assert max(under_way(text, OPTIONS) for text in source(tree(be), "cuda")) == count
 
 
 def test_usage_is_kept_of_the_same_trees():

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
-from backends.kernels.cuda import THREADS
 from backends.kernels.expressions import wide
-from backends.kernels.geometry import DEVICES, NARROW, Device, Geometry, geometry_of
+from backends.kernels.geometry import ALONE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.source import _meet_layouts
 from optree.types import TensorType
@@ -25,7 +24,7 @@ from optree.types import TensorType
 #: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
 BLOCKS_X, BLOCKS_Y, MOST_THREADS, STATIC = 2**31 - 1, 65535, 1024, 48 << 10
 
-EVERY = {**DEVICES, "one multiprocessor": Device(1, 48 << 10), "a thousand": Device(1000, 256 << 10)}
+EVERY = {**DEVICES, "one multiprocessor": Device(1, 48 << 10, 1024), "a thousand": Device(1000, 256 << 10, 2048)}
 
 
 def _input(shape: tuple[int, ...], dtype: str = "float32") -> Any:
@@ -82,28 +81,34 @@ def laid_out(nest: LoopNest, sizes: Sequence[int], device: Device = DEVICES["sm_
 
 
 def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
-    team, static = geometry.variant.team, 0
+    variant, team, static = geometry.variant, geometry.variant.team, 0
     if team in ("block", "columns"):
         static = sum((32 if team == "block" else THREADS[team]) * wide(r).itemsize for r in nest.reductions)
     assert static <= STATIC
     for launch in geometry.launches:
         (x, y), block = launch.grid, launch.block
         assert 1 <= x <= BLOCKS_X and 1 <= y <= BLOCKS_Y
-        assert 32 <= block <= min(MOST_THREADS, THREADS[team]) and block % 32 == 0
+        assert 32 <= block <= min(MOST_THREADS, variant.threads) and block % 32 == 0
+        assert block == variant.threads == THREADS[team] or (
+            team == "block" and variant.threads in (THREADS[team], ALONE)
+        )
         assert launch.shared >= 0 and launch.shared + static <= device.shared
-        assert (launch.shared > 0) == geometry.variant.cached
+        assert (launch.shared > 0) == (variant.kept == "shared")
     assert geometry.entries == 0 or geometry.variant.split
 
 
 def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndarray:
     """How often each access to each row is some thread's, as the kernels' loops share them out."""
-    launch, variant, width = geometry.launches[0], geometry.variant, geometry.width
+    launch, variant, width = geometry.launches[0], geometry.variant, geometry.variant.width
     (blocks, parts), block = launch.grid, launch.block
     if not nest.reductions:
         chunks = -(-sizes[-1] // variant.vector) * prod(sizes[:-1])
         found = np.zeros(chunks, int)
-        for start in range(min(blocks * block, chunks)):
-            found[start :: blocks * block] += 1
+        for start in range(blocks):
+            for u in range(variant.accesses):
+                for thread in range(block):
+                    first = (start * variant.accesses + u) * block + thread
+                    found[first :: blocks * block * variant.accesses] += 1
         return found
     reduced = sizes[nest.kept :]
     accesses = -(-reduced[-1] // variant.vector) * prod(reduced[:-1])
@@ -111,6 +116,8 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
     lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
     places = prod(sizes[: nest.kept])
     places = -(-places // width) if nest.columns else places
+    if variant.kept == "registers":
+        assert lanes * (variant.accesses - 1) < accesses <= lanes * variant.accesses
     found = np.zeros((places, accesses), int)
     for team in range(min(blocks * teams, places)):
         for part in range(parts):
@@ -136,7 +143,7 @@ def test_every_element_is_one_threads(name: str, data: Any) -> None:
     check_limits(nest, geometry, device)
     assert (counted(nest, sizes, geometry) == 1).all()
     if nest.columns:
-        assert geometry.width <= 256 and THREADS["columns"] % geometry.width == 0
+        assert geometry.variant.width <= 256 and THREADS["columns"] % geometry.variant.width == 0
 
 
 @given(data=st.data())
@@ -200,23 +207,66 @@ def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
 def test_teams_grow_with_rows() -> None:
     nest, device = nest_of("rows"), DEVICES["sm_90"]
     found = [
-        (g.variant.team, g.width, g.launches[0].block)
+        (g.variant.team, g.variant.width, g.variant.accesses, g.launches[0].block)
         for n in (1, 3, 32, 256, 1024)
         for g in [laid_out(nest, [9999, n])]
     ]
-    assert found == [("warp", 1, 128), ("warp", 4, 128), ("warp", 8, 128), ("warp", 32, 128), ("warp", 32, 128)]
-    longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 1 << 16)]
-    assert [(g.variant.team, g.launches[0].block) for g in longer] == [("block", 128), ("block", 128), ("block", 512)]
+    warp = [(1, 1), (4, 1), (4, 2), (16, 4), (32, 8)]
+    assert found == [("warp", width, accesses, 128) for width, accesses in warp]
+    longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 1 << 14, 1 << 16)]
+    found = [(g.variant.team, g.variant.kept, g.variant.accesses, g.launches[0].block) for g in longer]
+    assert found == [
+        ("block", "registers", 3, 128),
+        ("block", "registers", 8, 128),
+        ("block", "registers", 8, 512),
+        ("block", "", 4, 512),
+    ]
     few, many = laid_out(nest, [2, 1 << 20]), laid_out(nest, [2 * device.multiprocessors, 1 << 20])
     assert few.variant.split and not many.variant.split
     assert few.part >= 8 * few.launches[0].block and few.parts == 64, "parts have some work for each thread"
 
 
+def test_rows_stay_in_registers_then_in_shared_memory_and_are_then_read_again() -> None:
+    nest, device = nest_of("softmax of rows"), DEVICES["sm_90"]
+
+    def found(n: int, device: Device = device) -> tuple[Any, ...]:
+        geometry = laid_out(nest, [4096, n], device)
+        (launch,) = geometry.launches
+        return geometry.variant.kept, launch.block, launch.shared, launch.grid[0]
+
+    assert found(1000) == ("registers", 128, 0, 1024)
+    assert found(1 << 14) == ("registers", 512, 0, 4096)
+    assert found(20000) == ("shared", 512, 80000, 4096), "of two blocks on a multiprocessor"
+    assert found(32000) == ("shared", 1024, 128000, 4096), "of one"
+    assert found(57000) == ("shared", 1024, 228032, 4096)
+    assert found(1 << 16) == ("", 1024, 0, 132), "one block on each, so that the L2 cache has its row the next time"
+    assert found(20000, DEVICES["sm_75"]) == ("", 1024, 0, 40)
+    assert found(57000)[2] + 32 * (4 + 8) <= device.shared, "with what warps join"
+
+
+def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> None:
+    one, two = nest_of("elements"), nest_of("broadcast")
+    assert [laid_out(one, [n]).variant.accesses for n in (1 << 16, 1 << 20, 1 << 21, 1 << 22, 1 << 24)] == [
+        1,
+        1,
+        1,
+        2,
+        4,
+    ]
+    assert laid_out(one, [1 << 24]).launches[0].grid == (4096, 1)
+    assert laid_out(one, [1 << 24], offset=4).variant.accesses == 8, "of 4 bytes"
+    assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
+    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 8
+    assert laid_out(nest_of("all"), [1 << 24]).variant.accesses == 4
+    long = nest_of("softmax of rows")
+    assert [laid_out(long, [300, n]).variant.accesses for n in (20000, 1 << 16)] == [4, 2] and long.cost * 4 * 4 <= 512
+
+
 def test_short_columns_leave_no_thread_idle() -> None:
     nest = nest_of("planes of columns")
-    found = [(g.width, g.launches[0].grid) for n in (2, 16, 64) for g in [laid_out(nest, [1 << 20, 2, n])]]
+    found = [(g.variant.width, g.launches[0].grid) for n in (2, 16, 64) for g in [laid_out(nest, [1 << 20, 2, n])]]
     assert found == [(256, (8192, 1)), (128, (16384, 1)), (32, (65536, 1))]
-    assert laid_out(nest, [1, 3, 9999]).width == 4, "of few columns, all"
+    assert laid_out(nest, [1, 3, 9999]).variant.width == 4, "of few columns, all"
 
 
 @pytest.mark.parametrize("shape", [(64, 1000), (5000, 33), (3, 1 << 20), (1 << 20, 3), (1 << 16, 256), (4096, 4096)])

@@ -10,11 +10,11 @@ are split, and each walk is a kernel of its own, whose parts the next one joins.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, type_of
+from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
 from backends.kernels.expressions import Lines, braced, converted, has_halves, initial, random_functions, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
 BLOCK = 64
@@ -26,10 +26,15 @@ HEAD = """#ifndef INFINITY
 
 template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
 
+template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p)
+{
+    return *(const Vector<T, N> *)p;
+}
+
 template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p, int count)
 {
     if (count == N)
-        return *(const Vector<T, N> *)p;
+        return loaded<N>(p);
     Vector<T, N> found;
     #pragma unroll
     for (int e = 0; e < N; e++)
@@ -37,12 +42,15 @@ template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T
     return found;
 }
 
+template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values)
+{
+    *(Vector<T, N> *)p = values;
+}
+
 template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values, int count)
 {
-    if (count == N) {
-        *(Vector<T, N> *)p = values;
-        return;
-    }
+    if (count == N)
+        return store(p, values);
     #pragma unroll
     for (int e = 0; e < N; e++)
         if (e < count)
@@ -60,15 +68,16 @@ __device__ __forceinline__ float rounded(double x) { return __half2float(__doubl
 template <class T> __device__ __forceinline__ float rounded(T x) { return rounded((float)x); }
 """
 
+#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: a block
+#: that goes on to other places waits at a barrier before it does.
 JOINED = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
 {
-    const int first = threadIdx.x & 31 & ~(lanes - 1);
-    const unsigned mask = (lanes == 32 ? ~0u : (1u << lanes) - 1) << first;
+    #pragma unroll
     for (int apart = lanes / 2; apart > 0; apart /= 2)
-        x = join(x, (T)__shfl_xor_sync(mask, x, apart));
-    return (T)__shfl_sync(mask, x, first);
+        x = join(x, (T)__shfl_xor_sync(~0u, x, apart));
+    return (T)__shfl_sync(~0u, x, 0, lanes);
 }
 """,
     "block": """
@@ -76,7 +85,6 @@ template <class T, class J> __device__ __forceinline__ T over_block(T x, J join,
 {
     const int warps = blockDim.x / 32;
     x = over_lanes(x, join, 32);
-    __syncthreads();
     if (threadIdx.x % 32 == 0)
         parts[threadIdx.x / 32] = x;
     __syncthreads();
@@ -86,7 +94,6 @@ template <class T, class J> __device__ __forceinline__ T over_block(T x, J join,
     "columns": """
 template <class T, class J> __device__ __forceinline__ T over_column(T x, J join, T *parts, int width)
 {
-    __syncthreads();
     parts[threadIdx.x] = x;
     __syncthreads();
     for (int apart = blockDim.x / 2; apart >= width; apart /= 2) {
@@ -99,17 +106,14 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 """,
 }
 
-#: How many threads a block has, by its teams; a team that is a block may have fewer.
-THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 512, "columns": 256}
-
 
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: a kernel, or of a split nest one for each walk and the last."""
     head = [HALVES.rstrip("\n")] if has_halves(nest) else []
     head.append(HEAD.rstrip("\n"))
     if nest.reductions:
-        needed = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
-        head += [JOINED[team].rstrip("\n") for team in needed]
+        teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
+        head += [JOINED[team].rstrip("\n") for team in teams]
     head += ["", *random_functions(nest, "__device__ __forceinline__")]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
     printer = _Printer(nest, variant)
@@ -121,10 +125,9 @@ def source(nest: LoopNest, variant: Variant) -> str:
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
     for name, body in printer.kernels():
-        most = THREADS[variant.team]
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
-        lines += ["", f'extern "C" __global__ void __launch_bounds__({most}) {name}(', f"    {parameters})"]
-        lines += braced(_needed(body))
+        lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
+        lines += braced(needed(body))
     return "\n".join([*lines, ""])
 
 
@@ -140,20 +143,18 @@ def crossing_reads(nest: LoopNest) -> list[int]:
     return [place for place in inner if not nest.is_counted(place)]
 
 
-def kernel_names(nest: LoopNest, variant: Variant) -> list[str]:
+def kernel_names(nest: LoopNest, split: bool) -> list[str]:
     """The kernels of a nest, in the order in which they run."""
-    return [name for name, _ in _Printer(nest, variant).kernels()]
+    if not split:
+        return ["kernel"]
+    found = walks(nest, keep=False)
+    needs_end = found[-1].reductions or nest.writes_at("outer") or nest.writes_at("once")
+    return [*(f"walk{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
     """What each kernel of a nest takes: the names of its parameters, in order."""
-    return [name for _, name in _Printer(nest, variant).parameters()]
-
-
-def slot_bytes(nest: LoopNest) -> list[int]:
-    """How many bytes an element has in each of the rows that a cached nest keeps in shared memory."""
-    printer = _Printer(nest, Variant(cached=True))
-    return [size for _, size in sorted(set(printer.slots.values()))]
+    return [name for _, name in ElementPrinter(nest, variant).parameters()]
 
 
 class _Printer(ElementPrinter):
@@ -163,24 +164,31 @@ class _Printer(ElementPrinter):
 
     def kernels(self) -> list[tuple[str, Lines]]:
         """Their names and bodies."""
+        names = kernel_names(self.nest, self.variant.split)
+        return [(name, [*self.opened(), *body]) for name, body in zip(names, self.bodies(), strict=True)]
+
+    def bodies(self) -> Iterator[Lines]:
         nest = self.nest
         if not nest.reductions:
-            return [("kernel", [*self.opened(), *self.elements(), *self.closed()])]
-        found, body = [], []
-        for number, walk in enumerate(self.walks):
-            if self.variant.split:
-                body = [line for stage in range(number + 1) for line in self.resumed(stage)]
-            else:
-                body += self.outer(number)
-            body += [*self.walk(walk), *(line for r in walk.reductions for line in self.joined(r))]
-            found.append((f"walk{number}", [*self.opened(), *self.places(body)]))
-        if not self.variant.split:
-            body += [*self.outer(len(self.walks)), *self.outer_writes()]
-            return [("kernel", [*self.opened(), *self.places(body), *self.closed()])]
-        if self.walks[-1].reductions or nest.writes_at("outer") or nest.writes_at("once"):
-            body = [line for stage in range(len(self.walks) + 1) for line in self.resumed(stage)]
-            found.append(("end", [*self.opened(), *self.places([*body, *self.outer_writes()]), *self.closed()]))
-        return found
+            yield [*self.elements(), *self.closed()]
+        elif not self.variant.split:
+            body = [
+                line for number, walk in enumerate(self.walks) for line in [*self.outer(number), *self.walked(walk)]
+            ]
+            yield [*self.places([*body, *self.outer(len(self.walks)), *self.outer_writes()]), *self.closed()]
+        else:
+            found: Lines = []
+            for number, walk in enumerate(self.walks):
+                found += self.resumed(number)
+                yield self.places([*found, *self.walked(walk)])
+            # Left out where nothing is to be done when all walks are over.
+            last = [*found, *self.resumed(len(self.walks)), *self.outer_writes()]
+            if len(kernel_names(nest, True)) > len(self.walks):
+                yield [*self.places(last), *self.closed()]
+
+    def walked(self, walk: Walk) -> Lines:
+        """A walk, and what comes of it."""
+        return [*self.walk(walk), *(line for r in walk.reductions for line in self.joined(r))]
 
     def opened(self) -> Lines:
         """What every thread computes once."""
@@ -208,16 +216,20 @@ class _Printer(ElementPrinter):
             return []
         if self.variant.team == "tiles":
             return self.tiles()
-        (walk,), axes = self.walks, range(self.last)
-        rows = " * ".join(["1", *(f"(Index)n{axis}" for axis in axes)]).removeprefix("1 * ")
-        lines = [f"const Index chunks = ((Index)n{self.last} + {self.variant.vector - 1}) / {self.variant.vector};"]
-        body = self.decoded("c / chunks", list(axes)) if axes else []
-        body += self.pointers(axes, ("inner",))
-        body.append(f"const Index i = c{' % chunks' if axes else ''} * {self.variant.vector};")
-        body += self.chunk(walk, "x")
-        total = f"chunks * {rows}" if axes else "chunks"
-        start = "(Index)blockIdx.x * blockDim.x + threadIdx.x"
-        return [*lines, f"for (Index c = {start}; c < {total}; c += (Index)gridDim.x * blockDim.x)", *braced(body)]
+        (walk,), axes, count = self.walks, list(range(self.last)), self.variant.accesses
+        vector = self.variant.vector
+        lines = ["const int lanes = blockDim.x;"]
+        lines.append(f"const Index chunks = ((Index)n{self.last} + {vector - 1}) / {vector};")
+        lines.append(f"const Index total = {self.count('chunks', axes)};")
+        index = ["const Index k = c + u * lanes;", *self.decoded("k / chunks", axes), *self.pointers(axes, ("inner",))]
+        index.append(f"const Index i = k{' % chunks' if axes else ''} * {vector};")
+        start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
+        body = self.turn(walk, "x", index, "total")
+        return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
+
+    def count(self, first: str, axes: Sequence[int]) -> str:
+        """How many places loops have, times another number."""
+        return " * ".join([*([first] if first else []), *(f"(Index)n{axis}" for axis in axes)]) or "1"
 
     def tiles(self) -> Lines:
         """Two loops in tiles: what lies together along the other loop is read along it, and handed over in a block."""
@@ -244,8 +256,7 @@ class _Printer(ElementPrinter):
         turns = f"for (int r = first; r < {TILE}; r += step)"
         body += ["__syncthreads();", turns, *braced(load), "__syncthreads();", turns]
         body += braced([*made, *braced(self.tiled(walk))])
-        count = "".join(f" * (Index)n{axis}" for axis in others)
-        total = f"tiles{last} * tiles{other}{count}"
+        total = self.count(f"tiles{last} * tiles{other}", others)
         return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
     def tiled(self, walk: Walk) -> Lines:
@@ -269,45 +280,42 @@ class _Printer(ElementPrinter):
         """The kept loops, shared out to teams."""
         nest, team = self.nest, self.variant.team
         axes = list(range(nest.kept))
-        count = " * ".join(["1", *(f"(Index)n{axis}" for axis in axes)]).removeprefix("1 * ")
+        count = self.count("", axes)
         lines: Lines = []
-        if self.slots:
+        if self.variant.kept == "shared" and self.slots:
             lines.append("extern __shared__ __align__(16) unsigned char memory[];")
-        if nest.columns:
-            lines += [
-                "const int lane = threadIdx.x / width, lanes = blockDim.x / width;",
-                f"const Index places = {count}, tiles = (places + width - 1) / width;",
-            ]
-            first, step, count = "blockIdx.x", "gridDim.x", "tiles"
-            decode = [
-                "const Index column = p * width + threadIdx.x % width;",
-                "const bool is_there = column < places;",
-                *self.decoded("(is_there ? column : 0)", axes),
-            ]
+        if team == "block":
+            lines.append("const int lane = threadIdx.x, lanes = blockDim.x;")
+            decode = self.decoded("p", axes)
+        else:
+            width, threads = self.variant.width, self.variant.threads
+            lane, column = f"threadIdx.x % {width}", f"threadIdx.x / {width}"
+            lanes, teams = width, threads // width
+            if nest.columns:
+                lane, column, lanes, teams = column, lane, teams, lanes
+            lines.append(f"const int lane = {lane}, lanes = {lanes};")
+            lines.append(f"const Index places = {count}, tiles = (places + {teams - 1}) / {teams};")
+            count = "tiles"
+            decode = [f"const Index place = p * {teams} + {column};", "const bool is_there = place < places;"]
+            decode += self.decoded("(is_there ? place : 0)", axes)
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
             decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
-        else:
-            if team == "warp":
-                lines.append("const int lane = threadIdx.x % width, lanes = width, teams = blockDim.x / width;")
-                first, step = "(Index)blockIdx.x * teams + threadIdx.x / width", "(Index)gridDim.x * teams"
-            else:
-                lines.append("const int lane = threadIdx.x, lanes = blockDim.x;")
-                first, step = "blockIdx.x", "gridDim.x"
-            decode = self.decoded("p", axes)
         lines += self.extents()
         body = [*decode, *self.pointers(axes, ("outer", "inner")), *self.outer_reads(), *self.rows(), *body]
-        for r in nest.reductions:
-            if any(f"parts{r.value})" in line or f"parts{r.value}," in line for line in body):
-                size = THREADS[team] if nest.columns else 32
-                lines.append(f"__shared__ {type_of(wide(r))} parts{r.value}[{size}];")
-        return [*lines, f"for (Index p = {first}; p < {count}; p += {step})", *braced(body)]
+        joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
+        for r in joined:
+            size = self.variant.threads if nest.columns else 32
+            lines.append(f"__shared__ {type_of(wide(r))} parts{r.value}[{size}];")
+        # What only the first of a column's threads takes, as a part, it reads from where it writes itself.
+        if any(team == "block" or any(f" v{r.value} = " in line for line in body) for r in joined):
+            body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
+        return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
     def extents(self) -> Lines:
         """How many accesses a row has, and which of them are this block's."""
         nest, vector = self.nest, self.variant.vector
-        before = "".join(f" * (Index)n{axis}" for axis in range(nest.kept, self.last))
         lines = [f"const Index chunks = ((Index)n{self.last} + {vector - 1}) / {vector};"]
-        lines.append(f"const Index row = chunks{before};")
+        lines.append(f"const Index row = {self.count('chunks', range(nest.kept, self.last))};")
         if self.variant.split:
             lines.append("const Index start = (Index)blockIdx.y * (Index)part;")
             lines.append("const Index end = start + (Index)part < row ? start + (Index)part : row;")
@@ -327,50 +335,58 @@ class _Printer(ElementPrinter):
         return [f"if ({self.leads()})", *braced(writes)] if writes else []
 
     def leads(self) -> str:
-        return "lane == 0 && is_there" if self.nest.columns else "lane == 0"
+        return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
 
     def rows(self) -> Lines:
-        """The rows of shared memory in which a team keeps what several walks need."""
+        """Where a team keeps what several walks need."""
+        if self.variant.kept == "registers":
+            shape = f"{self.variant.vector}>", f"[{self.variant.accesses}]"
+            return [f"Vector<{self.held(value)}, {shape[0]} g{value}{shape[1]};" for value in sorted(self.slots)]
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
-        width = "width" if self.nest.columns else str(self.variant.vector)
+        width = self.variant.width if self.nest.columns else self.variant.vector
         lines = [f"const Index padded = (row * {width} + 15) / 16 * 16;"]
-        base = f"memory + threadIdx.x / width * padded * {sum(sizes)}" if self.variant.team == "warp" else "memory"
         for value, (slot, _) in sorted(self.slots.items()):
-            dtype = self.nest.dtype_of(value)
-            stored = TYPES[str(dtype)] if value < len(self.nest.reads) else type_of(dtype)
-            lines.append(f"{stored} *const g{value} = ({stored} *)({base} + padded * {sum(sizes[:slot])});")
+            type = self.held(value)
+            lines.append(f"{type} *const g{value} = ({type} *)(memory + padded * {sum(sizes[:slot])});")
         return lines
 
     # Walks
 
     def walk(self, walk: Walk) -> Lines:
         """One walk of a row by a team; each thread keeps to the same elements in all walks."""
-        nest, split = self.nest, self.variant.split
+        nest, variant = self.nest, self.variant
         axes = list(range(nest.kept, self.last))
-        body = self.decoded("c / chunks", axes) if axes else []
-        places = [*walk.reads, *(place for place, _ in walk.writes)]
-        for place in places:
+        index = [
+            "const Index k = lane + u * lanes;" if variant.kept == "registers" else "const Index k = c + u * lanes;"
+        ]
+        index += self.decoded("k / chunks", axes) if axes else []
+        for place in [*walk.reads, *(place for place, _ in walk.writes)]:
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
-            body.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
-        body.append(f"const Index i = c{' % chunks' if axes else ''} * {self.variant.vector};")
-        body = _needed([*body, *self.chunk(walk, "y")])
-        first, last = ("start", "end") if split else ("0", "row")
-        if nest.columns:
-            last = "until"
-        if not walk.reductions:
-            return [f"for (Index c = {first} + lane; c < {last}; c += lanes)", *braced(body)]
+            index.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
+        index.append(f"const Index i = k{' % chunks' if axes else ''} * {variant.vector};")
+        first, last = ("start", "end") if variant.split else ("0", "row")
+        last = last if variant.team == "block" else "until"
+        accumulated: Lines = []
+        for r in walk.reductions:
+            accumulated.append(f"{type_of(r.dtype)} p{r.value}[{variant.vector}];")
+            accumulated += self.unrolled([f"p{r.value}[e] = {initial(r)};"])
         lines = [f"{type_of(wide(r))} r{r.value} = {initial(r)};" for r in walk.reductions]
-        inner = [f"const Index stop = b + {BLOCK} * (Index)lanes < {last} ? b + {BLOCK} * (Index)lanes : {last};"]
-        for r in walk.reductions:
-            inner.append(f"{type_of(r.dtype)} p{r.value}[{self.variant.vector}];")
-            inner += self.unrolled([f"p{r.value}[e] = {initial(r)};"])
-        inner += ["#pragma unroll 4"] if nest.columns else []
-        inner += ["for (Index c = b; c < stop; c += lanes)", *braced(body)]
-        for r in walk.reductions:
-            inner += self.unrolled([f"r{r.value} = Join{r.value}()(r{r.value}, p{r.value}[e]);"])
-        return [*lines, f"for (Index b = {first} + lane; b < {last}; b += {BLOCK} * (Index)lanes)", *braced(inner)]
+        ended = [self.unrolled([f"r{r.value} = Join{r.value}()(r{r.value}, p{r.value}[e]);"]) for r in walk.reductions]
+        joined = [line for each in ended for line in each]
+        if variant.kept == "registers":
+            return [*lines, *braced([*accumulated, *self.turn(walk, "y", index, last), *joined])]
+        step = f"{variant.accesses} * (Index)lanes"
+        if not walk.reductions:
+            return [
+                f"for (Index c = {first} + lane; c < {last}; c += {step})",
+                *braced(self.turn(walk, "y", index, last)),
+            ]
+        block = f"{BLOCK} * (Index)lanes"
+        inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *accumulated]
+        inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.turn(walk, "y", index, "stop")), *joined]
+        return [*lines, f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
 
     # What teams join
 
@@ -384,9 +400,9 @@ class _Printer(ElementPrinter):
     def combined(self, r: Reduction) -> Lines:
         """What all of a team's threads have, in each of them."""
         call = {
-            "warp": f"over_lanes(r{r.value}, Join{r.value}(), width)",
+            "warp": f"over_lanes(r{r.value}, Join{r.value}(), {self.variant.width})",
             "block": f"over_block(r{r.value}, Join{r.value}(), parts{r.value})",
-            "columns": f"over_column(r{r.value}, Join{r.value}(), parts{r.value}, width)",
+            "columns": f"over_column(r{r.value}, Join{r.value}(), parts{r.value}, {self.variant.width})",
         }[self.variant.team]
         return [f"r{r.value} = {call};"]
 
@@ -397,7 +413,7 @@ class _Printer(ElementPrinter):
 
     def entry(self) -> str:
         """Where the parts of a place begin."""
-        return "((long long)p * width + threadIdx.x % width) * parts" if self.nest.columns else "(long long)p * parts"
+        return "(long long)place * parts" if self.nest.columns else "(long long)p * parts"
 
     def resumed(self, stage: int) -> Lines:
         """What a kernel that follows finds of the walks before: their parts, joined by each team alike."""
@@ -407,16 +423,3 @@ class _Printer(ElementPrinter):
             lines.append(f"    r{r.value} = Join{r.value}()(r{r.value}, q{r.value}[{self.entry()} + k]);")
             lines += [*self.combined(r), *self.finished(r)]
         return [*lines, *self.outer(stage)]
-
-
-_DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[^>]*>)? \*?(?:const )?(\w+) = [^;]*;")
-
-
-def _needed(lines: Lines) -> Lines:
-    """Lines without declarations of what nothing needs."""
-    while True:
-        uses = Counter(re.findall(r"\w+", "\n".join(lines)))
-        kept = [x for x in lines if not ((found := _DECLARATION.fullmatch(x)) and uses[found[1]] == 1)]
-        if len(kept) == len(lines):
-            return lines
-        lines = kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +29,10 @@ TYPES = {
 }
 
 
+#: A thread has so many bytes of loads under way before it uses the first, where it has so many to load.
+FLIGHT = 64
+
+
 @dataclass(frozen=True)
 class Variant:
     """How a nest is printed: what depends on more than its types, and is part of a compiled kernel's key.
@@ -39,17 +45,29 @@ class Variant:
         Whether indices have 64 bits.
     team : {'', 'tiles', 'warp', 'block', 'columns'}
         Who reduces; in a nest without reductions nobody, or blocks hand over tiles.
-    cached : bool
-        Whether what several walks need of a row stays in shared memory.
+    kept : {'', 'shared', 'registers'}
+        Where what several walks need of a row stays. In registers each thread has all of its part of a row at once.
     split : bool
         Whether the reduced loops are shared out to blocks.
+    accesses : int
+        How many accesses a thread loads before it uses the first; where registers keep rows, how many of one it has.
+    whole : bool
+        Whether each access has all of its elements; otherwise the last of a row may have fewer.
+    threads : int
+        A block has so many threads; at most, where a team is a block.
+    width : int
+        The lanes of a team that is a part of a warp; the columns of a block of columns.
     """
 
     vector: int = 1
     wide: bool = False
     team: str = ""
-    cached: bool = False
+    kept: str = ""
     split: bool = False
+    accesses: int = 1
+    whole: bool = True
+    threads: int = 256
+    width: int = 1
 
 
 def type_of(dtype: np.dtype) -> str:
@@ -57,13 +75,18 @@ def type_of(dtype: np.dtype) -> str:
     return TYPES[str(computed(dtype))]
 
 
+def slot_bytes(nest: LoopNest) -> list[int]:
+    """How many bytes an element has in each of the rows in which a nest keeps what several walks need."""
+    return [size for _, size in sorted(set(_slots(nest, walks(nest)).values()))]
+
+
 class ElementPrinter:
     """A nest in a variant, and the names of its parts."""
 
     def __init__(self, nest: LoopNest, variant: Variant) -> None:
         self.nest, self.variant = nest, variant
-        self.walks = walks(nest, keep=variant.cached)
-        self.slots = _slots(nest, self.walks) if variant.cached else {}
+        self.walks = walks(nest, keep=bool(variant.kept))
+        self.slots = _slots(nest, self.walks) if variant.kept else {}
         self.last = nest.rank - 1  # the loop along which a thread's elements lie
 
     # Parameters
@@ -83,8 +106,6 @@ class ElementPrinter:
         for i, dtype in enumerate(nest.numbers):
             type = "long long" if dtype.kind == "b" else type_of(dtype)
             found.append((f"{type} c{len(nest.reads) + i}", f"c{len(nest.reads) + i}"))
-        if variant.team in ("warp", "columns"):
-            found.append(("int width", "width"))
         if variant.split:
             found += [("long long part", "part"), ("int parts", "parts")]
         return found
@@ -145,45 +166,115 @@ class ElementPrinter:
     def unrolled(self, lines: Lines) -> Lines:
         return ["#pragma unroll", f"for (int e = 0; e < {self.variant.vector}; e++)", *braced(lines)]
 
-    def chunk(self, walk: Walk, letter: str) -> Lines:
-        """What a thread does with some elements that lie together, from ``i`` on."""
+    def in_flight(self, walk: Walk) -> int:
+        """How many accesses a thread loads before it uses the first."""
+        held = self.variant.accesses
+        if self.variant.kept != "registers":
+            return held
+        loaded = [self.nest.reads[place] for place in self.loaded(walk) if place not in self.slots]
+        most = FLIGHT // max(1, self.variant.vector * sum(dtype.itemsize for dtype in loaded)) if loaded else held
+        return max(n for n in range(1, held + 1) if held % n == 0 and n <= max(1, most))
+
+    def loaded(self, walk: Walk) -> list[int]:
+        """The arrays that a walk is the first to load."""
+        arrays = [place for place in walk.reads if not self.nest.is_counted(place)]
+        earlier = self.walks[: self.walks.index(walk)]
+        return [place for place in arrays if place not in self.slots or not any(place in w.reads for w in earlier)]
+
+    def turn(self, walk: Walk, letter: str, index: Lines, until: str) -> Lines:
+        """What a thread does with its next accesses, at ``k``: it loads all of them before it uses the first.
+
+        Parameters
+        ----------
+        letter : str
+            What the names of pointers begin with.
+        index : lines
+            Where the access ``u`` of them is: ``k``, ``i`` and the pointers.
+        until : str
+            There are accesses at ``k`` below.
+        """
+        count = self.in_flight(walk)
+        whole = count == self.variant.accesses
+        if self.variant.vector > 1 and not self.variant.whole:
+            vector = self.variant.vector
+            rest = f"(Index)n{self.last} - i"
+            index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
+        lines, loads = self.loads(walk, letter)
+        for part in (loads, self.used(walk, letter)):
+            if part:
+                body = needed([*index, f"if (k < {until})", *braced(part)])
+                each = f"for (int u = 0; u < {count}; u++)" if whole else f"for (int u = t; u < t + {count}; u++)"
+                lines += ["#pragma unroll", each, *braced(body)]
+        if not whole:
+            lines = ["#pragma unroll", f"for (int t = 0; t < {self.variant.accesses}; t += {count})", *braced(lines)]
+        return lines
+
+    def loads(self, walk: Walk, letter: str) -> tuple[Lines, Lines]:
+        """What holds the accesses that a walk loads, and how one of each is loaded."""
+        vector, kept = self.variant.vector, self.variant.kept
+        first, declared, lines = self.loaded(walk), [], []
+        for value in [*(place for place in walk.reads if not self.nest.is_counted(place)), *walk.loads]:
+            if value in self.slots and kept == "registers":
+                lines += self.access(value, letter) if value in first else []
+                continue
+            declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{self.variant.accesses}];")
+            lines += self.access(value, letter) if value in first else [f"b{value}[u] = {self.kept(value)};"]
+        return declared, lines
+
+    def used(self, walk: Walk, letter: str) -> Lines:
+        """What is made of one access, once it is loaded."""
         nest, vector = self.nest, self.variant.vector
-        lines = [f"const int count = (Index)n{self.last} - i < {vector} ? (int)((Index)n{self.last} - i) : {vector};"]
-        if vector == 1:
-            lines = []
-        slot_index = "c * width + threadIdx.x % width" if nest.columns else f"c * {vector}"
+        lines: Lines = []
         body: Lines = []
-        for place in walk.reads:
-            lines += self.access(place, f"{letter}{place}", walk, slot_index)
-            body.append(f"const {type_of(nest.reads[place])} v{place} = {self.read(place, f'b{place}.at[e]')};")
-        for value in walk.loads:
-            type = type_of(nest.dtype_of(value))
-            lines.append(f"const Vector<{type}, {vector}> b{value} = {self.kept(value, slot_index)};")
-            body.append(f"const {type} v{value} = b{value}.at[e];")
+        after: Lines = []
+        if self.variant.kept == "shared":
+            lines += [f"{self.kept(place)} = b{place}[u];" for place in self.loaded(walk) if place in self.slots]
+        for value in [*walk.reads, *walk.loads]:
+            is_place = value < len(nest.reads) and nest.is_counted(value)
+            found = f"{letter}{value} + {self.along(value, self.element)}" if is_place else f"{self.name(value)}.at[e]"
+            found = self.read(value, found) if value in walk.reads and not is_place else found
+            body.append(f"const {type_of(nest.dtype_of(value))} v{value} = {found};")
         for made in walk.statements:
             if isinstance(made, Reduction):
                 name = f"p{made.value}[e]"
                 combined = f"{name} = {made.accumulator.combine.format(name, element(nest, made, type_of))};"
-                body += [f"if (e < count) {combined}" if vector > 1 else combined]
+                body += [combined if self.variant.whole or vector == 1 else f"if (e < count) {combined}"]
             else:
                 body += self.statement(made)
-        after: Lines = []
         for value in walk.stores:
-            type = f"Vector<{type_of(nest.dtype_of(value))}, {vector}>"
-            lines.append(f"{type} o{value};")
+            if self.variant.kept == "registers":
+                body.append(f"{self.kept(value)}.at[e] = v{value};")
+                continue
+            lines.append(f"Vector<{self.held(value)}, {vector}> o{value};")
             body.append(f"o{value}.at[e] = v{value};")
-            after.append(f"{self.kept(value, slot_index)} = o{value};")
+            after.append(f"{self.kept(value)} = o{value};")
         for place, value in walk.writes:
             lines.append(f"Vector<{TYPES[str(nest.arrays[place])]}, {vector}> w{place};")
             body.append(f"w{place}.at[e] = {self.written(value)};")
             after += self.stored(place, f"{letter}{place}")
         return [*lines, *self.unrolled(body), *after]
 
-    def kept(self, value: int, index: str) -> str:
-        """Some elements in a row of shared memory."""
+    def held(self, value: int) -> str:
+        """The type in which elements of a value are loaded and kept."""
         dtype = self.nest.dtype_of(value)
-        type = TYPES[str(dtype)] if value < len(self.nest.reads) else type_of(dtype)
-        return f"*(Vector<{type}, {self.variant.vector}> *)(g{value} + {index})"
+        return TYPES[str(dtype)] if value < len(self.nest.reads) else type_of(dtype)
+
+    def name(self, value: int) -> str:
+        """An access of a value that is loaded."""
+        return self.kept(value) if value in self.slots and self.variant.kept == "registers" else f"b{value}[u]"
+
+    def kept(self, value: int) -> str:
+        """An access of what several walks need, where it stays."""
+        if self.variant.kept == "registers":
+            return f"g{value}[u]"
+        width = self.variant.width
+        index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
+        return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
+
+    @property
+    def element(self) -> str:
+        """The index of an access's element."""
+        return "i + e" if self.variant.vector > 1 else "i"
 
     def along(self, place: int, index: str) -> str:
         """The index of an array along the loop on which a thread's elements lie."""
@@ -191,34 +282,39 @@ class ElementPrinter:
             return f"({index}) * (Index)s{place}_{self.last}" if self.has_step(place, self.last) else "0"
         return {0: "0", 1: index}.get(self.nest.steps[place], f"({index}) * (Index)s{place}_{self.last}")
 
-    def access(self, place: int, pointer: str, walk: Walk, slot_index: str) -> Lines:
-        """Some elements of an array, from the array or from where an earlier walk has kept them."""
-        vector, stored = self.variant.vector, TYPES[str(self.nest.reads[place])]
-        type = f"Vector<{stored}, {vector}>"
-        kept = [w for w in self.walks if place in w.reads] if place in self.slots else [walk]
-        if kept[0] is not walk:
-            return [f"const {type} b{place} = {self.kept(place, slot_index)};"]
-        if self.nest.is_counted(place):
-            return [
-                f"{type} b{place};",
-                *self.unrolled([f"b{place}.at[e] = {pointer} + {self.along(place, 'i + e')};"]),
-            ]
-        if vector > 1 and self.nest.steps[place] == 1:
-            lines = [f"const {type} b{place} = loaded<{vector}>({pointer} + i, count);"]
-        elif vector > 1:
-            index = self.along(place, "i + e")
-            lines = [f"{type} b{place};", *self.unrolled([f"b{place}.at[e] = {pointer}[e < count ? {index} : 0];"])]
-        else:
-            lines = [f"const {type} b{place} = {{{{{pointer}[{self.along(place, 'i')}]}}}};"]
-        return [*lines, f"{self.kept(place, slot_index)} = b{place};"] if place in self.slots else lines
+    def access(self, place: int, letter: str) -> Lines:
+        """An access to an array."""
+        vector, pointer, name = self.variant.vector, f"{letter}{place}", self.name(place)
+        ends = "" if self.variant.whole else ", count"
+        if vector == 1:
+            return [f"{name}.at[0] = {pointer}[{self.along(place, 'i')}];"]
+        if self.nest.steps[place] == 1:
+            return [f"{name} = loaded<{vector}>({pointer} + i{ends});"]
+        index = self.along(place, "i + e")
+        return self.unrolled([f"{name}.at[e] = {pointer}[{f'e < count ? {index} : 0' if ends else index}];"])
 
     def stored(self, place: int, pointer: str) -> Lines:
         """Some elements into an array."""
-        if self.variant.vector > 1 and self.nest.steps[place] == 1:
-            return [f"store({pointer} + i, w{place}, count);"]
-        if self.variant.vector > 1:
-            return self.unrolled([f"if (e < count) {pointer}[{self.along(place, 'i + e')}] = w{place}.at[e];"])
-        return [f"{pointer}[{self.along(place, 'i')}] = w{place}.at[0];"]
+        ends = "" if self.variant.whole else ", count"
+        if self.variant.vector == 1:
+            return [f"{pointer}[{self.along(place, 'i')}] = w{place}.at[0];"]
+        if self.nest.steps[place] == 1:
+            return [f"store({pointer} + i, w{place}{ends});"]
+        guard = "if (e < count) " if ends else ""
+        return self.unrolled([f"{guard}{pointer}[{self.along(place, 'i + e')}] = w{place}.at[e];"])
+
+
+_DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[^>]*>)? \*?(?:const )?(\w+) = [^;]*;")
+
+
+def needed(lines: Lines) -> Lines:
+    """Lines without declarations of what nothing needs."""
+    while True:
+        uses = Counter(re.findall(r"\w+", "\n".join(lines)))
+        kept = [x for x in lines if not ((found := _DECLARATION.fullmatch(x)) and uses[found[1]] == 1)]
+        if len(kept) == len(lines):
+            return lines
+        lines = kept
 
 
 def _slots(nest: LoopNest, found: Sequence[Walk]) -> dict[int, tuple[int, int]]:

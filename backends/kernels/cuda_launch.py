@@ -97,7 +97,7 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
         given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
             given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
-        given.update(width=np.int32(geometry.width), part=np.int64(geometry.part), parts=np.int32(geometry.parts))
+        given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts))
         memories = []
         for r in nest.reductions if geometry.variant.split else []:
             address, memory = host.scratch(geometry.entries * wide(r).itemsize)
@@ -112,7 +112,7 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
             geometry = laid_out(pointers, *layout)
             variant = geometry.variant
             if variant not in loaded:
-                kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant))
+                kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant.split))
                 loaded[variant] = kernels, cuda.parameter_names(nest, variant)
             kernels, names = loaded[variant]
             # The memories are kept until the kernels are on their way: what is freed then is used after them.

@@ -3,16 +3,20 @@
 The rules look at sizes, steps and the device's own limits, and at nothing else,
 so the same call runs the same kernels and gives the same bits.
 
-- Without reductions, a thread takes as many elements as 16 bytes hold of the
-  widest array, where all arrays that have elements side by side are aligned so.
+- An access is of as many elements as 16 bytes hold of the widest array, where all arrays that have elements side by
+  side are aligned so. A thread has 64 bytes under way before it uses the first of them, if it has so many to load, and
+  the other threads of the device have something to do.
 - Where some arrays lie along another loop than the rest, blocks of 256 threads
   hand over tiles of 32 by 32 elements in shared memory.
-- A row of up to 8 such accesses for each lane of a warp is reduced by so many
-  lanes of a warp as it has accesses, rounded up to a power of two; a longer one by a block.
+- A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
+  row lie together in the warp; a longer one by a block of 128 to 512 threads with at most 8 accesses each. They have
+  their accesses in registers, with at most 128 bytes of what several walks need.
+- Of a row that is too long for that, what several walks need stays in shared memory: of two blocks on a multiprocessor,
+  or of one, of 1024 threads, that has all of it. Where that does not hold it either, it is read again, by one block of
+  1024 threads on each multiprocessor, so that rows are few enough to be found in the L2 cache.
 - Columns are reduced by blocks of 256 threads, 32 columns side by side; more where they are so short that a thread
-  has fewer than 8 accesses, and fewer where there are no more.
-- What several walks of a row need stays in shared memory where that holds it
-  for two blocks on a multiprocessor (four, of warps or columns); where not, it is read again.
+  has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in shared memory where
+  that holds it for four blocks.
 - Where blocks would be fewer than the device has multiprocessors, twice, the
   reduced loops are split into parts of at least 8 accesses for each thread.
 """
@@ -20,18 +24,31 @@ so the same call runs the same kernels and gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from backends.kernels.cuda import THREADS, TILE, crossing_reads, kernel_names, slot_bytes
-from backends.kernels.cuda_elements import Variant
+from backends.kernels.cuda import TILE, crossing_reads, kernel_names
+from backends.kernels.cuda_elements import FLIGHT, Variant, slot_bytes
+from backends.kernels.expressions import wide as accumulated
 from backends.kernels.loopnest import LoopNest, walks
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16
 
-#: A lane has at most so many accesses to a row that a warp reduces, and a thread at least so many to a part of a row.
+#: A thread has at most so many accesses under way or to a row, and at least so many to a part of a row.
 ACCESSES = 8
+
+#: A thread keeps at most so many bytes of a row in registers.
+HELD = 128
+
+#: A thread has several accesses under way only in kernels of at most so many instructions, for each is as many again.
+LONG = 512
+
+#: How many threads a block has at most, by its teams.
+THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 512, "columns": 256}
+
+#: How many it has where a multiprocessor has no other.
+ALONE = 1024
 
 #: Bytes of shared memory that any block may have without being asked for beforehand.
 STATIC = 48 << 10
@@ -58,19 +75,22 @@ class Device:
     multiprocessors : int
     shared : int
         Bytes of shared memory that a block may have.
+    threads : int
+        Threads that a multiprocessor has at once.
     """
 
     multiprocessors: int
     shared: int
+    threads: int
 
 
 #: What stands for a device of an architecture where there is none: T4, A100, L40S, H100 and B200.
 DEVICES = {
-    "sm_75": Device(40, 64 << 10),
-    "sm_80": Device(108, 163 << 10),
-    "sm_89": Device(142, 99 << 10),
-    "sm_90": Device(132, 227 << 10),
-    "sm_100": Device(148, 227 << 10),
+    "sm_75": Device(40, 64 << 10, 1024),
+    "sm_80": Device(108, 163 << 10, 2048),
+    "sm_89": Device(142, 99 << 10, 1536),
+    "sm_90": Device(132, 227 << 10, 2048),
+    "sm_100": Device(148, 227 << 10, 2048),
 }
 
 
@@ -104,8 +124,6 @@ class Geometry:
     variant : Variant
     launches : list of Launch
         In order.
-    width : int
-        The lanes of a team that is a part of a warp; the columns of a block of columns.
     part : int
         How many accesses of a row are one block's.
     parts : int
@@ -116,7 +134,6 @@ class Geometry:
 
     variant: Variant
     launches: tuple[Launch, ...]
-    width: int = 1
     part: int = 0
     parts: int = 1
     entries: int = 0
@@ -143,13 +160,12 @@ def geometry_of(
     if crossing and sum(nest.reads[place].itemsize for place in crossing) * TILE * (TILE + 1) <= STATIC:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
+    variant = Variant(vector, wide, whole=sizes[-1] % vector == 0)
     if not nest.reductions:
-        chunks = -(-sizes[-1] // vector) * prod(sizes[:-1])
-        launch = Launch("kernel", (min(BLOCKS, -(-chunks // THREADS[""])), 1), THREADS[""])
-        return Geometry(Variant(vector, wide), (launch,))
+        return _elements(nest, sizes, variant, device)
     if nest.columns:
-        return _columns(nest, sizes, wide, device)
-    return _rows(nest, sizes, vector, wide, device)
+        return _columns(nest, sizes, variant, device)
+    return _rows(nest, sizes, variant, device)
 
 
 def _vector(nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int]) -> int:
@@ -174,46 +190,77 @@ def _power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def _rows(nest: LoopNest, sizes: Sequence[int], vector: int, wide: bool, device: Device) -> Geometry:
-    places = prod(sizes[: nest.kept])
+def _under_way(nest: LoopNest, vector: int, most: int) -> int:
+    """How many accesses a thread loads before it uses the first, a power of two."""
+    bytes_ = vector * sum(
+        dtype.itemsize
+        for place, dtype in enumerate(nest.reads)
+        if nest.levels[place] == "inner" and not nest.is_counted(place)
+    )
+    found = min(most, ACCESSES, FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
+    return 1 << max(found, 1).bit_length() - 1
+
+
+def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
+    chunks, threads = -(-sizes[-1] // variant.vector) * prod(sizes[:-1]), THREADS[""]
+    accesses = _under_way(nest, variant.vector, chunks // (device.multiprocessors * device.threads))
+    launch = Launch("kernel", (min(BLOCKS, -(-chunks // (threads * accesses))), 1), threads)
+    return Geometry(replace(variant, accesses=accesses, threads=threads), (launch,))
+
+
+def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
+    places, vector, slots = prod(sizes[: nest.kept]), variant.vector, slot_bytes(nest)
     accesses = -(-sizes[-1] // vector) * prod(sizes[nest.kept : -1])
-    bytes_ = sum(slot_bytes(nest)) * (-(-accesses * vector // 16) * 16)
-    if accesses <= 32 * ACCESSES:
-        width = min(32, _power(accesses))
-        teams = THREADS["warp"] // width
-        cached = 0 < bytes_ * teams <= device.shared // 4
-        launch = Launch(
-            "kernel", (min(BLOCKS, -(-places // teams)), 1), THREADS["warp"], bytes_ * teams if cached else 0
-        )
-        return Geometry(Variant(vector, wide, "warp", cached), (launch,), width)
-    threads = min(THREADS["block"], max(128, _power(accesses // ACCESSES)))
+    held = min(ACCESSES, HELD // (vector * sum(max(4, size) for size in slots)) if slots else ACCESSES)
+    if accesses <= 32 * held:
+        together = min(_power(accesses), FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
+        width = min(32, max(_power(-(-accesses // min(4, held))), together))
+        blocks = min(BLOCKS, -(-places * width // THREADS["warp"]))
+        variant = replace(variant, team="warp", width=width, threads=THREADS["warp"])
+        variant = replace(variant, kept="registers", accesses=-(-accesses // width))
+        return Geometry(variant, (Launch("kernel", (blocks, 1), THREADS["warp"]),))
+    threads = min(THREADS["block"], max(128, _power(-(-accesses // ACCESSES))))
+    variant = replace(variant, team="block", threads=THREADS["block"])
     parts = min(PARTS, -(-accesses // (threads * ACCESSES)), -(-4 * device.multiprocessors // places))
     if places < 2 * device.multiprocessors and parts > 1:
-        return _split(nest, Variant(vector, wide, "block", split=True), places, accesses, parts, threads, 1)
-    cached = 0 < bytes_ <= device.shared // 2
-    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if cached else 0)
-    return Geometry(Variant(vector, wide, "block", cached), (launch,))
+        variant = replace(variant, split=True, accesses=_under_way(nest, vector, ACCESSES))
+        return _split(nest, variant, places, accesses, parts, threads)
+    if held and accesses <= THREADS["block"] * held:
+        threads = max(threads, _power(-(-accesses // held)))
+        found = replace(variant, kept="registers", accesses=-(-accesses // threads))
+        return Geometry(found, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
+    variant = replace(variant, accesses=_under_way(nest, vector, -(-accesses // threads)))
+    bytes_ = sum(slots) * (-(-accesses * vector // 16) * 16)
+    joined = sum(32 * accumulated(r).itemsize for r in nest.reductions)
+    if not slots or bytes_ + joined <= device.shared // 2:
+        variant = replace(variant, kept="shared" if slots else "")
+        return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),))
+    fits = bytes_ + joined <= device.shared
+    blocks = min(BLOCKS, places if fits else min(places, device.multiprocessors))
+    accesses = max(1, variant.accesses // 2)  # as many in all, for twice the threads: more would not have the registers
+    variant = replace(variant, kept="shared" if fits else "", threads=ALONE, accesses=accesses)
+    return Geometry(variant, (Launch("kernel", (blocks, 1), ALONE, bytes_ if fits else 0),))
 
 
-def _columns(nest: LoopNest, sizes: Sequence[int], wide: bool, device: Device) -> Geometry:
+def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     columns, rows, threads = prod(sizes[: nest.kept]), prod(sizes[nest.kept :]), THREADS["columns"]
     width = min(_power(columns), max(COLUMNS, threads // _power(-(-rows // ACCESSES))))
-    places = -(-columns // width)
-    parts = min(PARTS, -(-rows // (threads // width * ACCESSES)), -(-4 * device.multiprocessors // places))
+    places, lanes = -(-columns // width), threads // width
+    variant = replace(variant, team="columns", width=width, threads=threads)
+    variant = replace(variant, accesses=_under_way(nest, 1, -(-rows // lanes)))
+    parts = min(PARTS, -(-rows // (lanes * ACCESSES)), -(-4 * device.multiprocessors // places))
     if places < 2 * device.multiprocessors and parts > 1:
-        return _split(nest, Variant(1, wide, "columns", split=True), places, rows, parts, threads, width)
+        return _split(nest, replace(variant, split=True), places, rows, parts, threads)
     bytes_ = sum(slot_bytes(nest)) * (-(-rows * width // 16) * 16)
-    cached = 0 < bytes_ <= device.shared // 4
-    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if cached else 0)
-    return Geometry(Variant(1, wide, "columns", cached), (launch,), width)
+    kept = 0 < bytes_ <= device.shared // 4
+    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
+    return Geometry(replace(variant, kept="shared" if kept else ""), (launch,))
 
 
-def _split(
-    nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int, width: int
-) -> Geometry:
+def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int) -> Geometry:
     """Each walk a kernel, whose blocks take parts of rows; then one that joins the last parts."""
     part = -(-accesses // parts)
     parts = -(-accesses // part)
-    names = kernel_names(nest, variant)
-    launches = tuple(Launch(name, (places, 1 if name == "end" else parts), threads) for name in names)
-    return Geometry(variant, launches, width, part, parts, places * width * parts)
+    grids = ((name, (places, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
+    launches = tuple(Launch(name, grid, threads) for name, grid in grids)
+    return Geometry(variant, launches, part, parts, places * variant.width * parts)

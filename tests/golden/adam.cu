@@ -24,55 +24,77 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const double v8 = (double)c8;
     const double v9 = (double)c9;
     const float v3 = *a3;
+    const int lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 3) / 4;
-    for (Index c = (Index)blockIdx.x * blockDim.x + threadIdx.x; c < chunks; c += (Index)gridDim.x * blockDim.x)
+    const Index total = chunks;
+    for (Index c = (Index)blockIdx.x * lanes * 1 + threadIdx.x; c < total; c += (Index)gridDim.x * lanes * 1)
     {
-        const float *x0 = a0;
-        const float *x1 = a1;
-        const float *x2 = a2;
-        const float *x4 = a4;
-        float *x5 = a5;
-        float *x6 = a6;
-        float *x7 = a7;
-        const Index i = c * 4;
-        const int count = (Index)n0 - i < 4 ? (int)((Index)n0 - i) : 4;
-        const Vector<float, 4> b0 = loaded<4>(x0 + i, count);
-        const Vector<float, 4> b1 = loaded<4>(x1 + i, count);
-        const Vector<float, 4> b2 = loaded<4>(x2 + i, count);
-        const Vector<float, 4> b4 = loaded<4>(x4 + i, count);
-        Vector<float, 4> w5;
-        Vector<float, 4> w6;
-        Vector<float, 4> w7;
+        Vector<float, 4> b0[1];
+        Vector<float, 4> b1[1];
+        Vector<float, 4> b2[1];
+        Vector<float, 4> b4[1];
         #pragma unroll
-        for (int e = 0; e < 4; e++)
+        for (int u = 0; u < 1; u++)
         {
-            const float v0 = b0.at[e];
-            const float v1 = b1.at[e];
-            const float v2 = b2.at[e];
-            const float v4 = b4.at[e];
-            const float v10_0 = (float)v5;
-            const float v10 = (float)(v10_0 * v0);
-            const float v11_0 = (float)v6;
-            const float v11 = (float)(v11_0 * v1);
-            const float v12 = (float)(v10 + v11);
-            const float v13_0 = (float)v7;
-            const float v13 = (float)(v13_0 * v2);
-            const float v14_0 = (float)v8;
-            const float v14 = (float)(v14_0 * v1);
-            const float v15 = (float)(v14 * v1);
-            const float v16 = (float)(v13 + v15);
-            const float v17 = (float)(v3 * v12);
-            const float v18 = (float)(sqrt(v16));
-            const float v19_1 = (float)v9;
-            const float v19 = (float)(v18 + v19_1);
-            const float v20 = (float)(v17 / v19);
-            const float v21 = (float)(v4 - v20);
-            w5.at[e] = v12;
-            w6.at[e] = v16;
-            w7.at[e] = v21;
+            const Index k = c + u * lanes;
+            const float *x0 = a0;
+            const float *x1 = a1;
+            const float *x2 = a2;
+            const float *x4 = a4;
+            const Index i = k * 4;
+            if (k < total)
+            {
+                b0[u] = loaded<4>(x0 + i);
+                b1[u] = loaded<4>(x1 + i);
+                b2[u] = loaded<4>(x2 + i);
+                b4[u] = loaded<4>(x4 + i);
+            }
         }
-        store(x5 + i, w5, count);
-        store(x6 + i, w6, count);
-        store(x7 + i, w7, count);
+        #pragma unroll
+        for (int u = 0; u < 1; u++)
+        {
+            const Index k = c + u * lanes;
+            float *x5 = a5;
+            float *x6 = a6;
+            float *x7 = a7;
+            const Index i = k * 4;
+            if (k < total)
+            {
+                Vector<float, 4> w5;
+                Vector<float, 4> w6;
+                Vector<float, 4> w7;
+                #pragma unroll
+                for (int e = 0; e < 4; e++)
+                {
+                    const float v0 = b0[u].at[e];
+                    const float v1 = b1[u].at[e];
+                    const float v2 = b2[u].at[e];
+                    const float v4 = b4[u].at[e];
+                    const float v10_0 = (float)v5;
+                    const float v10 = (float)(v10_0 * v0);
+                    const float v11_0 = (float)v6;
+                    const float v11 = (float)(v11_0 * v1);
+                    const float v12 = (float)(v10 + v11);
+                    const float v13_0 = (float)v7;
+                    const float v13 = (float)(v13_0 * v2);
+                    const float v14_0 = (float)v8;
+                    const float v14 = (float)(v14_0 * v1);
+                    const float v15 = (float)(v14 * v1);
+                    const float v16 = (float)(v13 + v15);
+                    const float v17 = (float)(v3 * v12);
+                    const float v18 = (float)(sqrt(v16));
+                    const float v19_1 = (float)v9;
+                    const float v19 = (float)(v18 + v19_1);
+                    const float v20 = (float)(v17 / v19);
+                    const float v21 = (float)(v4 - v20);
+                    w5.at[e] = v12;
+                    w6.at[e] = v16;
+                    w7.at[e] = v21;
+                }
+                store(x5 + i, w5);
+                store(x6 + i, w6);
+                store(x7 + i, w7);
+            }
+        }
     }
 }

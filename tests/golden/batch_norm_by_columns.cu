@@ -12,27 +12,26 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long n1,
     long long s0_1,
     long long s2_1,
-    double c2,
-    int width)
+    double c2)
 {
     const double v2 = (double)c2;
     const float v1 = *a1;
     extern __shared__ __align__(16) unsigned char memory[];
-    const int lane = threadIdx.x / width, lanes = blockDim.x / width;
-    const Index places = (Index)n0, tiles = (places + width - 1) / width;
+    const int lane = threadIdx.x / 32, lanes = 8;
+    const Index places = (Index)n0, tiles = (places + 31) / 32;
     const Index chunks = ((Index)n1 + 0) / 1;
     const Index row = chunks;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index column = p * width + threadIdx.x % width;
-        const bool is_there = column < places;
-        const Index i0 = (is_there ? column : 0);
+        const Index place = p * 32 + threadIdx.x % 32;
+        const bool is_there = place < places;
+        const Index i0 = (is_there ? place : 0);
         const Index until = is_there ? row : 0;
         const float *x0 = a0 + i0;
         float *x2 = a2 + i0;
-        const Index padded = (row * width + 15) / 16 * 16;
+        const Index padded = (row * 32 + 15) / 16 * 16;
         float *const g0 = (float *)(memory + padded * 0);
         double r3 = 0;
         for (Index b = 0 + lane; b < until; b += 64 * (Index)lanes)
@@ -44,18 +43,34 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             {
                 p3[e] = 0;
             }
-            #pragma unroll 4
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 8 * (Index)lanes)
             {
-                const float *y0 = x0;
-                const Index i = c * 1;
-                const Vector<float, 1> b0 = {{y0[(i) * (Index)s0_1]}};
-                *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width) = b0;
+                Vector<float, 1> b0[8];
                 #pragma unroll
-                for (int e = 0; e < 1; e++)
+                for (int u = 0; u < 8; u++)
                 {
-                    const float v0 = b0.at[e];
-                    p3[e] = p3[e] + v0;
+                    const Index k = c + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 1;
+                    if (k < stop)
+                    {
+                        b0[u].at[0] = y0[(i) * (Index)s0_1];
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 8; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32) = b0[u];
+                        #pragma unroll
+                        for (int e = 0; e < 1; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            p3[e] = p3[e] + v0;
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -64,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 r3 = Join3()(r3, p3[e]);
             }
         }
-        r3 = over_column(r3, Join3(), parts3, width);
+        r3 = over_column(r3, Join3(), parts3, 32);
         const float v3 = (float)(r3 / ((double)n1));
         double r6 = 0;
         for (Index b = 0 + lane; b < until; b += 64 * (Index)lanes)
@@ -76,17 +91,33 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             {
                 p6[e] = 0;
             }
-            #pragma unroll 4
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 8 * (Index)lanes)
             {
-                const Vector<float, 1> b0 = *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width);
+                Vector<float, 1> b0[8];
                 #pragma unroll
-                for (int e = 0; e < 1; e++)
+                for (int u = 0; u < 8; u++)
                 {
-                    const float v0 = b0.at[e];
-                    const float v4 = (float)(v0 - v3);
-                    const float v5 = (float)(v4 * v4);
-                    p6[e] = p6[e] + v5;
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 8; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 1; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            const float v4 = (float)(v0 - v3);
+                            const float v5 = (float)(v4 * v4);
+                            p6[e] = p6[e] + v5;
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -95,27 +126,48 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 r6 = Join6()(r6, p6[e]);
             }
         }
-        r6 = over_column(r6, Join6(), parts6, width);
+        r6 = over_column(r6, Join6(), parts6, 32);
         const float v6 = (float)(r6);
         const float v7 = (float)(v6 / v1);
         const float v8_1 = (float)v2;
         const float v8 = (float)(v7 + v8_1);
         const float v9 = (float)(sqrt(v8));
-        for (Index c = 0 + lane; c < until; c += lanes)
+        for (Index c = 0 + lane; c < until; c += 8 * (Index)lanes)
         {
-            float *y2 = x2;
-            const Index i = c * 1;
-            const Vector<float, 1> b0 = *(Vector<float, 1> *)(g0 + c * width + threadIdx.x % width);
-            Vector<float, 1> w2;
+            Vector<float, 1> b0[8];
             #pragma unroll
-            for (int e = 0; e < 1; e++)
+            for (int u = 0; u < 8; u++)
             {
-                const float v0 = b0.at[e];
-                const float v4 = (float)(v0 - v3);
-                const float v10 = (float)(v4 / v9);
-                w2.at[e] = v10;
+                const Index k = c + u * lanes;
+                if (k < until)
+                {
+                    b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                }
             }
-            y2[(i) * (Index)s2_1] = w2.at[0];
+            #pragma unroll
+            for (int u = 0; u < 8; u++)
+            {
+                const Index k = c + u * lanes;
+                float *y2 = x2;
+                const Index i = k * 1;
+                if (k < until)
+                {
+                    Vector<float, 1> w2;
+                    #pragma unroll
+                    for (int e = 0; e < 1; e++)
+                    {
+                        const float v0 = b0[u].at[e];
+                        const float v4 = (float)(v0 - v3);
+                        const float v10 = (float)(v4 / v9);
+                        w2.at[e] = v10;
+                    }
+                    y2[(i) * (Index)s2_1] = w2.at[0];
+                }
+            }
+        }
+        if (p + gridDim.x < tiles)
+        {
+            __syncthreads();
         }
     }
 }

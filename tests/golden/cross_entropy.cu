@@ -1,4 +1,4 @@
-// kernel: grid (1024, 1), block 128, shared 48384
+// kernel: grid (4096, 1), block 128, shared 0
 // kernel: grid (1, 1), block 128, shared 0
 
 typedef int Index;
@@ -7,7 +7,7 @@ struct Join14 { __device__ double operator()(double x, double y) const { return 
 struct Join20 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join27 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(128) kernel(
+extern "C" __global__ void __launch_bounds__(512) kernel(
     const float *a0,
     const float *a1,
     float *a2,
@@ -22,8 +22,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     double c3,
     double c4,
     double c5,
-    double c6,
-    int width)
+    double c6)
 {
     const double v2 = (double)c2;
     const double v3 = (double)c3;
@@ -35,43 +34,54 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const float v22_1 = (float)v6;
     const float v22 = (float)(v21 / v22_1);
     const float v23 = (float)(-v22);
-    extern __shared__ __align__(16) unsigned char memory[];
-    const int lane = threadIdx.x % width, lanes = width, teams = blockDim.x / width;
+    const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
-    for (Index p = (Index)blockIdx.x * teams + threadIdx.x / width; p < (Index)n0; p += (Index)gridDim.x * teams)
+    __shared__ float parts7[32];
+    __shared__ double parts14[32];
+    __shared__ double parts20[32];
+    __shared__ double parts27[32];
+    for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
         const float *x0 = a0 + i0 * (Index)s0_0;
         const float *x1 = a1 + i0 * (Index)s1_0;
         float *x2 = a2 + i0 * (Index)s2_0;
         float *x3 = a3 + i0 * (Index)s3_0;
-        const Index padded = (row * 4 + 15) / 16 * 16;
-        float *const g0 = (float *)(memory + threadIdx.x / width * padded * 12 + padded * 0);
-        float *const g1 = (float *)(memory + threadIdx.x / width * padded * 12 + padded * 8);
-        float *const g13 = (float *)(memory + threadIdx.x / width * padded * 12 + padded * 4);
+        Vector<float, 4> g0[2];
+        Vector<float, 4> g1[2];
+        Vector<float, 4> g13[2];
         float r7 = -INFINITY;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p7[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p7[e] = -INFINITY;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
             {
+                const Index k = lane + u * lanes;
                 const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
-                *(Vector<float, 4> *)(g0 + c * 4) = b0;
-                #pragma unroll
-                for (int e = 0; e < 4; e++)
+                const Index i = k * 4;
+                if (k < row)
                 {
-                    const float v0 = b0.at[e];
-                    if (e < count) p7[e] = v0 > p7[e] || v0 != v0 ? v0 : p7[e];
+                    g0[u] = loaded<4>(y0 + i);
+                }
+            }
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
+            {
+                const Index k = lane + u * lanes;
+                if (k < row)
+                {
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = g0[u].at[e];
+                        p7[e] = v0 > p7[e] || v0 != v0 ? v0 : p7[e];
+                    }
                 }
             }
             #pragma unroll
@@ -80,41 +90,39 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 r7 = Join7()(r7, p7[e]);
             }
         }
-        r7 = over_lanes(r7, Join7(), width);
+        r7 = over_block(r7, Join7(), parts7);
         const float v7 = (float)(r7);
         const float v8_1 = (float)v2;
         const bool v8 = (bool)(v7 == v8_1);
         const float v9_1 = (float)v3;
         const float v9 = (float)(v8 != 0 ? v9_1 : v7);
         double r14 = 0;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p14[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p14[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
             {
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = *(Vector<float, 4> *)(g0 + c * 4);
-                Vector<float, 4> o13;
-                #pragma unroll
-                for (int e = 0; e < 4; e++)
+                const Index k = lane + u * lanes;
+                if (k < row)
                 {
-                    const float v0 = b0.at[e];
-                    const bool v10 = (bool)(v0 == v9);
-                    const float v11 = (float)(v0 - v9);
-                    const float v12_1 = (float)v3;
-                    const float v12 = (float)(v10 != 0 ? v12_1 : v11);
-                    const float v13 = (float)(exp(v12));
-                    if (e < count) p14[e] = p14[e] + v13;
-                    o13.at[e] = v13;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = g0[u].at[e];
+                        const bool v10 = (bool)(v0 == v9);
+                        const float v11 = (float)(v0 - v9);
+                        const float v12_1 = (float)v3;
+                        const float v12 = (float)(v10 != 0 ? v12_1 : v11);
+                        const float v13 = (float)(exp(v12));
+                        p14[e] = p14[e] + v13;
+                        g13[u].at[e] = v13;
+                    }
                 }
-                *(Vector<float, 4> *)(g13 + c * 4) = o13;
             }
             #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -122,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 r14 = Join14()(r14, p14[e]);
             }
         }
-        r14 = over_lanes(r14, Join14(), width);
+        r14 = over_block(r14, Join14(), parts14);
         const float v14 = (float)(r14);
         const float v15_1 = (float)v3;
         const bool v15 = (bool)(v14 == v15_1);
@@ -131,9 +139,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const float v17 = (float)(log(v16));
         double r20 = 0;
         double r27 = 0;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p20[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -146,29 +152,39 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
             {
                 p27[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
             {
+                const Index k = lane + u * lanes;
                 const float *y1 = x1;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = *(Vector<float, 4> *)(g0 + c * 4);
-                const Vector<float, 4> b1 = loaded<4>(y1 + i, count);
-                *(Vector<float, 4> *)(g1 + c * 4) = b1;
-                #pragma unroll
-                for (int e = 0; e < 4; e++)
+                const Index i = k * 4;
+                if (k < row)
                 {
-                    const float v0 = b0.at[e];
-                    const float v1 = b1.at[e];
-                    const bool v10 = (bool)(v0 == v9);
-                    const float v11 = (float)(v0 - v9);
-                    const float v12_1 = (float)v3;
-                    const float v12 = (float)(v10 != 0 ? v12_1 : v11);
-                    const float v18 = (float)(v12 - v17);
-                    const float v19 = (float)(v1 * v18);
-                    if (e < count) p20[e] = p20[e] + v19;
-                    const float v24 = (float)(v23);
-                    const float v25 = (float)(v24 * v1);
-                    if (e < count) p27[e] = p27[e] + v25;
+                    g1[u] = loaded<4>(y1 + i);
+                }
+            }
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
+            {
+                const Index k = lane + u * lanes;
+                if (k < row)
+                {
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = g0[u].at[e];
+                        const float v1 = g1[u].at[e];
+                        const bool v10 = (bool)(v0 == v9);
+                        const float v11 = (float)(v0 - v9);
+                        const float v12_1 = (float)v3;
+                        const float v12 = (float)(v10 != 0 ? v12_1 : v11);
+                        const float v18 = (float)(v12 - v17);
+                        const float v19 = (float)(v1 * v18);
+                        p20[e] = p20[e] + v19;
+                        const float v24 = (float)(v23);
+                        const float v25 = (float)(v24 * v1);
+                        p27[e] = p27[e] + v25;
+                    }
                 }
             }
             #pragma unroll
@@ -182,35 +198,43 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 r27 = Join27()(r27, p27[e]);
             }
         }
-        r20 = over_lanes(r20, Join20(), width);
+        r20 = over_block(r20, Join20(), parts20);
         const float v20 = (float)(r20);
-        r27 = over_lanes(r27, Join27(), width);
+        r27 = over_block(r27, Join27(), parts27);
         const float v27 = (float)(r27);
-        for (Index c = 0 + lane; c < row; c += lanes)
         {
-            float *y3 = x3;
-            const Index i = c * 4;
-            const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-            const Vector<float, 4> b1 = *(Vector<float, 4> *)(g1 + c * 4);
-            const Vector<float, 4> b13 = *(Vector<float, 4> *)(g13 + c * 4);
-            Vector<float, 4> w3;
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int u = 0; u < 2; u++)
             {
-                const float v1 = b1.at[e];
-                const float v13 = b13.at[e];
-                const float v24 = (float)(v23);
-                const float v25 = (float)(v24 * v1);
-                const float v26 = (float)(v13 / v16);
-                const float v28 = (float)(v26 * v27);
-                const float v29 = (float)(v25 - v28);
-                w3.at[e] = v29;
+                const Index k = lane + u * lanes;
+                float *y3 = x3;
+                const Index i = k * 4;
+                if (k < row)
+                {
+                    Vector<float, 4> w3;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v1 = g1[u].at[e];
+                        const float v13 = g13[u].at[e];
+                        const float v24 = (float)(v23);
+                        const float v25 = (float)(v24 * v1);
+                        const float v26 = (float)(v13 / v16);
+                        const float v28 = (float)(v26 * v27);
+                        const float v29 = (float)(v25 - v28);
+                        w3.at[e] = v29;
+                    }
+                    store(y3 + i, w3);
+                }
             }
-            store(y3 + i, w3, count);
         }
         if (lane == 0)
         {
             *x2 = v20;
+        }
+        if (p + gridDim.x < (Index)n0)
+        {
+            __syncthreads();
         }
     }
 }
@@ -234,26 +258,41 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         const float *x0 = a0;
         float *x1 = a1;
         double r2 = 0;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p2[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p2[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int t = 0; t < 8; t += 4)
             {
-                const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n0 - i < 4 ? (int)((Index)n0 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                Vector<float, 4> b0[8];
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int u = t; u < t + 4; u++)
                 {
-                    const float v0 = b0.at[e];
-                    if (e < count) p2[e] = p2[e] + v0;
+                    const Index k = lane + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 4;
+                    if (k < row)
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = t; u < t + 4; u++)
+                {
+                    const Index k = lane + u * lanes;
+                    if (k < row)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            p2[e] = p2[e] + v0;
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -270,6 +309,10 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         if (lane == 0)
         {
             *x1 = v4;
+        }
+        if (p + gridDim.x < 1)
+        {
+            __syncthreads();
         }
     }
 }

@@ -1,4 +1,4 @@
-// kernel: grid (16384, 1), block 128, shared 16128
+// kernel: grid (16384, 1), block 128, shared 0
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
@@ -13,46 +13,56 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     long long s1_0,
     double c1,
     double c2,
-    double c3,
-    int width)
+    double c3)
 {
     const double v1 = (double)c1;
     const double v2 = (double)c2;
     const double v3 = (double)c3;
-    extern __shared__ __align__(16) unsigned char memory[];
-    const int lane = threadIdx.x % width, lanes = width, teams = blockDim.x / width;
+    const int lane = threadIdx.x % 32, lanes = 32;
+    const Index places = (Index)n0, tiles = (places + 3) / 4;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
-    for (Index p = (Index)blockIdx.x * teams + threadIdx.x / width; p < (Index)n0; p += (Index)gridDim.x * teams)
+    for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index i0 = p;
+        const Index place = p * 4 + threadIdx.x / 32;
+        const bool is_there = place < places;
+        const Index i0 = (is_there ? place : 0);
+        const Index until = is_there ? row : 0;
         const float *x0 = a0 + i0 * (Index)s0_0;
         float *x1 = a1 + i0 * (Index)s1_0;
-        const Index padded = (row * 4 + 15) / 16 * 16;
-        float *const g0 = (float *)(memory + threadIdx.x / width * padded * 4 + padded * 0);
-        float *const g10 = (float *)(memory + threadIdx.x / width * padded * 4 + padded * 0);
+        Vector<float, 4> g0[8];
+        Vector<float, 4> g10[8];
         float r4 = -INFINITY;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p4[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p4[e] = -INFINITY;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int u = 0; u < 8; u++)
             {
+                const Index k = lane + u * lanes;
                 const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
-                *(Vector<float, 4> *)(g0 + c * 4) = b0;
-                #pragma unroll
-                for (int e = 0; e < 4; e++)
+                const Index i = k * 4;
+                if (k < until)
                 {
-                    const float v0 = b0.at[e];
-                    if (e < count) p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                    g0[u] = loaded<4>(y0 + i);
+                }
+            }
+            #pragma unroll
+            for (int u = 0; u < 8; u++)
+            {
+                const Index k = lane + u * lanes;
+                if (k < until)
+                {
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = g0[u].at[e];
+                        p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                    }
                 }
             }
             #pragma unroll
@@ -61,41 +71,39 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 r4 = Join4()(r4, p4[e]);
             }
         }
-        r4 = over_lanes(r4, Join4(), width);
+        r4 = over_lanes(r4, Join4(), 32);
         const float v4 = (float)(r4);
         const float v5_1 = (float)v1;
         const bool v5 = (bool)(v4 == v5_1);
         const float v6_1 = (float)v2;
         const float v6 = (float)(v5 != 0 ? v6_1 : v4);
         double r11 = 0;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p11[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p11[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            #pragma unroll
+            for (int u = 0; u < 8; u++)
             {
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = *(Vector<float, 4> *)(g0 + c * 4);
-                Vector<float, 4> o10;
-                #pragma unroll
-                for (int e = 0; e < 4; e++)
+                const Index k = lane + u * lanes;
+                if (k < until)
                 {
-                    const float v0 = b0.at[e];
-                    const bool v7 = (bool)(v0 == v6);
-                    const float v8 = (float)(v0 - v6);
-                    const float v9_1 = (float)v2;
-                    const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                    const float v10 = (float)(exp(v9));
-                    if (e < count) p11[e] = p11[e] + v10;
-                    o10.at[e] = v10;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = g0[u].at[e];
+                        const bool v7 = (bool)(v0 == v6);
+                        const float v8 = (float)(v0 - v6);
+                        const float v9_1 = (float)v2;
+                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v10 = (float)(exp(v9));
+                        p11[e] = p11[e] + v10;
+                        g10[u].at[e] = v10;
+                    }
                 }
-                *(Vector<float, 4> *)(g10 + c * 4) = o10;
             }
             #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -103,27 +111,32 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 r11 = Join11()(r11, p11[e]);
             }
         }
-        r11 = over_lanes(r11, Join11(), width);
+        r11 = over_lanes(r11, Join11(), 32);
         const float v11 = (float)(r11);
         const float v12_1 = (float)v2;
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
-        for (Index c = 0 + lane; c < row; c += lanes)
         {
-            float *y1 = x1;
-            const Index i = c * 4;
-            const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-            const Vector<float, 4> b10 = *(Vector<float, 4> *)(g10 + c * 4);
-            Vector<float, 4> w1;
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int u = 0; u < 8; u++)
             {
-                const float v10 = b10.at[e];
-                const float v14 = (float)(v10 / v13);
-                w1.at[e] = v14;
+                const Index k = lane + u * lanes;
+                float *y1 = x1;
+                const Index i = k * 4;
+                if (k < until)
+                {
+                    Vector<float, 4> w1;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v10 = g10[u].at[e];
+                        const float v14 = (float)(v10 / v13);
+                        w1.at[e] = v14;
+                    }
+                    store(y1 + i, w1);
+                }
             }
-            store(y1 + i, w1, count);
         }
     }
 }

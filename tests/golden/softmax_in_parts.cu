@@ -41,17 +41,33 @@ extern "C" __global__ void __launch_bounds__(512) walk0(
             {
                 p4[e] = -INFINITY;
             }
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int u = 0; u < 4; u++)
                 {
-                    const float v0 = b0.at[e];
-                    if (e < count) p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                    const Index k = c + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 4;
+                    if (k < stop)
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -63,6 +79,10 @@ extern "C" __global__ void __launch_bounds__(512) walk0(
         r4 = over_block(r4, Join4(), parts4);
         if (lane == 0)
             q4[(long long)p * parts + blockIdx.y] = r4;
+        if (p + gridDim.x < (Index)n0)
+        {
+            __syncthreads();
+        }
     }
 }
 
@@ -113,22 +133,38 @@ extern "C" __global__ void __launch_bounds__(512) walk1(
             {
                 p11[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int u = 0; u < 4; u++)
                 {
-                    const float v0 = b0.at[e];
-                    const bool v7 = (bool)(v0 == v6);
-                    const float v8 = (float)(v0 - v6);
-                    const float v9_1 = (float)v2;
-                    const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                    const float v10 = (float)(exp(v9));
-                    if (e < count) p11[e] = p11[e] + v10;
+                    const Index k = c + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 4;
+                    if (k < stop)
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            const bool v7 = (bool)(v0 == v6);
+                            const float v8 = (float)(v0 - v6);
+                            const float v9_1 = (float)v2;
+                            const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                            const float v10 = (float)(exp(v9));
+                            p11[e] = p11[e] + v10;
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -140,6 +176,10 @@ extern "C" __global__ void __launch_bounds__(512) walk1(
         r11 = over_block(r11, Join11(), parts11);
         if (lane == 0)
             q11[(long long)p * parts + blockIdx.y] = r11;
+        if (p + gridDim.x < (Index)n0)
+        {
+            __syncthreads();
+        }
     }
 }
 
@@ -191,27 +231,48 @@ extern "C" __global__ void __launch_bounds__(512) walk2(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
-        for (Index c = start + lane; c < end; c += lanes)
+        for (Index c = start + lane; c < end; c += 4 * (Index)lanes)
         {
-            const float *y0 = x0;
-            float *y1 = x1;
-            const Index i = c * 4;
-            const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-            const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
-            Vector<float, 4> w1;
+            Vector<float, 4> b0[4];
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int u = 0; u < 4; u++)
             {
-                const float v0 = b0.at[e];
-                const bool v7 = (bool)(v0 == v6);
-                const float v8 = (float)(v0 - v6);
-                const float v9_1 = (float)v2;
-                const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                const float v10 = (float)(exp(v9));
-                const float v14 = (float)(v10 / v13);
-                w1.at[e] = v14;
+                const Index k = c + u * lanes;
+                const float *y0 = x0;
+                const Index i = k * 4;
+                if (k < end)
+                {
+                    b0[u] = loaded<4>(y0 + i);
+                }
             }
-            store(y1 + i, w1, count);
+            #pragma unroll
+            for (int u = 0; u < 4; u++)
+            {
+                const Index k = c + u * lanes;
+                float *y1 = x1;
+                const Index i = k * 4;
+                if (k < end)
+                {
+                    Vector<float, 4> w1;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = b0[u].at[e];
+                        const bool v7 = (bool)(v0 == v6);
+                        const float v8 = (float)(v0 - v6);
+                        const float v9_1 = (float)v2;
+                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v10 = (float)(exp(v9));
+                        const float v14 = (float)(v10 / v13);
+                        w1.at[e] = v14;
+                    }
+                    store(y1 + i, w1);
+                }
+            }
+        }
+        if (p + gridDim.x < (Index)n0)
+        {
+            __syncthreads();
         }
     }
 }

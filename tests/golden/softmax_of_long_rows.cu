@@ -1,10 +1,10 @@
-// kernel: grid (4096, 1), block 512, shared 0
+// kernel: grid (132, 1), block 1024, shared 0
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(512) kernel(
+extern "C" __global__ void __launch_bounds__(1024) kernel(
     const float *a0,
     float *a1,
     long long n0,
@@ -38,17 +38,33 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
             {
                 p4[e] = -INFINITY;
             }
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 2 * (Index)lanes)
             {
-                const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                Vector<float, 4> b0[2];
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int u = 0; u < 2; u++)
                 {
-                    const float v0 = b0.at[e];
-                    if (e < count) p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                    const Index k = c + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 4;
+                    if (k < stop)
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 2; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -73,22 +89,38 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
             {
                 p11[e] = 0;
             }
-            for (Index c = b; c < stop; c += lanes)
+            for (Index c = b; c < stop; c += 2 * (Index)lanes)
             {
-                const float *y0 = x0;
-                const Index i = c * 4;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-                const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
+                Vector<float, 4> b0[2];
                 #pragma unroll
-                for (int e = 0; e < 4; e++)
+                for (int u = 0; u < 2; u++)
                 {
-                    const float v0 = b0.at[e];
-                    const bool v7 = (bool)(v0 == v6);
-                    const float v8 = (float)(v0 - v6);
-                    const float v9_1 = (float)v2;
-                    const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                    const float v10 = (float)(exp(v9));
-                    if (e < count) p11[e] = p11[e] + v10;
+                    const Index k = c + u * lanes;
+                    const float *y0 = x0;
+                    const Index i = k * 4;
+                    if (k < stop)
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 2; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            const bool v7 = (bool)(v0 == v6);
+                            const float v8 = (float)(v0 - v6);
+                            const float v9_1 = (float)v2;
+                            const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                            const float v10 = (float)(exp(v9));
+                            p11[e] = p11[e] + v10;
+                        }
+                    }
                 }
             }
             #pragma unroll
@@ -103,27 +135,48 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
-        for (Index c = 0 + lane; c < row; c += lanes)
+        for (Index c = 0 + lane; c < row; c += 2 * (Index)lanes)
         {
-            const float *y0 = x0;
-            float *y1 = x1;
-            const Index i = c * 4;
-            const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
-            const Vector<float, 4> b0 = loaded<4>(y0 + i, count);
-            Vector<float, 4> w1;
+            Vector<float, 4> b0[2];
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int u = 0; u < 2; u++)
             {
-                const float v0 = b0.at[e];
-                const bool v7 = (bool)(v0 == v6);
-                const float v8 = (float)(v0 - v6);
-                const float v9_1 = (float)v2;
-                const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                const float v10 = (float)(exp(v9));
-                const float v14 = (float)(v10 / v13);
-                w1.at[e] = v14;
+                const Index k = c + u * lanes;
+                const float *y0 = x0;
+                const Index i = k * 4;
+                if (k < row)
+                {
+                    b0[u] = loaded<4>(y0 + i);
+                }
             }
-            store(y1 + i, w1, count);
+            #pragma unroll
+            for (int u = 0; u < 2; u++)
+            {
+                const Index k = c + u * lanes;
+                float *y1 = x1;
+                const Index i = k * 4;
+                if (k < row)
+                {
+                    Vector<float, 4> w1;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++)
+                    {
+                        const float v0 = b0[u].at[e];
+                        const bool v7 = (bool)(v0 == v6);
+                        const float v8 = (float)(v0 - v6);
+                        const float v9_1 = (float)v2;
+                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v10 = (float)(exp(v9));
+                        const float v14 = (float)(v10 / v13);
+                        w1.at[e] = v14;
+                    }
+                    store(y1 + i, w1);
+                }
+            }
+        }
+        if (p + gridDim.x < (Index)n0)
+        {
+            __syncthreads();
         }
     }
 }

@@ -335,7 +335,9 @@ def _device_of(machine: Machine) -> Any:
             for stream in machine.streams:
                 stream.synchronize()
 
-        attributes = MappingProxyType({"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 << 10})
+        attributes = MappingProxyType(
+            {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 << 10, "MaxThreadsPerMultiProcessor": 2048}
+        )
         compute_capability = "90"
 
         @property

@@ -93,20 +93,41 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = ()) 
 
     ``#include <cuda_fp16.h>`` and the like find CUDA's own headers; there are no others.
     """
+    cubin, log = _compiled(source, arch, ["--ptxas-options=-v", *options], "CUBIN")
+    return Compiled(cubin, log, _usage(log))
+
+
+def _compiled(source: str, arch: str, options: Sequence[str], kind: str) -> tuple[bytes, str]:
+    """What NVRTC makes of a source, and the log."""
     nvrtc, program = _library(), ctypes.c_void_p()
     _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
         includes = [f"--include-path={path}" for folder in _folders() if (path := folder / "include").is_dir()]
-        given = [f"--gpu-architecture={arch}", "--ptxas-options=-v", *includes, *options]
+        given = [f"--gpu-architecture={arch}", *includes, *options]
         result = nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*map(str.encode, given)))
         log = _bytes(program, "ProgramLog").rstrip(b"\0").decode()
         # Found in the log: -Werror is known to CUDA 13 only, and not to the assembler, which warns too.
         if result or re.search(r"\bwarning\b", log):
             numbered = "\n".join(f"{number:4} {line}" for number, line in enumerate(source.splitlines(), 1))
             raise NvrtcError(f"NVRTC, for {arch}:\n{log}\n{numbered}")
-        return Compiled(_bytes(program, "CUBIN"), log, _usage(log))
+        return _bytes(program, kind), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def under_way(source: str, options: Sequence[str] = ()) -> int:
+    """How many loads from global memory kernels issue at most, in PTX, before they use what one of them loads."""
+    ptx = _compiled(source, "compute_90", options, "PTX")[0].rstrip(b"\0").decode()
+    most, loaded, count = 0, set[str](), 0
+    for line in ptx.splitlines():
+        load, registers = re.match(r"\s*(?:@!?%p\d+ )?ld\.global\S*\s+(.*?), \[", line), re.findall(r"%\w+", line)
+        if load:
+            loaded |= set(re.findall(r"%\w+", load[1]))
+            count += 1
+        elif loaded & set(registers):
+            loaded, count = set(), 0
+        most = max(most, count)
+    return most
 
 
 def compile_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> list[Compiled]:
