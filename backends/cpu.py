@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.kernels.compiler import compile_counts, find_compiler
+from backends.kernels.compiler import compile_counts, compile_source, find_compiler
+from backends.kernels.entry import SOURCE as ENTER
 from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
@@ -46,6 +47,8 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
+        if jit is True:  # so that one that does not work says so at once; all kernels need what it makes here
+            compile_source(ENTER, "enter", compiler=self.compiler)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
         if "logging" in sys.modules:  # nobody listens else
             _say_once(self.info())

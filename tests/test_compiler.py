@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import stat
 import threading
@@ -13,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends import gen_backend
 from backends.kernels import compiler, threads
 from backends.kernels.compiler import CompilerError, compile_counts, compile_source, find_compiler
 from optree.settings import override
+from optree.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
@@ -157,6 +160,43 @@ def test_a_cc_that_fails_is_an_error_with_its_output(monkeypatch, tmp_path):
         compiled()
 
 
+def test_jit_with_a_compiler_that_does_not_work_says_so_at_once(monkeypatch, tmp_path, counted):
+    monkeypatch.setenv("CC", str(program(tmp_path / "broken", "echo licence expired >&2; exit 3")))
+    with pytest.raises(CompilerError, match=r"broken does not work: status 3: licence expired") as caught:
+        gen_backend("cpu", jit=True)
+    assert "jit=False" in caught.value.__notes__[0]
+    for jit in ("auto", False):  # need none yet, or never
+        assert (gen_backend("cpu", jit=jit).ones(2) + 1).asnumpyarray().tolist() == [2, 2]
+
+
+def test_that_a_compiler_works_is_remembered(monkeypatch, tmp_path, counted):
+    real, calls = find_compiler().command[0], tmp_path / "calls"
+    monkeypatch.setenv("CC", str(program(tmp_path / "mine", f'echo >> {calls}; exec {real} "$@"')))
+    gen_backend("cpu", jit=True)
+    ran = calls.stat().st_size
+    assert ran > 0
+    gen_backend("cpu", jit=True)
+    forget()  # as a new process, which finds what was made on disk
+    gen_backend("cpu", jit=True)
+    assert calls.stat().st_size == ran
+    assert counted() == {"hits": 1, "disk_hits": 1, "misses": 1}
+
+
+def test_an_expression_that_does_not_compile_is_known_by_its_op_and_its_line():
+    class Misspelt(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.tanh
+        kernel = "tahn({0}"
+
+    be = gen_backend("cpu", jit=True)
+    x, z = be.ones((4, 5)), be.empty((4, 5))
+    tree = be.exp(Misspelt()(x * 2)) + 1
+    with pytest.raises(CompilerError, match="tahn") as caught:
+        z[:] = tree
+    notes = "\n".join(caught.value.__notes__)
+    assert re.search(r"not op-tree's: .*Misspelt", notes)
+    assert re.search(r"while running .*test_compiler\.py:\d+", notes)
+
+
 def test_a_wrong_source_is_an_error_with_the_compilers_words(folder):
     with pytest.raises(CompilerError, match=r"failed with status 1: kernel.c:[^^]* error: expected expression"):
         compile_source("void f(double *x) { x[0] = ; }", "f")
@@ -267,6 +307,20 @@ def test_openmp_ends_in_a_forked_child(folder):
         assert run() == [2, 1e5]
     """
     done(python(code, OPTREE_CACHE_DIR=folder))
+
+
+def test_a_backend_that_has_run_no_kernel_leaves_a_forked_child_its_threads(folder):
+    code = """
+    import os
+    from backends import gen_backend
+    from backends.kernels.threads import thread_count
+    gen_backend("cpu", jit=True)
+    child = os.fork()
+    if child == 0:
+        os._exit(thread_count() != 3)
+    assert os.waitpid(child, 0)[1] == 0
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPTREE_NUM_THREADS=3))
 
 
 def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):

@@ -52,7 +52,7 @@ _FULL = 1 << 20  # bytes that a folder with room can hold
 
 
 class CompilerError(BackendError):
-    """A C compiler that is missing, fails or does not end."""
+    """A compiler that is missing, fails or does not end."""
 
 
 class Compiler(NamedTuple):
@@ -207,7 +207,11 @@ def compile_source(
     compiler = compiler or find_compiler()
     if compiler is None:
         raise CompilerError("there is no C compiler: install gcc or clang, or name one in CC")
-    return ctypes.CFUNCTYPE(restype, *argtypes)((name, _library(source, compiler)))
+    try:
+        return ctypes.CFUNCTYPE(restype, *argtypes)((name, _library(source, compiler)))
+    except CompilerError as error:
+        error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
+        raise
 
 
 def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
@@ -221,7 +225,8 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
             return library
         if "source" in settings.value("show"):
             print(source, file=sys.stderr, flush=True)
-        pool_used()
+        if "#pragma omp" in source:
+            pool_used()
         folder = usable_folder()
         with sleeping_waits():
             library = _kept(folder, key) or _made(folder, key, source, compiler)
@@ -317,7 +322,7 @@ def _taken(compiler: Compiler, place: Path) -> list[str]:
     (place / "kernel.c").write_text("int nothing;\n")
     status, output = _run(compiler, [], place)
     if status:
-        raise CompilerError(f"the C compiler {compiler} does not work: status {status}: {output.strip()}")
+        raise CompilerError(f"the C compiler {compiler} does not work: status {status}: {output.strip() or 'no words'}")
     found = (next((flag for flag in choice if not _run(compiler, [flag], place)[0]), None) for choice in OPTIONAL_FLAGS)
     return [flag for flag in found if flag]
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from backends.kernels.binding import counting_strides, joined, strides_along
+from backends.kernels.compiler import CompilerError
 from backends.kernels.entry import Entry
 from backends.kernels.launch import Compiled, Runner
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from backends.kernels.memory import HOST, Memory
 from optree.dims import Sizes
+from optree.errors import names
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.program import Program
 from optree.traits import ReductionOperator
@@ -89,6 +91,8 @@ class FusedKernel:
         self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
         self._statements, places = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
+        ops = (type(program.instructions[place].op) for place in kernel.places)
+        self._foreign = [op.__qualname__ for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         self.last_read, self.written_in = self._walked()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
@@ -196,7 +200,12 @@ class FusedKernel:
         key = len(sizes), kept, steps, columns, split, -1 if self._reduced else _across(sizes, strides)
         runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[key] = self._compile(self.nest(*key))
+            try:
+                runner = self._runners[key] = self._compile(self.nest(*key))
+            except CompilerError as error:
+                if self._foreign:
+                    error.add_note(f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}")
+                raise
         return runner
 
     def nest(

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from backends.kernels import c
-from backends.kernels.compiler import CompilerError, compile_source
+from backends.kernels.compiler import compile_source
 from backends.kernels.entry import LINE, Entry, enter
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.threads import thread_count
@@ -33,11 +33,7 @@ class Compiled:
     """
 
     def __init__(self, nest: LoopNest) -> None:
-        try:
-            self._function = compile_source(c.source(nest), c.NAME)
-        except CompilerError as error:
-            error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
-            raise
+        self._function = compile_source(c.source(nest), c.NAME)
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
