@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -15,6 +14,7 @@ import numpy as np
 from optree import debug, reference
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
 from optree.later import later
+from optree.locks import Locked
 from optree.mode import Mode, as_mode
 from optree.node import OpTreeNode
 from optree.printing import listing
@@ -110,7 +110,7 @@ def function(
     return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
 
 
-class Function:
+class Function(Locked):
     """What `function` returns.
 
     Attributes
@@ -136,6 +136,7 @@ class Function:
         on_unused_input: str,
         profile: bool,
     ) -> None:
+        super().__init__()
         self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
         self.name, self.mode = name, as_mode(mode)
         self.inputs = _checked_inputs(inputs)
@@ -167,7 +168,6 @@ class Function:
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
         self._places = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
         self._sizes_seen: dict[Any, None] = {}
-        self._lock = Lock()
         if not self.inputs:
             self._check_sizes(self._known)
 
@@ -220,11 +220,12 @@ class Function:
         if self.inputs or args or kwargs:
             values = self._values(args, kwargs)
             self._check_sizes(values)
-        self._lock.acquire()  # a `with` takes twice as long
+        lock = self.lock  # another in a child that is forked meanwhile
+        lock.acquire()  # a `with` takes twice as long
         try:
             found = self._plan(values, None)
         finally:
-            self._lock.release()
+            lock.release()
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]

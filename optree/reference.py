@@ -6,7 +6,6 @@ Every backend and every rewrite is tested against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from optree.arrays import overlap
 from optree.errors import DefinitionError, describe
+from optree.locks import Locked
 from optree.program import Instruction, Program
 from optree.types import DTYPES, TensorType
 from optree.variable import Constant
@@ -165,10 +165,10 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
     storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
     compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
     thunk = op.make_thunk(apply, storage_map, compute_map, apply.outputs)
-    loose, lock = _undeclared(op, len(instruction.inputs)), Lock()
+    loose, cells = _undeclared(op, len(instruction.inputs)), Locked()
 
     def run(*values: Any) -> Any:
-        with lock:
+        with cells.lock:
             compute_map.update({x: [False] for x in apply.outputs})
             for x, value in zip(apply.inputs, values, strict=True):
                 storage_map[x][0] = value

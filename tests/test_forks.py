@@ -1,0 +1,113 @@
+"""Children that are forked while another thread is at work: what it had locked is free there, for it is not."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from harness.compiling import done, python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+#: An op that waits, as a function or an assignment runs it in another thread, and a child forked meanwhile.
+FORKED = """
+import os, signal, threading
+import numpy as np
+import optree
+from backends import gen_backend
+from optree.traits import NonDifferentiableOperator, UnaryOperator
+
+begun, go_on, parent = threading.Event(), threading.Event(), os.getpid()
+
+def wait(x):
+    if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+        begun.set()
+        go_on.wait(30)
+    return x + 1
+
+class Waiting(NonDifferentiableOperator, UnaryOperator):
+    {definition}
+    def output_shape(self, *shapes):
+        return shapes[0]
+
+be = gen_backend("cpu", jit=False)
+x, z = be.ones(3), be.zeros(3)
+{call}
+thread = threading.Thread(target=call)
+thread.start()
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    call()
+    os._exit(z.get().tolist() != [2, 2, 2])
+_, status = os.waitpid(child, 0)
+go_on.set()
+thread.join()
+assert status == 0, status
+call()
+assert z.get().tolist() == [2, 2, 2]
+"""
+
+VALUE = """
+    def value(self, *arrays):
+        return wait(arrays[0])
+"""
+
+THUNK = """
+    def make_thunk(self, node, storage_map, compute_map, no_recycling, impl=None):
+        (x,), (y,) = node.inputs, node.outputs
+        return lambda: storage_map[y].__setitem__(0, wait(storage_map[x][0]))
+"""
+
+FUNCTION = """
+call = optree.function([], updates={z: Waiting()(x)})
+"""
+
+ASSIGNMENT = """
+def call():
+    z[:] = Waiting()(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("definition", "call"),
+    [(VALUE, FUNCTION), (THUNK, FUNCTION), (THUNK, ASSIGNMENT)],
+    ids=["value", "thunk", "shared"],
+)
+def test_a_child_can_call_what_a_thread_was_calling(definition: str, call: str) -> None:
+    done(python(FORKED.format(definition=definition.strip(), call=call.strip())))
+
+
+FORKING = """
+import os, signal
+import optree
+from backends import gen_backend
+from optree.traits import NonDifferentiableOperator, UnaryOperator
+
+class Forking(NonDifferentiableOperator, UnaryOperator):
+    def value(self, *arrays):
+        global child
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+        return arrays[0] + 1
+
+    def output_shape(self, *shapes):
+        return shapes[0]
+
+be = gen_backend("cpu", jit=False)
+x, z = be.ones(3), be.zeros(3)
+step = optree.function([], updates={z: Forking()(x)})
+step()
+first = child
+assert z.get().tolist() == [2, 2, 2]
+step()
+if first == 0 or child == 0:
+    os._exit(0)
+assert os.waitpid(first, 0)[1] == 0 and os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_an_op_that_forks_ends_in_both() -> None:
+    done(python(FORKING))
