@@ -140,12 +140,12 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     """Compile kernels as one file in which each has a name of its own."""
     bodies = (
-        re.sub(rf"\b({c.NAME}|by_one|by_many)\(", rf"\g<1>{i}(", kernel.removeprefix(c.HEAD).removeprefix(HALVES))
+        re.sub(rf"\b({c.NAME}|places|walk\d)\b", rf"\g<1>_{i}", kernel.removeprefix(c.HEAD).removeprefix(HALVES))
         for i, kernel in enumerate(kernels)
     )
     (folder / "all.c").write_text(c.HEAD + HALVES + "".join(bodies))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
-    command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp", *warnings, "-c", "all.c", "-o", "all.o"]
+    command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp-simd", *warnings, "-c", "all.c", "-o", "all.o"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 

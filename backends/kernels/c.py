@@ -18,6 +18,7 @@ from backends.kernels.c_elements import (
     type_of,
     written_as,
 )
+from backends.kernels.c_sharing import SHARED, Loop, needed, part, places_of
 from backends.kernels.expressions import (
     Lines,
     braced,
@@ -30,12 +31,12 @@ from backends.kernels.expressions import (
     wide,
 )
 from backends.kernels.halves import HALVES
-from backends.kernels.loopnest import LoopNest, Reduction, Walk, walks
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
-#: takes tens of microseconds, and so much work a few hundred.
-PARALLEL = 1 << 24
+#: takes tens of microseconds, and so does so much work.
+PARALLEL = 1 << 20
 
 #: How elements are taken that lie together along different loops: so many places of the other, and of the vector loop.
 TILED = (128, 16)
@@ -54,14 +55,12 @@ TILES = (512, 64)
 
 NAME = "kernel"
 
+#: One thread has so many elements of a single loop at the least.
+PIECE = 1024
+
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_thread_num() 0
-#endif
-"""
+{SHARED}"""
 
 
 def source(nest: LoopNest) -> str:
@@ -69,49 +68,61 @@ def source(nest: LoopNest) -> str:
 
     It holds the arrays' addresses, the loops' sizes, each array's steps along the
     loops in elements, the numbers, the addresses of the `scratch` arrays, how many
-    bytes lie between those of one thread and the next, and how many threads to use.
+    bytes lie between those of one thread and the next, how many threads to use,
+    and the address of the function that shares work among them.
     """
-    arrays, rank = nest.arrays, nest.rank
-    steps, kept = len(arrays) + rank, scratch_arrays(nest)
-    numbers = steps + len(arrays) * rank
-    first = numbers + len(nest.numbers)
-    body = [f"const int64_t n{axis} = a[{len(arrays) + axis}];" for axis in range(rank)]
-    for place in range(len(arrays)):
-        named = [axis for axis in range(rank) if has_step(nest, place, axis)]
-        body += [f"const int64_t s{place}_{axis} = a[{steps + place * rank + axis}];" for axis in named]
-    for place, dtype in enumerate(nest.numbers):
-        type = type_of(dtype)
-        body.append(f"const {type} v{len(nest.reads) + place} = *(const {type} *)(a + {numbers + place});")
-    body += [f"char *const t{i} = (char *)a[{first + i}];" for i in range(len(kept))]
-    if kept and not nest.split:
-        body.append(f"const int64_t apart = a[{first + len(kept)}];")
-    for place, dtype in enumerate(nest.reads):
-        if nest.levels[place] == "once":
-            read = "0" if nest.is_counted(place) else unpacked(f"*({pointer_type(nest, place)})a[{place}]", dtype)
-            body.append(f"const {type_of(dtype)} v{place} = {read};")
-    body += [line for made in nest.made("once") for line in made_of(nest, made)]
-    if nest.reductions:
-        body += _places(nest)
-    elif nest.writes_at("inner"):
-        body += _elements(nest)
-    writes = nest.writes_at("once")
+    functions: Lines = []
+    body, writes = _arguments(nest), nest.writes_at("once")
+    if nest.split:
+        functions, places = _places_in_parts(nest)
+        body += places
+    elif nest.reductions or nest.writes_at("inner"):
+        count, places = (_places if nest.reductions else _elements)(nest)
+        if count:
+            functions = part("places", ["const int64_t *const a = state;", *_arguments(nest), *places])
+            body += [f"shared(places, a, {count}, {_threads(nest)});"]
+        else:
+            body += places
     body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
-    functions = [f"void {NAME}(const int64_t *a)", *braced(body)]
-    if any("(threads)" in line for line in body):
-        threads = f"const int threads = (int)a[{first + len(kept) + 1}];"
-        functions = ["static void by_one(const int64_t *a)", *braced(_by_one(body)), ""]
-        functions += ["static void by_many(const int64_t *a)", *braced([threads, *body]), ""]
-        choice = [threads, "if (threads > 1)", "    by_many(a);", "else", "    by_one(a);"]
-        functions += [f"void {NAME}(const int64_t *a)", *braced(choice)]
+    functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
     head = HEAD + HALVES if has_halves(nest) else HEAD
     return "\n".join([head, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
 
 
-def _by_one(body: Lines) -> Lines:
-    """What one thread does without OpenMP's threads: a region of one costs half a microsecond."""
-    both = "#pragma omp parallel for simd"
-    lines = [line[: line.index(both)] + "#pragma omp simd" if both in line else line for line in body]
-    return [line for line in lines if not line.lstrip().startswith(("#pragma omp parallel", "#pragma omp for"))]
+def _arguments(nest: LoopNest) -> Lines:
+    """What `a` holds, by name, and what is made of it alone."""
+    first, kept = _first_scratch(nest), scratch_arrays(nest)
+    steps = len(nest.arrays) + nest.rank
+    numbers = steps + len(nest.arrays) * nest.rank
+    lines = _sizes(nest)
+    for place in range(len(nest.arrays)):
+        named = [axis for axis in range(nest.rank) if has_step(nest, place, axis)]
+        lines += [f"const int64_t s{place}_{axis} = a[{steps + place * nest.rank + axis}];" for axis in named]
+    for place, dtype in enumerate(nest.numbers):
+        type = type_of(dtype)
+        lines.append(f"const {type} v{len(nest.reads) + place} = *(const {type} *)(a + {numbers + place});")
+    lines += [f"char *const t{i} = (char *)a[{first + i}];" for i in range(len(kept))]
+    if kept and not nest.split:
+        lines.append(f"const int64_t apart = a[{first + len(kept)}];")
+    for place, dtype in enumerate(nest.reads):
+        if nest.levels[place] == "once":
+            read = "0" if nest.is_counted(place) else unpacked(f"*({pointer_type(nest, place)})a[{place}]", dtype)
+            lines.append(f"const {type_of(dtype)} v{place} = {read};")
+    return lines + [line for made in nest.made("once") for line in made_of(nest, made)]
+
+
+def _sizes(nest: LoopNest) -> Lines:
+    return [f"const int64_t n{axis} = a[{len(nest.arrays) + axis}];" for axis in range(nest.rank)]
+
+
+def _first_scratch(nest: LoopNest) -> int:
+    """Where the scratch arrays' addresses begin."""
+    return len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.numbers)
+
+
+def _threads(nest: LoopNest) -> str:
+    """Where it says how many threads to use."""
+    return f"a + {_first_scratch(nest) + len(scratch_arrays(nest)) + 1}"
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
@@ -133,42 +144,45 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
     return [elements[letter] * size for letter, _, size in scratch_arrays(nest)]
 
 
-def _parallel(loops: int) -> str:
-    several = f" collapse({loops})" if loops > 1 else ""
-    return f"#pragma omp parallel for{several} schedule(static) num_threads(threads)"
-
-
 # Elementwise nests
 
 
-def _elements(nest: LoopNest) -> Lines:
-    """The loops: all but the innermost share their places out to threads, or a single one its parts."""
+def _elements(nest: LoopNest) -> tuple[str, Lines]:
+    """How many places threads share, of all loops but the innermost or pieces of a single one, and what they take."""
     last = nest.rank - 1
     (walk,) = walks(nest)
-    threads = "parallel for simd schedule(static) num_threads(threads)"
-    lines = [f"#pragma omp {'simd' if last else threads}", f"for (int64_t i = 0; i < n{last}; i++)"]
-    lines += braced(at_element(nest, walk, "x", "i"))
+    element = braced(at_element(nest, walk, "x", "i"))
     pointers = pointers_of(nest, range(last), ("inner",))
     if not last:
-        return [*pointers, *lines]
+        stop = f"const int64_t stop = end * {PIECE} < n0 ? end * {PIECE} : n0;"
+        loop = _simd(f"for (int64_t i = begin * {PIECE}; i < stop; i++)")
+        return f"(n0 + {PIECE - 1}) / {PIECE}", [*pointers, stop, *loop, *element]
     if nest.across >= 0:
-        return _tiled(nest, [*pointers, lines[0], f"for (int64_t i = t{last}; i < e{last}; i++)", *lines[2:]])
-    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in range(last)]
-    return [_parallel(last), *loops, *braced([*pointers, *lines])]
+        return _tiled(nest, [*pointers, *_simd(f"for (int64_t i = t{last}; i < e{last}; i++)"), *element])
+    loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
+    return places_of(loops, [*pointers, *_simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
 
 
-def _tiled(nest: LoopNest, body: Lines) -> Lines:
+def _simd(loop: str) -> Lines:
+    return ["#pragma omp simd", loop]
+
+
+def _tiled(nest: LoopNest, body: Lines) -> tuple[str, Lines]:
     """Two loops in tiles, so that what lies together along either is still in the cache when its turn comes."""
     tiles = dict(zip((nest.across, nest.rank - 1), TILED, strict=True))
-    others = [axis for axis in range(nest.rank - 1) if axis != nest.across]
-    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in others]
-    loops += [f"for (int64_t t{axis} = 0; t{axis} < n{axis}; t{axis} += {size})" for axis, size in tiles.items()]
-    ends = [
-        f"const int64_t e{axis} = t{axis} + {size} < n{axis} ? t{axis} + {size} : n{axis};"
+    loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(nest.rank - 1) if axis != nest.across]
+    loops += [Loop(f"k{axis}", _tiles(axis, size)) for axis, size in tiles.items()]
+    bounds = [
+        f"const int64_t t{axis} = k{axis} * {size}, e{axis} = t{axis} + {size} < n{axis} ? t{axis} + {size} : n{axis};"
         for axis, size in tiles.items()
     ]
     inner = f"for (int64_t i{nest.across} = t{nest.across}; i{nest.across} < e{nest.across}; i{nest.across}++)"
-    return [_parallel(len(loops)), *loops, *braced([*ends, inner, *braced(body)])]
+    return places_of(loops, [*bounds, inner, *braced(body)])
+
+
+def _tiles(axis: int, size: int) -> str:
+    """How many tiles a loop has."""
+    return f"((n{axis} + {size - 1}) / {size})"
 
 
 # Nests that reduce
@@ -191,34 +205,42 @@ def _declarations(nest: LoopNest) -> Lines:
     return lines
 
 
-def _places(nest: LoopNest) -> Lines:
-    """The kept loops, shared out to threads unless the reduced ones are, and in each place the walks."""
-    axes = range(nest.kept - nest.columns)
-    loops = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)" for axis in axes]
-    body = pointers_of(nest, axes, ("outer", "inner"), "t" if nest.columns else "")
-    if nest.columns:
-        tile, n = _tile(nest), f"n{nest.vector}"
-        loops.append(f"for (int64_t t = 0; t < {n}; t += {tile})")
-        body.insert(0, f"const int64_t m = {n} - t < {tile} ? {n} - t : {tile};")
-    body += _parts(nest) if nest.split else []
+def _places(nest: LoopNest) -> tuple[str, Lines]:
+    """How many places the kept loops have, and in each of them the walks; "" where there are no such loops."""
+    loops, body = _kept(nest), _at_place(nest)
     found = walks(nest)
     for stage, walk in enumerate(found):
-        body += [*_outer(nest, stage, found), *_walk(nest, walk)]
+        body += [*_outer(nest, stage, found), *_opened(nest, walk), *_loops(nest, walk, "0", f"n{nest.kept}")]
     body += _outer(nest, len(found), found)
-    arrays = [
+    if not loops:
+        return "", [*_scratch_lines(nest), *body]
+    count, lines = places_of(loops, body)
+    return count, [*_scratch_lines(nest, " + thread * apart"), *lines]
+
+
+def _kept(nest: LoopNest) -> list[Loop]:
+    """The kept loops, of columns the last of them in tiles."""
+    loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(nest.kept - nest.columns)]
+    return [*loops, Loop("t", _tiles(nest.vector, _tile(nest)))] if nest.columns else loops
+
+
+def _at_place(nest: LoopNest) -> Lines:
+    """What is known at a place of the kept loops: where the arrays stand, and the columns of a tile."""
+    lines: Lines = []
+    if nest.columns:
+        tile, n = _tile(nest), f"n{nest.vector}"
+        lines = [f"const int64_t c = t * {tile}, m = {n} - c < {tile} ? {n} - c : {tile};"]
+    axes = range(nest.kept - nest.columns)
+    return lines + pointers_of(nest, axes, ("outer", "inner"), "c" if nest.columns else "")
+
+
+def _scratch_lines(nest: LoopNest, thread: str = "") -> Lines:
+    """The scratch arrays, each thread's its own or one for all."""
+    return [
         f"{_scratch_type(nest, letter, value)} *const {letter}{value} = ({_scratch_type(nest, letter, value)} *)"
-        + (f"t{i};" if nest.split else f"(t{i} + omp_get_thread_num() * apart);")
+        f"(t{i}{thread});"
         for i, (letter, value, _) in enumerate(scratch_arrays(nest))
     ]
-    if not loops:
-        return braced([*arrays, *body])
-    if nest.split:
-        return [*arrays, *loops, *braced(body)]
-    if not arrays:
-        return [_parallel(len(loops)), *loops, *braced(body)]
-    shared = f"#pragma omp for{f' collapse({len(loops)})' if len(loops) > 1 else ''} schedule(static)"
-    region = "#pragma omp parallel num_threads(threads)"
-    return [region, *braced([*arrays, shared, *loops, *braced(body)])]
 
 
 def _scratch_type(nest: LoopNest, letter: str, value: int) -> str:
@@ -261,23 +283,63 @@ def _columns(lines: Lines) -> Lines:
     return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *braced(lines)]
 
 
-def _walk(nest: LoopNest, walk: Walk) -> Lines:
-    """One walk of the reduced loops, by one thread or in parts that threads share."""
-    opened = [line for r in walk.reductions for line in _opened(nest, r)]
-    if not nest.split:
-        return [*opened, *_loops(nest, walk, "0", f"n{nest.kept}")]
-    n = f"n{nest.kept}"
-    lines = [_parallel(1), "for (int64_t k = 0; k < parts; k++)"]
-    end = f"const int64_t end = (k + 1) * size < {n} ? (k + 1) * size : {n};"
-    index = f"[k * {_tile(nest)} + j]" if nest.columns else "[k]"
+# Nests whose reduced loops are shared out in parts
+
+
+def _places_in_parts(nest: LoopNest) -> tuple[Lines, Lines]:
+    """A function for the parts of each walk, and the kept loops, one place after the other, with the walks."""
+    functions: Lines = []
+    loops, found = _kept(nest), walks(nest)
+    known = [*_scratch_lines(nest), *_at_place(nest), *_parts(nest)]
+    body = known[len(_scratch_lines(nest)) :]
+    for stage, walk in enumerate(found):
+        name, given = f"walk{stage}", [("int64_t ", loop.name) for loop in loops] + _taken(nest, walk)
+        members = [f"{type}{member};" for type, member in (("const int64_t *", "a"), *given)]
+        functions += [f"struct {name}", *braced(members)[:-1], "};", ""]
+        opened = [f"const struct {name} *const given = state;", "const int64_t *const a = given->a;", *_arguments(nest)]
+        opened += [f"{type}const {member} = given->{member};" for type, member in given]
+        functions += part(name, [*opened, *known, *_part_of_walk(nest, walk)])
+        values = ", ".join(["a", *(member for _, member in given)])
+        body += [*_outer(nest, stage, found), *_opened(nest, walk)]
+        body += [
+            f"const struct {name} given{stage} = {{{values}}};",
+            f"shared({name}, &given{stage}, parts, {_threads(nest)});",
+        ]
+        body += _parts_together(nest, walk)
+    body += _outer(nest, len(found), found)
+    for loop in reversed(loops):
+        body = [f"for (int64_t {loop.name} = 0; {loop.name} < {loop.places}; {loop.name}++)", *braced(body)]
+    return functions, [*_scratch_lines(nest), *body]
+
+
+def _taken(nest: LoopNest, walk: Walk) -> list[tuple[str, str]]:
+    """The types and names of what a walk takes of what is known before it at a place of the kept loops."""
+    taken = {i for made in walk.statements if isinstance(made, Statement) for i in made.arguments}
+    outer = sorted(i for i in taken if nest.level_of(i) == "outer" and not (nest.columns and i < len(nest.reads)))
+    return [
+        (f"const {type_of(nest.dtype_of(i))} *" if nest.columns else f"{type_of(nest.dtype_of(i))} ", f"v{i}")
+        for i in outer
+    ]
+
+
+def _part_of_walk(nest: LoopNest, walk: Walk) -> Lines:
+    """Some of the parts of a walk; of what each accumulates, `q` keeps the end."""
+    n, index = f"n{nest.kept}", _part_index(nest)
+    end = f"const int64_t stop = (k + 1) * size < {n} ? (k + 1) * size : {n};"
     ended = [f"q{r.value}{index} = {_closed(nest, r)};" for r in walk.reductions]
-    added = [line for r in walk.reductions for line in _added(nest, r, f"q{r.value}{index}")]
-    if nest.columns:
-        ended, added = (_columns(part) if part else part for part in (ended, added))
-    lines += braced([*opened, end, *_loops(nest, walk, "k * size", "end"), *ended])
-    if not walk.reductions:
-        return lines
-    return [*opened, *lines, "for (int64_t k = 0; k < parts; k++)", *braced(added)]
+    body = [*_opened(nest, walk), end, *_loops(nest, walk, "k * size", "stop")]
+    body += _columns(ended) if ended and nest.columns else ended
+    return ["for (int64_t k = begin; k < end; k++)", *braced(body)]
+
+
+def _parts_together(nest: LoopNest, walk: Walk) -> Lines:
+    added = [line for r in walk.reductions for line in _added(nest, r, f"q{r.value}{_part_index(nest)}")]
+    body = _columns(added) if nest.columns else added
+    return ["for (int64_t k = 0; k < parts; k++)", *braced(body)] if added else []
+
+
+def _part_index(nest: LoopNest) -> str:
+    return f"[k * {_tile(nest)} + j]" if nest.columns else "[k]"
 
 
 def _parts(nest: LoopNest) -> Lines:
@@ -367,8 +429,12 @@ def _is_compensated(reduction: Reduction) -> bool:
     return reduction.accumulator.sums and str(reduction.dtype) == "float64"
 
 
-def _opened(nest: LoopNest, r: Reduction) -> Lines:
-    """An accumulator of nothing."""
+def _opened(nest: LoopNest, walk: Walk) -> Lines:
+    """Accumulators of nothing."""
+    return [line for r in walk.reductions for line in _accumulator(nest, r)]
+
+
+def _accumulator(nest: LoopNest, r: Reduction) -> Lines:
     names = [(type_of(wide(r)), f"r{r.value}", initial(r))]
     if _is_compensated(r):
         names.append(("double", f"k{r.value}", "0"))

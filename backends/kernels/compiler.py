@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backends.kernels.cache import read, sweep, usable_folder, working_folder, write
-from backends.kernels.threads import pool_used, sleeping_waits
 from optree import settings
 from optree.errors import BackendError
 from optree.later import later
@@ -43,7 +42,7 @@ FLAGS = (
 )
 
 #: Flags that not every compiler takes, and what is tried in the place of each.
-OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp", "-fopenmp-simd"))
+OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
 
 #: Part of every key: a change of how files are kept makes all of them anew.
 FORMAT = 1
@@ -225,11 +224,8 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
             return library
         if "source" in settings.value("show"):
             print(source, file=sys.stderr, flush=True)
-        if "#pragma omp" in source:
-            pool_used()
         folder = usable_folder()
-        with sleeping_waits():
-            library = _kept(folder, key) or _made(folder, key, source, compiler)
+        library = _kept(folder, key) or _made(folder, key, source, compiler)
         _loaded.libraries[key] = library
         return library
 
@@ -299,10 +295,10 @@ def _temporary_folders() -> Iterator[Path]:
 def _compile_in(place: Path, source: str, compiler: Compiler) -> bytes:
     """A shared object, with every optional flag, or with those that the compiler takes."""
     (place / "kernel.c").write_text(source, encoding="utf-8")
-    status, output = _run(compiler, [flag for flag, _ in OPTIONAL_FLAGS], place)
+    status, output = _run(compiler, [flag for flag, *_ in OPTIONAL_FLAGS], place)
     if status:
         flags = _taken(compiler, place)
-        if flags != [flag for flag, _ in OPTIONAL_FLAGS]:
+        if flags != [flag for flag, *_ in OPTIONAL_FLAGS]:
             (place / "kernel.c").write_text(source, encoding="utf-8")
             status, output = _run(compiler, flags, place)
     made = place / "kernel.so"

@@ -21,6 +21,7 @@ import numpy as np
 
 from backends.kernels.compiler import compile_source
 from backends.kernels.threads import thread_count
+from backends.kernels.workers import share
 
 #: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
 LINE = 64
@@ -45,7 +46,7 @@ typedef struct {{
     const intptr_t *strides;
 }} array;
 
-enum {{ KERNEL, TYPE, HEAD, ARRAYS, READS, WORDS, NUMBERS, PLACES, APART, SHARED, FIRST }};
+enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, WORDS, NUMBERS, PLACES, APART, COMMON, FIRST }};
 enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
 
 /* What is called of Python's C API. */
@@ -63,7 +64,7 @@ static long run(const python *api, const int64_t *given, const char *values)
     const int64_t *next = record + FIRST;
     char *const *items = ((const list *)(values + record[HEAD]))->items;
     const int64_t arrays = record[ARRAYS], reads = record[READS];
-    int64_t packed[arrays + record[WORDS] + record[NUMBERS] + record[PLACES] + 2];
+    int64_t packed[arrays + record[WORDS] + record[NUMBERS] + record[PLACES] + 3];
     uintptr_t low[arrays], high[arrays];
     for (int64_t i = 0; i < arrays; i++) {{
         const char *object = items[next[INDEX]] + record[HEAD];
@@ -95,14 +96,15 @@ static long run(const python *api, const int64_t *given, const char *values)
     end += record[NUMBERS];
     char *scratch = NULL;
     if (record[PLACES]) {{
-        scratch = malloc(record[APART] * (record[SHARED] ? 1 : threads) + {LINE});
+        scratch = malloc(record[APART] * (record[COMMON] ? 1 : threads) + {LINE});
         if (!scratch)
             return 3;
         for (int64_t i = 0; i < record[PLACES]; i++)
             *end++ = (((uintptr_t)scratch + {LINE - 1}) & ~(uintptr_t){LINE - 1}) + next[i];
     }}
     *end++ = record[APART];
-    *end = threads;
+    *end++ = threads;
+    *end = record[SHARE];
     void *thread = api->release();
     ((void (*)(const int64_t *))record[KERNEL])(packed);
     api->acquire(thread);
@@ -211,7 +213,14 @@ class Entry:
         parallel: bool,
     ) -> None:
         *places, apart = scratch
-        record = [address, id(np.ndarray), object.__basicsize__, len(reads) + len(writes), len(reads)]
+        record = [
+            address,
+            share() if parallel else 0,
+            id(np.ndarray),
+            object.__basicsize__,
+            len(reads) + len(writes),
+            len(reads),
+        ]
         record += [len(words), len(numbers), len(places), apart, shared]
         for i, x in (*reads.items(), *writes.items()):
             ends = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]

@@ -26,7 +26,7 @@ LAYOUTS = 256
 
 #: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
 #: `TILE` count as one), each with so many elements at least.
-PLACES, LARGE, TILE = 64, 1 << 19, 512
+PLACES, LARGE, TILE = 64, 1 << 17, 512
 
 #: The walk in which a kernel writes what is known only after all of them.
 LAST = inf

@@ -15,6 +15,7 @@ from backends.kernels.compiler import compile_source
 from backends.kernels.entry import LINE, Entry, enter
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.threads import thread_count
+from backends.kernels.workers import share
 
 #: The sizes of the loops, and for each array its steps along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
@@ -43,7 +44,9 @@ class Compiled:
         scratch = np.empty(apart * (1 if self._nest.split else threads) + LINE if places else 0, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % LINE if places else 0
         starts = [start + place for place in places]
-        packed = array("q", [*pointers, *sizes, *steps, *numbers, *starts, apart, threads])
+        packed = array(
+            "q", [*pointers, *sizes, *steps, *numbers, *starts, apart, threads, share() if threads > 1 else 0]
+        )
         self._function(packed.buffer_info()[0])
 
     def _scratch(self, sizes: Sequence[int]) -> Sequence[int]:

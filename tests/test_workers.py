@@ -1,0 +1,116 @@
+"""Threads that share a kernel's places: each is taken once, whoever calls, sleeps, is busy or has been forked away."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+from harness.compiling import done, python
+
+from backends import gen_backend
+from backends.kernels.compiler import find_compiler
+from backends.kernels.workers import share
+from optree.settings import override
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+
+PART = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+SHARE = ctypes.CFUNCTYPE(None, PART, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def shared(run, count: int, threads: int) -> None:
+    """Let threads share the numbers up to a count."""
+    SHARE(share())(PART(run), None, count, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 300])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])
+def test_each_place_is_taken_once(count, threads):
+    times = np.zeros(count, int)
+    numbers = set()
+
+    def run(state, begin, end, thread):
+        times[begin:end] += 1
+        numbers.add(thread)
+
+    for _ in range(20):
+        shared(run, count, threads)
+    assert (times == 20).all()
+    assert numbers <= set(range(threads))
+
+
+def test_whoever_is_done_takes_what_others_have_not_begun():
+    """The thread that calls would take half of the places, if each kept to its own."""
+    mine, caller, told = [], threading.get_ident(), threading.Event()
+
+    def run(state, begin, end, thread):
+        if threading.get_ident() == caller:
+            mine.extend(range(begin, end))
+            if len(mine) >= 150:
+                told.set()
+        else:
+            told.wait(10)  # as one that has no processor
+
+    for _ in range(3):
+        mine.clear()
+        told.clear()
+        shared(run, 200, 2)
+        assert len(mine) >= 150
+
+
+def test_several_callers_at_once():
+    """One has the threads, and the others work alone."""
+    totals = []
+
+    def call():
+        for count in range(1, 200):
+            taken = []
+            shared(lambda state, begin, end, thread: taken.append(end - begin), count, 3)  # noqa: B023 done by then
+            totals.append(sum(taken) == count)
+
+    callers = [threading.Thread(target=call) for _ in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(totals) == 6 * 199
+    assert all(totals)
+
+
+def test_a_forked_child_has_threads_of_its_own(folder):
+    code = """
+    import os, signal, threading
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    def run():
+        be = gen_backend("cpu", jit=True)
+        x = be.array(np.arange(1 << 20, dtype="float32"))
+        return (x * 2 + 1).asnumpyarray().tolist()[-1], len(os.listdir("/proc/self/task"))
+    with override(num_threads=3):
+        (value, parents), wanted = run(), 2.0 * ((1 << 20) - 1) + 1
+        assert value == wanted
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            assert len(os.listdir("/proc/self/task")) == 1
+            os._exit(run() != (wanted, 3))
+        assert os.waitpid(child, 0)[1] == 0
+        assert run() == (wanted, parents)
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    be = gen_backend("cpu", rng_seed=0, jit=True)
+    x = be.array(np.random.default_rng(0).standard_normal((300, 2000)))
+    trees = [be.softmax(x, axis=1), be.sum(x * x), be.sum(x, axis=0), be.softmax(x), x + be.sum(x, axis=1), x.T + 1]
+    found = []
+    for threads in (1, 2, 5):
+        with override(num_threads=threads):
+            found.append([tree.asnumpyarray() for tree in trees])
+    for alone, *others in zip(*found, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(other, alone)
