@@ -11,6 +11,7 @@ import numpy as np
 
 from backends.randomness import RandomMethods
 from optree.errors import BackendError, brief, describe, names
+from optree.floats import is_floating
 from optree.later import later
 from optree.node import OpTreeNode, signature, signature_of
 from optree.numpy_protocol import write_out
@@ -86,7 +87,7 @@ class Backend(RandomMethods):
         if not isinstance(stochastic_round, int | np.bool_):
             raise BackendError(f"stochastic_round is True or False, not {brief(stochastic_round)}")
         self.datatype = as_dtype(datatype)
-        if self.datatype.kind != "f":
+        if not is_floating(self.datatype):
             raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
         self.batch_size = batch_size
         self.stochastic_round = bool(stochastic_round)

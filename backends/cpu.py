@@ -21,7 +21,7 @@ from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
-from optree.reference import checked, performer
+from optree.reference import checked, has_bfloat16, performer
 from optree.rewrites import decompose
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
@@ -221,11 +221,14 @@ def _call_of(program: Program, place: int, keep: bool = False) -> Callable[..., 
     op = instruction.op
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return performer(instruction, program.given_away(place) if keep else None)
-    return op.numpy if _is_ufunc(op) else checked(instruction)
+    return op.numpy if _is_ufunc(instruction.node) else checked(instruction)
 
 
-def _is_ufunc(op: Any) -> bool:
-    return isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
+def _is_ufunc(node: Any) -> bool:
+    """Whether the value of a node is that of a ufunc, called as it is."""
+    op = node.op
+    plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
+    return plain and not has_bfloat16(node)
 
 
 def _is_reusable(program: Program, producer: int, instruction: Instruction) -> bool:
@@ -234,10 +237,10 @@ def _is_reusable(program: Program, producer: int, instruction: Instruction) -> b
     A ufunc made that operand, too: only of a ufunc's value is it certain that nobody else holds its memory.
     """
     op = instruction.op
-    if producer < 0 or not isinstance(op, ElementwiseOperator) or not _is_ufunc(op):
+    if producer < 0 or not isinstance(op, ElementwiseOperator) or not _is_ufunc(instruction.node):
         return False
     made = program.instructions[producer]
-    return _is_ufunc(made.op) and made.type is instruction.type and bool(made.type.shape)
+    return _is_ufunc(made.node) and made.type is instruction.type and bool(made.type.shape)
 
 
 def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
@@ -250,7 +253,7 @@ def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
     producer = steps[-1]
     return (
         producer.output == before == assign.inputs[1]
-        and _is_ufunc(producer.node.op)
+        and _is_ufunc(producer.node)
         and producer.node.op.numpy not in MISPLACING
         and producer.node.type is assign.type
         and assign.type.dtype.kind in "fb"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import BackendError, DTypeError, OperandError, brief
+from optree.floats import is_floating, rounded
 from optree.tensor import Tensor
 from optree.types import array_of, as_dtype, check_fits
 from optree.variable import Variable, is_neon
@@ -77,13 +78,14 @@ class Creation:
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = array_of(values, "array")
-        if array.dtype.kind not in "biuf" and not all(isinstance(value, int) for value in array.flat):
+        known = array.dtype.kind in "biu" or is_floating(array.dtype)
+        if not known and not all(isinstance(value, int) for value in array.flat):
             raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
             check_fits(array, wanted, "array")
-        return self.adopt(self.from_host(array.astype(wanted, copy=False)), name)
+        return self.adopt(self.from_host(rounded(array, wanted, copy=False)), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array, by DLPack; not a copy."""

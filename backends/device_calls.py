@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from optree.arrays import is_array, is_portable, overlap
+from optree.floats import is_bfloat16
 from optree.program import Instruction, Program
-from optree.reference import checked, performer
+from optree.reference import checked, has_bfloat16, performer, value_of_op
 from optree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -46,7 +47,7 @@ def writes_target(program: Program, place: int, last_uses: Sequence[int]) -> boo
     if instruction.op.name != "assign" or place == 0 or instruction.inputs[1] != made or last_uses[made] != place:
         return False
     producer = program.instructions[place - 1]
-    return _is_plain_ufunc(producer.op) and producer.type is instruction.type
+    return _is_plain_ufunc(producer) and producer.type is instruction.type
 
 
 def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,17 +63,22 @@ def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _is_plain_ufunc(op: Any) -> bool:
-    return isinstance(op.numpy, np.ufunc) and is_portable(op) and not op.defines("value") and not op.props
+def _is_plain_ufunc(instruction: Instruction) -> bool:
+    """Whether an instruction's value is that of a ufunc, called as it is."""
+    op = instruction.op
+    plain = isinstance(op.numpy, np.ufunc) and is_portable(op) and not op.defines("value") and not op.props
+    return plain and not has_bfloat16(instruction.node)
 
 
 def _is_matrix_product(program: Program, place: int) -> bool:
     """Whether an instruction multiplies matrices, or stacks of them, of the floating dtype that it gives."""
     op, inputs, _ = program.instructions[place]
-    if op.numpy is not np.matmul or not _is_plain_ufunc(op):
-        return False
     types = [program.type_of(i) for i in inputs]
-    return all(t.ndim >= 2 and t.dtype == types[0].dtype and t.dtype.kind == "f" for t in types)
+    if op.numpy is not np.matmul or op.defines("value") or any(t.dtype != types[0].dtype for t in types):
+        return False
+    if is_bfloat16(types[0].dtype):  # of which stacks fail in CuPy (its issue 10317)
+        return all(t.ndim == 2 for t in types)
+    return all(t.ndim >= 2 and t.dtype.kind == "f" for t in types)
 
 
 def ufunc_call(program: Program, place: int) -> Callable[..., Any]:
@@ -99,8 +105,8 @@ def ufunc_call(program: Program, place: int) -> Callable[..., Any]:
 
 def _device_value(device: Device, program: Program, place: int) -> Callable[..., Any]:
     """An op's value, an array of the device's whatever the operands are, and of the dtype that NumPy's would have."""
-    op, dtype = program.instructions[place].op, program.instructions[place].type.dtype
-    value = ufunc_call(program, place) if _is_plain_ufunc(op) else op.value
+    instruction, dtype = program.instructions[place], program.instructions[place].type.dtype
+    value = ufunc_call(program, place) if _is_plain_ufunc(instruction) else value_of_op(instruction)
 
     def run(*values: Any) -> Any:
         result = value(*values)

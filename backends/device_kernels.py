@@ -142,6 +142,7 @@ def _headers(source: str, cupy: Any) -> list[str]:
     root = cupy.cuda.get_cuda_path()
     if found is None and root is None:
         raise CompilerError(
-            "float16 kernels need CUDA's headers, and none are found: pip install 'neon-optree[gpu]' installs them"
+            "kernels of float16 and bfloat16 need CUDA's headers, and none are found: "
+            "pip install 'neon-optree[gpu]' installs them"
         )
     return [found or f"{root}/include"]

@@ -28,6 +28,7 @@ from backends.launchers import LAUNCHERS
 from optree.arrays import is_portable
 from optree.dims import Sizes
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
+from optree.floats import is_floating
 from optree.fusion import LONGEST, Kernel
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
@@ -245,7 +246,7 @@ class GPUBackend(Backend):
             return super().array(values, dtype, name)
         with self.active():
             array = self.cupy.asarray(values)
-            if array.dtype.kind not in "biuf":
+            if array.dtype.kind not in "biu" and not is_floating(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
             wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
             return self.adopt(self.cupy.array(array, wanted, order="C"), name)
@@ -310,7 +311,7 @@ class GPUBackend(Backend):
                 inputs = inputs[0], *program.instructions[made].inputs
                 steps.append((_step(call, inputs, first + place), (*freed, *dead), made))
                 continue
-            composite = isinstance(instruction.op, CompositeOperator)
+            composite = observe is not None and isinstance(instruction.op, CompositeOperator)  # else it is in its parts
             call = self._parts(program, place) if composite else call_of(self, program, place, keep)
             if observe is not None:
                 call = self._observed(call, place, observe)

@@ -11,6 +11,7 @@ import numpy as np
 
 from backends.creation import Creation
 from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
+from optree.floats import is_floating
 from optree.registry import f
 from optree.tensor import Tensor
 from optree.types import as_dtype, promote
@@ -114,7 +115,7 @@ class RandomMethods(Creation):
     # Draws
 
     def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of [0, 1), each multiple of 2**-24 as probable (float16: 2**-11, float64: 2**-53).
+        """Numbers of [0, 1), each multiple of 2**-24 as probable (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
 
         Parameters
         ----------
@@ -237,7 +238,7 @@ class RandomMethods(Creation):
         """The dtype asked for, or else that of the floating operands, or else the backend's."""
         if dtype is not None:
             return as_dtype(dtype)
-        floating = [operand.dtype for operand in operands if operand.dtype.kind == "f"]
+        floating = [operand.dtype for operand in operands if is_floating(operand.dtype)]
         return promote(*floating) if floating else self.datatype
 
     def _finish(self, tree: Any, out: Tensor | None) -> Any:

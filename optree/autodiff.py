@@ -18,6 +18,7 @@ from optree.errors import (
     ShapeError,
     describe,
 )
+from optree.floats import floating, is_floating
 from optree.missing import is_disconnected, is_null
 from optree.node import post_order
 from optree.registry import f
@@ -186,7 +187,7 @@ class Autodiff:
         for tensor, buffer in zip(tensors, buffers, strict=True):
             if buffer.shape != tensor.shape:
                 raise ShapeError(f"back_prop_grad: {describe(buffer)} is not of the shape of {describe(tensor)}")
-            if buffer.dtype.kind != "f":
+            if not is_floating(buffer.dtype):
                 raise DTypeError(f"back_prop_grad: a derivative does not go into {describe(buffer)}: it is floating")
         trees = self.get_grad_op_tree(tensors)
         for buffer, value in zip(buffers, self.be.evaluate(trees), strict=True):
@@ -210,7 +211,7 @@ def gradients(
             raise GradientError(f"{name} is one of {', '.join(known_words)}, not {given!r}")
     operands = [operand_of(x) for x in as_list(wrt)]
     adjoints = [*seeds.values(), *(known or {}).values()]
-    dtype = np.result_type(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)), np.float16)
+    dtype = floating(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)))
     found = adjoints_of(seeds, operands, dtype, known, as_list(constants))
     roots = [*seeds, *(known or {})]
     for i, (operand, gradient) in enumerate(zip(operands, found, strict=True)):
@@ -298,7 +299,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         if not variable.type.holds(error.type):
             raise GradientError(f"{what}: {describe(error)} is not of the type of {describe(variable)}")
         return error
-    dtype = variable.dtype if variable.dtype.kind == "f" else np.result_type(error.dtype, np.float16)
+    dtype = variable.dtype if is_floating(variable.dtype) else floating(error.dtype)
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():
         like = variable if variable.dtype == dtype else variable.astype(dtype)
         return f.fill_like(like, given)

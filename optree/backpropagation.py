@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from optree.errors import DefinitionError, GradientError, describe
+from optree.floats import is_floating
 from optree.missing import DisconnectedType, NoValueType, is_disconnected, is_null
 from optree.node import OpTreeNode, operands_of, post_order
 from optree.tensor import Tensor
@@ -194,7 +195,7 @@ class _Walk:
 
 def is_discrete(variable: Variable) -> bool:
     """Whether the value is of integers or bools: nothing changes smoothly with what it is made from."""
-    return isinstance(variable.type, TensorType) and variable.dtype.kind != "f"
+    return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
 
 
 def application_of(variable: Any) -> tuple[Any, list[Any]]:

@@ -21,6 +21,7 @@ from optree.backpropagation import adjoints_of
 from optree.computation import ComputationOp
 from optree.derivatives import Rop
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
+from optree.floats import finfo, is_floating
 from optree.function import function
 from optree.missing import is_disconnected, is_null
 from optree.node import find_op
@@ -289,7 +290,7 @@ def _unit(x: Variable, value: Any) -> float | None:
     """The last place of a variable's values next to 1; None where differences tell no derivative by it."""
     if not isinstance(x.type, TensorType):
         return float(np.finfo(float).eps) if type(value) is float else None
-    return float(np.finfo(x.dtype).eps) if x.dtype.kind == "f" else None
+    return float(finfo(x.dtype).eps) if is_floating(x.dtype) else None
 
 
 def _precision(variables: Sequence[Variable], values: Sequence[Any]) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import ContractError, NotFiniteError, describe, line_of
+from optree.floats import finfo, is_floating
 from optree.program import Instruction, Program
 from optree.reference import performer, run_steps, taken, value_of
 from optree.rewrites import PASSES, stages
@@ -79,8 +80,8 @@ def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence
     """The place of the first output that has changed; to more digits, where the pass is for that, is no change."""
     for place, (number, x, y) in enumerate(zip(program.outputs, before, after, strict=True)):
         type = program.type_of(number)
-        if name == "stabilise" and isinstance(type, TensorType) and type.dtype.kind == "f":
-            near = float(np.finfo(type.dtype).eps) ** 0.5
+        if name == "stabilise" and isinstance(type, TensorType) and is_floating(type.dtype):
+            near = float(finfo(type.dtype).eps) ** 0.5
             finite = np.isfinite(x)
             if np.allclose(np.where(finite, y, 0), np.where(finite, x, 0), rtol=LOST_DIGITS, atol=near):
                 continue
@@ -203,7 +204,7 @@ def _check_finite(instruction: Instruction, inputs: list[Any], outputs: Sequence
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, float | np.ndarray | np.generic) and np.asarray(value).dtype.kind == "f":
+    if isinstance(value, float | np.ndarray | np.generic) and is_floating(np.asarray(value).dtype):
         return bool(np.isfinite(value).all())
     return True
 

@@ -17,6 +17,7 @@ import numpy as np
 from optree.autodiff import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
 from optree.backpropagation import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
+from optree.floats import floating, is_floating
 from optree.missing import is_disconnected, is_null
 from optree.node import post_order
 from optree.registry import f as functions
@@ -102,7 +103,7 @@ def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
             tell_disconnected(outputs, operand, "raise")
         if point is not None:
             _add(directions, target, _lifted(point, operand, target))
-    dtype = _floating(x.dtype for x in outputs if isinstance(x.type, TensorType))
+    dtype = floating(*(x.dtype for x in outputs if isinstance(x.type, TensorType)))
     for variable in order:
         pushed = _push(variable, directions, dtype)
         if pushed is not None:
@@ -148,7 +149,7 @@ def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), discon
     for x in (expression, *operands):
         if None in x.shape:
             raise ShapeError(f"jacobian: the sizes of {describe(x)} must be known; Lop and Rop need not know them")
-    dtype = _floating([expression.dtype])
+    dtype = floating(expression.dtype)
     rows = []
     for i in range(expression.size):
         unit = np.zeros(expression.size, dtype)
@@ -156,7 +157,7 @@ def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), discon
         seeds = {expression: constant(unit.reshape(expression.shape))}
         rows.append(gradients(seeds, operands, disconnected_inputs, constants=consider_constant))
     found = [
-        _stacked(list(parts), expression.shape + x.shape, x.dtype if x.dtype.kind == "f" else dtype)
+        _stacked(list(parts), expression.shape + x.shape, x.dtype if is_floating(x.dtype) else dtype)
         for x, parts in zip(operands, zip(*rows, strict=True) if rows else [()] * len(operands), strict=True)
     ]
     return found[0] if isinstance(wrt, Variable) else found
@@ -234,10 +235,6 @@ def _add(directions: dict[Variable, Any], variable: Variable, direction: Any) ->
     directions[variable] = sum_of_deltas(directions.get(variable), direction)
 
 
-def _floating(dtypes: Any) -> Any:
-    return np.result_type(np.float16, *dtypes)
-
-
 def _stacked(rows: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
     if not rows:
         return constant(np.zeros(shape, dtype))
@@ -297,10 +294,10 @@ def _checked(op: Any, found: Any, outputs: Sequence[Any]) -> list[Any]:
         elif not isinstance(out.type, TensorType):
             checked.append(r)
         else:
-            if r.dtype.kind != "f":
+            if not is_floating(r.dtype):
                 raise GradientError(f"a directional derivative is a tree of a floating dtype, not {describe(r)}")
             r = r if r.shape == out.shape else functions.broadcast_like(r, out)
-            checked.append(r.astype(out.dtype) if out.dtype.kind == "f" and r.dtype != out.dtype else r)
+            checked.append(r.astype(out.dtype) if is_floating(out.dtype) and r.dtype != out.dtype else r)
     return checked
 
 

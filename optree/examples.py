@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optree.errors import DefinitionError
+from optree.floats import is_floating
 from optree.op import Op
 from optree.program import flatten
 from optree.reference import evaluate, value_of
 from optree.traits import ElementwiseOperator, NonDifferentiableOperator
-from optree.types import TensorType
+from optree.types import TensorType, as_dtype
 from optree.variable import Input, Variable
 
 #: The shapes that an elementwise op of so many operands is checked at: every way in which they broadcast.
@@ -86,7 +87,7 @@ class Example(NamedTuple):
         count = max(sum(sizes), 1)
         grid = (np.arange(count) + 0.5 + rng.uniform(-0.3, 0.3, count)) / count
         numbers = low + (high - low) * rng.permutation(grid)
-        pool = np.split(numbers if np.dtype(dtype).kind == "f" else np.abs(numbers), np.cumsum(sizes))
+        pool = np.split(numbers if is_floating(as_dtype(dtype)) else np.abs(numbers), np.cumsum(sizes))
         drawn = [np.array(x, None if np.size(x) else np.int64) if isinstance(x, list) else x for x in self.operands]
         for place, values in zip(places, pool, strict=False):
             drawn[place] = values.reshape(self.operands[place]).astype(dtype)

@@ -13,6 +13,7 @@ import numpy as np
 
 from optree import debug, reference
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
+from optree.floats import can_cast
 from optree.later import later
 from optree.locks import Locked
 from optree.mode import Mode, as_mode
@@ -350,7 +351,7 @@ def _checked_updates(updates: Any, inputs: Sequence[Variable]) -> list[tuple[Ten
         if any(target is other for other, _ in found):
             raise OperandError(f"function: {describe(target)} is updated twice")
         tree = as_variable(as_operand(value, f"function: the update of {target.label}"))
-        if not np.can_cast(tree.dtype, target.dtype, "same_kind"):
+        if not can_cast(tree.dtype, target.dtype, "same_kind"):
             raise DTypeError(f"function: the update {describe(tree)} does not go into {describe(target)}")
         found.append((target, tree))
     return found

@@ -28,11 +28,6 @@ from optree.walks import in_order
 #: The axis of the domain that each axis of a value runs along; None for an axis of size 1.
 Axes = tuple[int | None, ...]
 
-#: Dtypes that kernels compute in.
-KERNEL_DTYPES = frozenset(
-    map(np.dtype, "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
-)
-
 #: A program of more instructions than this is not fused: which step needs which would take too long to keep.
 LONGEST = 2000
 
@@ -374,7 +369,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
     """Whether an instruction may be part of a kernel: by a kernel expression, or as a reduction with accumulators."""
     op, node = instruction.op, instruction.node
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
-    if len(dtypes) < len(instruction.inputs) or not {*dtypes, getattr(node.type, "dtype", None)} <= KERNEL_DTYPES:
+    if len(dtypes) < len(instruction.inputs) or not hasattr(node.type, "dtype"):
         return False
     if isinstance(op, ReductionOperator):
         return op.accumulator_for(dtypes[0]) is not None

@@ -16,6 +16,7 @@ from optree.apply import Apply
 from optree.definition import register, sorted_arguments, usage
 from optree.differentiable import Differentiable
 from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
+from optree.floats import is_floating, ufunc_dtypes
 from optree.node import OpDict, applied
 from optree.operators import AbstractOperator
 from optree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
@@ -356,7 +357,7 @@ class Op(Differentiable, AbstractOperator):
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
-            if type(x) in (int, float) and (self.bounds_numbers or dtype.kind == "f"):
+            if type(x) in (int, float) and (self.bounds_numbers or is_floating(dtype)):
                 check_fits(x, dtype, str(self))
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
@@ -412,7 +413,7 @@ class Op(Differentiable, AbstractOperator):
 
     def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
         """What `resolve_dtypes` gives by the op's ufunc; None where it has none."""
-        return self.numpy.resolve_dtypes((*dtypes, None)) if isinstance(self.numpy, np.ufunc) else None
+        return ufunc_dtypes(self.numpy, dtypes) if isinstance(self.numpy, np.ufunc) else None
 
     # Running
 

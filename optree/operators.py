@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DefinitionError, GradientError, describe
+from optree.floats import is_floating
 from optree.missing import is_disconnected, is_null
 from optree.node import OpTreeNode, operands_of
 from optree.types import TensorType, TupleType
@@ -101,6 +102,6 @@ def _delta_like(type: Any) -> Any:
     """What stands for the gradient of a value of a type; a list for several."""
     if isinstance(type, TupleType):
         return [_delta_like(each) for each in type.types]
-    if isinstance(type, TensorType) and type.dtype.kind != "f":
+    if isinstance(type, TensorType) and not is_floating(type.dtype):
         type = TensorType(np.float64, type.shape)
     return Input(type)

@@ -11,6 +11,7 @@ of it is made of depends on these and on `i`, in C order, and on nothing else:
 dtype    block (counter of the draw)  uniform in [0, 1)               normal (pair)
 =======  ===========================  ==============================  ==============
 float16  counter + i // 4             word i % 4, its upper 11 bits   as float32's
+bfloat16 counter + i // 4             word i % 4, its upper 8 bits    as float32's
 float32  counter + i // 4             word i % 4, its upper 24 bits   words 0, 1 / 2, 3
 float64  counter + i // 2             words 2 (i % 2) (the low half)  words 0, 1 and
                                       and 2 (i % 2) + 1, upper 53     2, 3
@@ -39,8 +40,8 @@ LOW = 0xFFFFFFFF
 #: Blocks computed at a time: what is worked on stays in a core's second cache.
 CHUNK = 8192
 
-#: For each dtype that is drawn, how many elements a block of four words makes.
-ELEMENTS_PER_BLOCK = {np.dtype("float16"): 4, np.dtype("float32"): 4, np.dtype("float64"): 2}
+#: The bits of a uniform number's word that a narrow dtype holds, by its name.
+BITS = {"float16": 11, "bfloat16": 8}
 
 
 def philox4x32(counters: Any, key: tuple[int, int]) -> np.ndarray:
@@ -78,7 +79,12 @@ def _encrypt(words: np.ndarray, round_keys: np.ndarray, products: np.ndarray) ->
 
 def count_blocks(size: int, dtype: np.dtype) -> int:
     """How many blocks a draw of so many elements takes."""
-    return -(-size // ELEMENTS_PER_BLOCK[dtype])
+    return -(-size // elements_per_block(dtype))
+
+
+def elements_per_block(dtype: np.dtype) -> int:
+    """How many elements a block of four words makes."""
+    return 2 if dtype == np.float64 else 4
 
 
 def chunks(seed: int, counter: int, blocks: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -102,7 +108,7 @@ def chunks(seed: int, counter: int, blocks: int) -> Iterator[tuple[int, np.ndarr
 
 
 def uniform(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Numbers of [0, 1), each as probable: multiples of 2**-11, 2**-24 or 2**-53 by dtype."""
+    """Numbers of [0, 1), each as probable: multiples of 2**-11 (bfloat16: 2**-8), 2**-24 or 2**-53 by dtype."""
     return _draw(_uniform64 if dtype == np.float64 else _uniform32, seed, counter, shape, dtype)
 
 
@@ -113,7 +119,7 @@ def normal(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> 
 
 def numbers_at(seed: int, counters: np.ndarray, places: np.ndarray, is_normal: bool, dtype: np.dtype) -> np.ndarray:
     """What `uniform` and `normal` draw at places of draws that begin at counters, all in one dimension."""
-    lanes = ELEMENTS_PER_BLOCK[dtype]
+    lanes = elements_per_block(dtype)
     blocks = counters.astype(np.uint64) + (places // lanes).astype(np.uint64)
     zeros = np.zeros_like(blocks)
     words = philox4x32([blocks & np.uint64(LOW), blocks >> np.uint64(32), zeros, zeros], (seed & LOW, seed >> 32))
@@ -127,7 +133,7 @@ def _draw(
     fill: Callable[[np.ndarray, np.ndarray], None], seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
     """An array that `fill` has written, a chunk at a time."""
-    size, lanes = int(np.prod(shape, dtype=np.int64)), ELEMENTS_PER_BLOCK[dtype]
+    size, lanes = int(np.prod(shape, dtype=np.int64)), elements_per_block(dtype)
     blocks = count_blocks(size, dtype)
     drawn = np.empty((blocks, lanes), dtype)
     for first, words in chunks(seed, counter, blocks):
@@ -136,7 +142,7 @@ def _draw(
 
 
 def _uniform32(words: np.ndarray, out: np.ndarray) -> None:
-    bits = 11 if out.dtype == np.float16 else 24
+    bits = BITS.get(str(out.dtype), 24)
     words >>= np.uint64(32 - bits)
     numbers = words.view(np.int64).astype(np.float32)  # signed ones are converted faster
     np.multiply(numbers, np.float32(2.0**-bits), out=out, casting="same_kind")

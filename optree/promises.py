@@ -15,6 +15,7 @@ from optree import debug
 from optree.autodiff import grad
 from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for
+from optree.floats import finfo, is_floating
 from optree.node import OpTreeNode, post_order
 from optree.program import flatten
 from optree.registry import f
@@ -118,7 +119,7 @@ def check_gradient(example: Example, backend: Any = None) -> None:
     values = example.draw()
     inputs = inputs_for(values)
     tree = example.tree(inputs)
-    if tree.dtype.kind == "f":
+    if is_floating(tree.dtype):
         _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient")
 
 
@@ -127,7 +128,7 @@ def check_second_gradient(example: Example, backend: Any = None) -> None:
     values = example.draw()
     inputs = inputs_for(values)
     tree = example.tree(inputs)
-    if tree.dtype.kind != "f" or not example.differentiable:
+    if not is_floating(tree.dtype) or not example.differentiable:
         return
     first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
     total = None
@@ -148,7 +149,7 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
     floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
     shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
     tree = example.tree(shared)
-    if tree.dtype.kind == "f":
+    if is_floating(tree.dtype):
         _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient of a shared operand")
 
 
@@ -158,10 +159,10 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
         inputs = inputs_for(example.draw(dtype))
         tree = example.tree(inputs)
         operands = [x for x in inputs if _is_floating(x)]
-        if tree.dtype.kind != "f" or tree.dtype.itemsize > dtype.itemsize:
+        if not is_floating(tree.dtype) or tree.dtype.itemsize > dtype.itemsize:
             continue
         for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
-            wide = node.dtype.kind == "f" and node.dtype.itemsize > 4  # a count may be more than a float16 holds
+            wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may be more than a float16 holds
             _expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
         if not example.differentiable or example.op is None:
             continue
@@ -183,7 +184,7 @@ def check_leaks(example: Example, backend: Any = None) -> None:
     inputs = inputs_for(values)
     tree = example.tree(inputs)
     operands = [x for x in inputs if _is_floating(x)]
-    if tree.dtype.kind != "f" or not example.differentiable or not operands:
+    if not is_floating(tree.dtype) or not example.differentiable or not operands:
         return
     run = Runner(_gradients(weighted_sum(tree), operands), inputs)
     before = run(values)
@@ -246,8 +247,8 @@ def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale:
     _expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
     _expect(got.dtype == wanted.dtype, what, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
     same = got == wanted
-    if got.dtype.kind == "f":
-        info = np.finfo(got.dtype)
+    if is_floating(got.dtype):
+        info = finfo(got.dtype)
         with np.errstate(all="ignore"):
             unit = info.eps * np.maximum(np.abs(wanted), scale) + float(info.smallest_subnormal)
             near = np.isfinite(got) & np.isfinite(wanted) & (np.abs(got - wanted) <= ulps * unit)
@@ -267,7 +268,7 @@ def scale_of(example: Example, values: Sequence[Any]) -> float:
 
 
 def _is_floating_array(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
+    return isinstance(x, np.ndarray) and is_floating(x.dtype)
 
 
 def _contiguous(backend: Any, array: np.ndarray) -> Any:
@@ -295,13 +296,13 @@ def _expect(kept: Any, example: Any, message: str) -> None:
 
 
 def _is_floating(x: Any) -> bool:
-    return isinstance(x, Variable) and x.dtype.kind == "f"
+    return isinstance(x, Variable) and is_floating(x.dtype)
 
 
 def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
     """The value as a scalar that changes with each of its elements in its own way."""
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
-    dtype = tree.dtype if tree.dtype.kind == "f" else np.dtype("float64")
+    dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
     return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
 
 
@@ -318,7 +319,7 @@ def _compare_gradients(
     gradients = Runner(_gradients(cost, [inputs[i] for i in places]), inputs)(values)
     run = Runner([cost], inputs)
     # A value that is rounded to a narrower dtype on its way moves in steps, and tells less.
-    unit = max((np.finfo(node.dtype).eps for node in _nodes([cost]) if node.dtype.kind == "f"), default=0.0)
+    unit = max((finfo(node.dtype).eps for node in _nodes([cost]) if is_floating(node.dtype)), default=0.0)
     step = max(STEP, 4 * unit**0.5)
     allowed = max(1e-7, 8 * unit / step)
     for place, gradient in zip(places, gradients, strict=True):

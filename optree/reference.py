@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.arrays import overlap
 from optree.errors import DefinitionError, describe
+from optree.floats import in_float32, is_bfloat16
 from optree.locks import Locked
 from optree.program import Instruction, Program
 from optree.types import DTYPES, TensorType
@@ -74,6 +75,18 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
+def has_bfloat16(node: Any) -> bool:
+    """Whether a node takes or gives bfloat16, of which NumPy's functions know too little."""
+    types = [getattr(x, "type", None) for x in (*node.inputs, node)]
+    return any(is_bfloat16(getattr(type, "dtype", None)) for type in types)
+
+
+def value_of_op(instruction: Instruction) -> Callable[..., Any]:
+    """An op's `value` as a function of arrays of any dtypes that tensors have."""
+    op = instruction.op
+    return in_float32(op, instruction.type.dtype) if has_bfloat16(instruction.node) else op.value
+
+
 def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """An op's `value`, or what stands for it, as a function that checks what comes of it, as `performer` does.
 
@@ -87,7 +100,7 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
     op, types = instruction.op, [instruction.type.any_size]
     dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
     right: set[tuple[int, ...]] = set()
-    value = op.value if value is None else value
+    value = value or value_of_op(instruction)
 
     def run(*values: Any) -> Any:
         result = value(*values)
@@ -124,6 +137,8 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     types = [output.type.any_size for output in apply.outputs]
     if op.defines("make_thunk"):
         return _thunk(instruction, types)
+    if has_bfloat16(instruction.node) and not op.defines("perform"):
+        return checked(instruction)
     loose = _undeclared(op, len(instruction.inputs))
     if given_away is None:
 

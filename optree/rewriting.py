@@ -9,6 +9,7 @@ import numpy as np
 
 from optree.equality import bits_of
 from optree.errors import OptreeError
+from optree.floats import is_floating
 from optree.node import OpTreeNode, applied
 from optree.program import Builder, Instruction, Program
 from optree.registry import OPS
@@ -128,7 +129,7 @@ class Value:
 
     @property
     def is_float(self) -> bool:
-        return self.dtype.kind == "f"
+        return is_floating(self.dtype)
 
     @property
     def is_weak(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.floats import can_cast, finfo, is_floating
 from optree.reference import performer, value_of
 from optree.registry import f
 from optree.rewriting import Value, on
@@ -250,9 +251,9 @@ def cast_of_cast(value: Value) -> Any:
 
 def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
     """Whether a dtype has every value of another."""
-    if wide.kind == "f" and narrow.kind in "iu":  # NumPy says so of float64 and int64
-        return narrow.itemsize * 8 <= np.finfo(wide).nmant + 1
-    return bool(np.can_cast(narrow, wide, "safe"))
+    if is_floating(wide) and narrow.kind in "iu":  # NumPy says so of float64 and int64
+        return narrow.itemsize * 8 <= finfo(wide).nmant + 1
+    return bool(can_cast(narrow, wide, "safe"))
 
 
 @on("copy")

@@ -11,12 +11,11 @@ import numpy as np
 
 from optree import index as indices
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
+from optree.floats import can_cast, is_bfloat16, is_narrow
 from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType, array_of, check_fits
 from optree.variable import Variable, as_operand, check_name, is_neon, one_or_many
-
-HALF = np.dtype("float16")
 
 #: So many kinds of array are remembered, each with its spec.
 SPECS = 4096
@@ -276,7 +275,7 @@ class Tensor(Variable):
 
     def rounded(self, value: Any) -> Any:
         """What is written here for a value: with `stochastic_round`, a wider floating one rounded by chance."""
-        if self.dtype != HALF or not self.backend.stochastic_round:
+        if not is_narrow(self.dtype) or not self.backend.stochastic_round:
             return value
         if not (isinstance(value, Variable) and value.dtype in (np.float32, np.float64)):
             return value
@@ -319,7 +318,7 @@ class Tensor(Variable):
 
     def _in_place(self, operation: Any, other: Any) -> Tensor:
         tree = operation(self, other)
-        if not np.can_cast(tree.dtype, self.dtype, "same_kind"):
+        if not can_cast(tree.dtype, self.dtype, "same_kind"):
             raise OperandError(
                 f"{tree.label}: the value is {tree.dtype}, which does not go into {self.label} of {self.dtype} in place"
             )
@@ -329,7 +328,15 @@ class Tensor(Variable):
     # Other libraries
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
+        try:
+            return self.array.__dlpack__(**kwargs)
+        except BufferError as error:
+            if not is_bfloat16(self.dtype):
+                raise
+            raise BufferError(
+                f"{self.label} is bfloat16, which NumPy does not give to other libraries ({error}); "
+                "be.cast(x, 'float32').astensor() is a tensor that it does"
+            ) from error
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()

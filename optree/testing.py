@@ -15,6 +15,7 @@ from optree.autodiff import grad
 from optree.conformance import check_on
 from optree.errors import GradientError, OperandError, describe
 from optree.examples import examples_of
+from optree.floats import is_floating
 from optree.function import last_backend
 from optree.node import find_op
 from optree.op import Op
@@ -103,12 +104,12 @@ def check_grad(
     for x in given:
         if not isinstance(x, Tensor):
             raise OperandError(f"check_grad: an input is a tensor, not {describe(x)}")
-    points = [x.backend.array(x, np.float64 if x.dtype.kind == "f" else x.dtype, x.name) for x in given]
+    points = [x.backend.array(x, np.float64 if is_floating(x.dtype) else x.dtype, x.name) for x in given]
     value = function(*points)
     if not isinstance(value, Variable):
         raise OperandError(f"check_grad: the function returns a tree, not {describe(value)}")
     cost = weighted_sum(value)
-    moved = [(i, x) for i, x in enumerate(points) if x.dtype.kind == "f"]
+    moved = [(i, x) for i, x in enumerate(points) if is_floating(x.dtype)]
     if not moved:
         raise GradientError(f"check_grad: no input is floating: {', '.join(map(describe, points))} cannot be moved")
     first, again = cost.item(), cost.item()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from optree.errors import GradientError, ShapeError
+from optree.floats import ufunc_dtypes
 from optree.op import Op
 from optree.registry import f
 from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
@@ -113,7 +114,7 @@ class FloatOperator(Op):
     """An op whose value is floating: integers are taken to the dtype that NumPy takes them to."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        common = np.exp.resolve_dtypes((promote(*dtypes), None))[-1]
+        common = ufunc_dtypes(np.exp, (promote(*dtypes),))[-1]
         return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
 
 

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
+from optree.floats import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 
 Shape = tuple[int | None, ...]
 
@@ -38,13 +39,15 @@ HUGE = 2**1024 - 2**970
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """A NumPy dtype, one of `DTYPES`, in the machine's byte order.
+    """A NumPy dtype, one of `DTYPES` or bfloat16, in the machine's byte order.
 
     Raises
     ------
     DTypeError
         If it is no dtype, or one that tensors do not have.
     """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        return bfloat16()
     try:
         found = np.dtype(dtype)
     except TypeError as error:
@@ -52,8 +55,8 @@ def as_dtype(dtype: Any) -> np.dtype:
         raise DTypeError(f"{brief(dtype)} is not a dtype{hint}") from error
     if not found.isnative:
         found = found.newbyteorder("=")
-    if found not in _SUPPORTED:
-        raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}")
+    if found not in _SUPPORTED and not is_bfloat16(found):
+        raise DTypeError(f"dtype {found} is not supported; there are {', '.join(map(str, DTYPES))}, bfloat16")
     return found
 
 
@@ -68,13 +71,13 @@ def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
     if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
         return
     array = np.asarray(values)
-    if dtype.kind == "f":
+    if is_floating(dtype):
         wrong: Any = [value for value in array.flat if is_huge(value)] if array.dtype.kind == "O" else []
         bounds = "it is beyond every float"
     elif dtype.kind in "iu" and array.dtype.kind in "iuOf":
         limits = np.iinfo(dtype)
         bounds = f"{limits.min} to {limits.max}"
-        if array.dtype.kind == "f":  # in float64, in which one more than the largest integer is exact
+        if is_floating(array.dtype):  # in float64, in which one more than the largest integer is exact
             whole = np.trunc(array.astype(np.float64))
             wrong = array[~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))]  # a nan is wrong too
         else:
@@ -260,7 +263,7 @@ class TensorType(Type):
         if array.dtype != self.dtype:
             if strict or not self._converts(value, array, allow_downcast):
                 raise DTypeError(f"{array.dtype} does not go into {self.dtype} without loss; convert it first")
-            array = np.asarray(array).astype(self.dtype)
+            array = rounded(np.asarray(array), self.dtype)
         wanted = self.shape
         if len(array.shape) != len(wanted):
             raise ShapeError(f"{len(wanted)} dimensions are wanted, {wanted}, not {len(array.shape)}, {array.shape}")
@@ -270,7 +273,7 @@ class TensorType(Type):
         return array
 
     def _is_scalar(self) -> bool:
-        return self.dtype.kind == "f" and self.shape == ()
+        return is_floating(self.dtype) and self.shape == ()
 
     def _converts(self, value: Any, array: Any, allow_downcast: bool | None) -> bool:
         if allow_downcast:
@@ -279,19 +282,19 @@ class TensorType(Type):
             with np.errstate(all="ignore"):
                 host = np.asarray(array)
                 return bool(
-                    np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=host.dtype.kind == "f")
+                    np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=is_floating(host.dtype))
                 )
         if array is value or isinstance(value, np.ndarray | np.generic):
-            return bool(np.can_cast(array.dtype, self.dtype, "safe"))
+            return bool(can_cast(array.dtype, self.dtype, "safe"))
         if array.dtype.kind in "iu" and self.dtype.kind in "iu" and array.size:
             limits = np.iinfo(self.dtype)
             return bool(limits.min <= array.min() and array.max() <= limits.max)
-        return bool(np.can_cast(array.dtype, self.dtype, "same_kind"))
+        return bool(can_cast(array.dtype, self.dtype, "same_kind"))
 
     def values_eq(self, x: Any, y: Any) -> bool:
         """Whether two arrays are of one dtype and shape and equal in every element, nan to nan."""
         x, y = np.asarray(x), np.asarray(y)
-        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=is_floating(x.dtype))
 
     def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
         """Whether two arrays differ by no more than rounding.
@@ -304,9 +307,9 @@ class TensorType(Type):
         x, y = np.asarray(x), np.asarray(y)
         if x.dtype != y.dtype or x.shape != y.shape:
             return False
-        if x.dtype.kind != "f":
+        if not is_floating(x.dtype):
             return bool(np.array_equal(x, y))
-        near = float(np.finfo(x.dtype).eps) ** 0.5 if tolerance is None else tolerance
+        near = float(finfo(x.dtype).eps) ** 0.5 if tolerance is None else tolerance
         return bool(np.allclose(x, y, rtol=near, atol=near, equal_nan=True))
 
     def __repr__(self) -> str:
@@ -434,7 +437,8 @@ def promote(*dtypes: Any) -> np.dtype:
     (dtype('float32'), dtype('float64'))
     """
     weak = {int: 0, float: 0.0}
-    return np.result_type(*(weak.get(d, d) for d in dtypes))
+    (found,) = by_float16(lambda known: [np.result_type(*(weak.get(d, d) for d in known))], dtypes)
+    return found
 
 
 def broadcast(*shapes: Shape) -> Shape:

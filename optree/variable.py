@@ -9,6 +9,7 @@ import numpy as np
 
 from optree import numpy_protocol
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
+from optree.floats import is_floating
 from optree.missing import NoValueType, is_disconnected, is_null
 from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
@@ -119,12 +120,12 @@ class Variable:
         elif not isinstance(kind, TensorType):
             if not kind.holds(delta.type):
                 raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(self)}")
-        elif not isinstance(delta.type, TensorType) or delta.dtype.kind != "f":
+        elif not isinstance(delta.type, TensorType) or not is_floating(delta.dtype):
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
         else:
             if delta.shape != kind.shape:
                 delta = sum_to(delta, self)
-            if delta.dtype != kind.dtype and kind.dtype.kind == "f":
+            if delta.dtype != kind.dtype and is_floating(kind.dtype):
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
@@ -441,7 +442,7 @@ def sum_of_deltas(earlier: Any, delta: Any) -> Any:
 
 def zero_gradient(x: Variable, dtype: Any) -> Any:
     """A gradient of zero for a variable: of its own dtype, or of the one given if that is not floating."""
-    return f.fill_like(x if x.dtype.kind == "f" else x.astype(dtype), 0.0)
+    return f.fill_like(x if is_floating(x.dtype) else x.astype(dtype), 0.0)
 
 
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: one row may import each other where that makes no cycle.
 LAYERS = (
     ("optree.registry", "optree.errors", "optree.later", "optree.locks"),
-    ("optree.settings",),
+    ("optree.settings", "optree.floats"),
     ("optree.types", "optree.missing", "optree.arrays", "optree.philox", "optree.walks", "optree.printing"),
     ("optree.numpy_protocol",),
     ("optree.variable",),
@@ -81,7 +81,7 @@ LAYERS = (
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}}
+EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "optree.floats": {"ml_dtypes"}}
 
 FILE_LINES = 500
 FUNCTION_LINES = 60

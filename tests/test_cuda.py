@@ -7,7 +7,7 @@ is needed, and none is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ import pytest
 from harness import cuda
 from harness.cuda import KernelFault, needs_gxx
 from harness.cuda_samples import without_each
-from harness.cuda_trials import drawn, elementwise, float16, ops, plain, random_trees, reductions, staged, views
+from harness.cuda_trials import drawn, elementwise, narrow, ops, plain, random_trees, reductions, staged, views
 from harness.emulated import Collector, Emulator, Trial, Trials
 from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc
 from harness.staged import normalised, softmax
@@ -24,6 +24,7 @@ from harness.staged import normalised, softmax
 from backends.device_kernels import OPTIONS
 from backends.kernels import geometry
 from backends.kernels.geometry import DEVICES, Device, Launch
+from optree.floats import bfloat16
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few places fill it.
 SMALL = Device(1, 4 << 10, 1024)
@@ -40,8 +41,10 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]]
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
     "elementwise on a small device": (elementwise, SMALL, {}),
-    "float16": (float16, DEVICES["sm_90"], {}),
-    "float16 on a small device": (float16, SMALL, {}),
+    "float16": (partial(narrow, np.dtype("float16")), DEVICES["sm_90"], {}),
+    "float16 on a small device": (partial(narrow, np.dtype("float16")), SMALL, {}),
+    "bfloat16": (partial(narrow, bfloat16()), DEVICES["sm_90"], {}),
+    "bfloat16 on a small device": (partial(narrow, bfloat16()), SMALL, {}),
     "random trees": (random_trees, DEVICES["sm_90"], {"datatype": np.float64}),
 }
 
@@ -105,9 +108,10 @@ def test_every_kind_of_team_is_among_them() -> None:
         "Vector<float, 4>",
     ):
         assert team in text, team
-    half = "\n".join(trials_of("float16")[1].sources)
-    assert "Vector<__half, 8>" in half and "Vector<float, 8>" not in half  # accesses of 16 bytes and not of 32
-    assert "__shared__ __half tile" in half and "__half *const g" in half
+    for dtype, type in (("float16", "__half"), ("bfloat16", "__nv_bfloat16")):
+        half = "\n".join(trials_of(dtype)[1].sources)
+        assert f"Vector<{type}, 8>" in half and "Vector<float, 8>" not in half  # accesses of 16 bytes and not of 32
+        assert f"__shared__ {type} tile" in half and f"{type} *const g" in half
     assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     uncached = [source for source in small.sources if "over_block(r" in source and "extern __shared__" not in source]

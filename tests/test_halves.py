@@ -1,4 +1,4 @@
-"""float16 in kernels: computed in float32 and rounded after each operation, so that values are NumPy's."""
+"""float16 and bfloat16 in kernels: computed in float32 and rounded after each operation, so that values are NumPy's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.arrays import comparable
 from harness.blocks import in_blocks
 from harness.expressions import ulps_between
-from harness.halves import CLOSE, EXACT, exact_sums, halves, sums, wild
+from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_numbers, sums, traps, wild
 
 from backends import gen_backend, source
 from backends.kernels.compiler import FLAGS, find_compiler
+from backends.kernels.expressions import NARROW
+from optree.floats import finfo, rounded
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -38,32 +41,52 @@ def kernels(request: pytest.FixtureRequest) -> Any:
         yield gen_backend("cpu", rng_seed=0, jit=True)
 
 
+@pytest.fixture(params=SIZES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> np.dtype:
+    return request.param
+
+
+def test_numbers_are_rounded_once(dtype: np.dtype) -> None:
+    """To the nearest of all that there are, the even one of two, and half a unit beyond the largest to infinity."""
+    values = np.abs(traps(dtype, "float64"))
+    values = values[np.isfinite(values)]
+    numbers = positive_numbers(dtype)
+    numbers = np.append(numbers, 2 * numbers[-1] - numbers[-2])  # what stands for infinity
+    above = np.searchsorted(numbers, values).clip(1, len(numbers) - 1)
+    lower, upper = values - numbers[above - 1], numbers[above] - values
+    nearest = np.where((upper < lower) | ((upper == lower) & (above % 2 == 0)), above, above - 1)
+    np.testing.assert_array_equal(rounded(values, dtype).view(np.uint16), nearest)
+
+
 @pytest.mark.parametrize("name", EXACT)
-def test_values_are_numpys_to_the_bit(kernels: Any, be: Any, name: str) -> None:
-    for ours, numpys in zip(EXACT[name](kernels), EXACT[name](be), strict=True):
+def test_values_are_numpys_to_the_bit(kernels: Any, be: Any, dtype: np.dtype, name: str) -> None:
+    for ours, numpys in zip(EXACT[name](kernels, dtype), EXACT[name](be, dtype), strict=True):
         assert ours.dtype == numpys.dtype
+        ours, numpys = comparable(ours), comparable(numpys)
         np.testing.assert_array_equal(ours, numpys)
         np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(numpys[numpys == 0]))
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_reductions_in_one_walk_and_several(kernels: Any, be: Any, name: str) -> None:
-    for ours, numpys in zip(CLOSE[name](kernels), CLOSE[name](be), strict=True):
-        assert ours.dtype == numpys.dtype == np.float16
-        np.testing.assert_allclose(ours, numpys, rtol=4e-3, atol=2e-3)
+def test_reductions_in_one_walk_and_several(kernels: Any, be: Any, dtype: np.dtype, name: str) -> None:
+    unit = float(finfo(dtype).eps)
+    for ours, numpys in zip(CLOSE[name](kernels, dtype), CLOSE[name](be, dtype), strict=True):
+        assert ours.dtype == numpys.dtype == dtype
+        ours, numpys = comparable(ours), comparable(numpys)
+        np.testing.assert_allclose(ours, numpys, rtol=4 * unit, atol=2 * unit)
 
 
-def test_sums_are_rounded_once(kernels: Any) -> None:
-    for ours, exact in zip(sums(kernels), exact_sums(), strict=True):
-        assert ours.dtype == np.float16 and ours.shape == exact.shape
+def test_sums_are_rounded_once(kernels: Any, dtype: np.dtype) -> None:
+    for ours, exact in zip(sums(kernels, dtype), exact_sums(dtype), strict=True):
+        assert ours.dtype == dtype and ours.shape == exact.shape
         assert (ulps_between(ours, exact) <= 1).all()
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="GCC for x86-64 tells")
-def test_loops_are_vectorised(be: Any, tmp_path: Path) -> None:
-    """float16 and doubles into float16, where a loop that is not would take ten times as long."""
-    x, wide = be.array(halves(0, 9), np.float16), be.array(np.ones(9), "float64")
-    for tree in (x * x + 0.5, be.cast(wide, "float16") - x, be.cast(x, "float64") * wide):
+def test_loops_are_vectorised(be: Any, dtype: np.dtype, tmp_path: Path) -> None:
+    """Narrow numbers and doubles into them, where a loop that is not would take ten times as long."""
+    x, wide = be.array(halves(dtype, 0, 9), dtype), be.array(np.ones(9), "float64")
+    for tree in (x * x + 0.5, be.cast(wide, dtype) - x, be.cast(x, "float64") * wide):
         (tmp_path / "kernel.c").write_text(source(tree)[0])
         command = [
             "gcc",
@@ -80,10 +103,11 @@ def test_loops_are_vectorised(be: Any, tmp_path: Path) -> None:
         assert told.count("loop vectorized using 32 byte vectors") >= 1, told
 
 
-def test_they_are_one_kernel(be: Any) -> None:
-    x, y = be.array(wild(0, 5, 7), np.float16), be.array(halves(1, 5, 7), np.float16)
+def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:
+    name = NARROW[str(dtype)]
+    x, y = be.array(wild(dtype, 0, 5, 7), dtype), be.array(halves(dtype, 1, 5, 7), dtype)
     (text,) = source(be.softmax(be.cast(x, "float32") * y + 1e-3, axis=1))
-    assert "from_half(y" in text and "to_half(v" not in text
+    assert f"from_{name}(y" in text and f"to_{name}(v" not in text
     (text,) = source(be.exp(x) * y)
-    assert "rounded((exp(v0)))" in text and "to_half(v" in text
-    assert "half" not in source(be.ones((5, 7)) * 2)[0]
+    assert f"rounded_{name}((exp(v0)))" in text and f"to_{name}(v" in text
+    assert name not in source(be.ones((5, 7)) * 2)[0]

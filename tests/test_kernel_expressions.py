@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
-from backends.kernels.halves import HALVES
+from backends.kernels.halves import NARROW, narrow_functions
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -40,7 +40,7 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
     path = folder / "kernels.c"
     path.write_text(
         "#include <stdint.h>\n#include <math.h>\n"
-        + HALVES
+        + narrow_functions(list(NARROW))
         + "#include <tgmath.h>\n\n"
         + "\n".join(case.source() for case in cases)
     )
@@ -53,8 +53,11 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
 def check_as_cpp(cases: list[Case], folder: Path) -> None:
     """Let a C++ compiler read the cases' functions, which it must find without a doubt which overload is meant."""
     path = folder / "kernels.cpp"
-    head = "#include <cmath>\n#include <cstdint>\nusing namespace std;\ntypedef bool _Bool;\nstruct half {};\n"
-    head += "float from_half(half);\nhalf to_half(float);\ntemplate <class T> float rounded(T);\n\n"
+    head = "#include <cmath>\n#include <cstdint>\nusing namespace std;\ntypedef bool _Bool;\n"
+    for x in ("half", "bfloat"):
+        head += (
+            f"struct {x} {{}};\nfloat from_{x}({x});\n{x} to_{x}(float);\ntemplate <class T> float rounded_{x}(T);\n"
+        )
     path.write_text(head + "\n".join(case.source() for case in cases))
     command = [str(CPP_COMPILER), "-std=c++17", "-fsyntax-only", "-Werror=double-promotion", str(path)]
     subprocess.run(command, check=True, capture_output=True, text=True)

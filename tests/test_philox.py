@@ -88,7 +88,7 @@ def test_no_words_make_a_normal_infinite() -> None:
     words = np.array([[a, b, a, b] for a in corners for b in corners], np.uint64).T
     for fill, dtypes in ((philox._normal32, FLOATS[:2]), (philox._normal64, FLOATS[2:])):
         for dtype in dtypes:
-            out = np.empty((philox.ELEMENTS_PER_BLOCK[dtype], words.shape[1]), dtype)
+            out = np.empty((philox.elements_per_block(dtype), words.shape[1]), dtype)
             fill(words.copy(), out)
             assert np.isfinite(out).all()
             assert abs(out).max() < 9

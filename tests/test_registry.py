@@ -13,10 +13,12 @@ import pytest
 from harness.composed import COMPOSED, composed_examples
 from harness.expected import MEANINGS
 from harness.homes import home
+from harness.narrow import of_any_dtype
 
 from optree import Autodiff, OpTreeNode, grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
 from optree.examples import Example, examples_of, inputs_for
+from optree.floats import bfloat16, finfo, is_floating
 from optree.promises import PROMISES, compare, scale_of
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
@@ -39,7 +41,8 @@ ELEMENTWISE = [
     for name, op in PURE.items()
     if issubclass(op, ElementwiseOperator) and not op.prop_names() and name in MEANINGS
 ]
-FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16")]
+FLOATS = [*map(np.dtype, ("float64", "float32", "float16")), bfloat16()]
+ALL = (*DTYPES, bfloat16())
 
 
 @pytest.fixture(scope="module")
@@ -168,14 +171,14 @@ def _compare_with_meaning(example: Example, meaning: Any, props: Any, backend: A
         try:
             tree = example.tree(_tensors(backend, values))
         except DTypeError:
-            assert dtype.kind != "f", f"{example} is refused on {dtype}"
+            assert not is_floating(dtype), f"{example} is refused on {dtype}"
             if isinstance(meaning, np.ufunc):
                 with pytest.raises(TypeError):
                     _quietly(meaning, *values, **props)
             continue
         if tree.backend is None:  # of numbers alone
             continue
-        wanted = _quietly(meaning, *values, **props)
+        wanted = _quietly(of_any_dtype(meaning), *values, **props)
         note = f"on {dtype} operands"
         compare(tree.asnumpyarray(), wanted, example, note, ulps=16, scale=scale_of(example, values))
 
@@ -190,7 +193,7 @@ def _edges(dtype: np.dtype, count: int) -> list[np.ndarray]:
         if dtype.kind == "i":
             points = np.append(points, np.array([-1, -2, -7], dtype))
     else:
-        info = np.finfo(dtype)
+        info = finfo(dtype)
         sizes = [0.0, info.smallest_subnormal, info.tiny, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 10.5, info.max, np.inf]
         points = np.array([*sizes, *(-s for s in sizes), np.nan, 1 + info.eps, 1 - info.epsneg], dtype)
     if count == 3:
@@ -199,7 +202,7 @@ def _edges(dtype: np.dtype, count: int) -> list[np.ndarray]:
     return [np.ascontiguousarray(part) for part in grid]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
     op = PURE[name].make()
@@ -207,7 +210,7 @@ def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
     if name == "pow" and dtype.kind == "i":
         values[1] = np.where(values[1] < 0, dtype.type(0), values[1])  # NumPy refuses 2 ** -1 in integers
     try:
-        wanted = _quietly(MEANINGS[name], *values)
+        wanted = _quietly(of_any_dtype(MEANINGS[name]), *values)
     except TypeError:
         with pytest.raises(DTypeError, match=name):
             op(*_tensors(cpu, values))
@@ -218,8 +221,8 @@ def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") == 2])
 def test_promotion_is_numpys(name: str, cpu: Any) -> None:
-    op, meaning = PURE[name].make(), MEANINGS[name]
-    for left, right in product(DTYPES, DTYPES):
+    op, meaning = PURE[name].make(), of_any_dtype(MEANINGS[name])
+    for left, right in product(ALL, ALL):
         x, y = np.ones(2, left), np.ones((), right)
         for values in ((x, y), (x, 1), (x, 1.0), (1, x), (1.0, x), (x, True)):
             try:

@@ -17,7 +17,7 @@ from harness.golden import TREES
 from backends import gen_backend, source
 from backends.kernels import c, compiler
 from backends.kernels.compiler import FLAGS, find_compiler
-from backends.kernels.halves import HALVES
+from backends.kernels.halves import NARROW, narrow_functions
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.registry import OPS
@@ -127,7 +127,7 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
     kernels: dict[str, None] = {}
     for cls in OPS.values():
         if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
-            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64"):
+            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *NARROW, "float32", "float64"):
                 try:
                     tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
                 except OptreeError:
@@ -139,11 +139,13 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     """Compile kernels as one file in which each has a name of its own."""
-    bodies = (
-        re.sub(rf"\b({c.NAME}|places|walk\d)\b", rf"\g<1>_{i}", kernel.removeprefix(c.HEAD).removeprefix(HALVES))
-        for i, kernel in enumerate(kernels)
-    )
-    (folder / "all.c").write_text(c.HEAD + HALVES + "".join(bodies))
+    heads = [c.HEAD, *(narrow_functions(dtypes) for dtypes in (list(NARROW), *([dtype] for dtype in NARROW)))]
+    bodies = []
+    for i, kernel in enumerate(kernels):
+        for head in heads:
+            kernel = kernel.removeprefix(head)
+        bodies.append(re.sub(rf"\b({c.NAME}|places|walk\d)\b", rf"\g<1>_{i}", kernel))
+    (folder / "all.c").write_text("".join([*heads[:2], *bodies]))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
     command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp-simd", *warnings, "-c", "all.c", "-o", "all.o"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -171,7 +173,6 @@ def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
 
 BEYOND = """
 import numpy as np
-from backends.kernels.halves import HALVES
 from backends.kernels.compiler import compile_source
 compile_source("void f(float *x) { x[3000] = 1; }", "f")(np.zeros(3000, np.float32).ctypes.data)
 """

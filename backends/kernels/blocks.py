@@ -25,8 +25,9 @@ from backends.kernels.steps import CallOf
 from optree import settings
 from optree.arrays import MISPLACING
 from optree.dims import Sizes
+from optree.floats import in_float32, is_floating, rounded
 from optree.fusion import MOVES, SPREADING, Axes, Kernel
-from optree.ops.reduction import Mean, Sum, UfuncReduction
+from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum
 from optree.program import Program
 from optree.traits import ElementwiseOperator, ReductionOperator
@@ -233,8 +234,9 @@ class _Run:
         if not part.reduces:
             return part.call
         if part.value in self.partial and not isinstance(part.op, UfuncReduction):
-            return _into(lambda x: accurate_sum(x, self.grid.reduced, True, part.dtype))
-        return _into(self._reduction(part).value)
+            dtype = wide_dtype(part.dtype)
+            return _into(lambda x: accurate_sum(x.astype(dtype, copy=False), self.grid.reduced, True, dtype))
+        return _into(in_float32(self._reduction(part), part.dtype))
 
     def _reduction(self, part: _Part) -> Any:
         """A reduction over the axes as they stand here."""
@@ -244,10 +246,10 @@ class _Run:
         """The value of a reduction of which each block has made a part; a mean's are sums."""
         found, axes = self.partial[part.value], self.grid.reduced
         if isinstance(part.op, UfuncReduction):
-            total = self._reduction(part).value(found)
+            total = in_float32(self._reduction(part), part.dtype)(found)
         else:
             total = accurate_sum(found, axes, True, found.dtype)
-            total = (total / self.grid.count if isinstance(part.op, Mean) else total).astype(part.dtype, copy=False)
+            total = rounded(total / self.grid.count if isinstance(part.op, Mean) else total, part.dtype, copy=False)
         if part.value in self.written:
             self.written[part.value][...] = total
         return total
@@ -274,7 +276,7 @@ class _Scratch:
 
 def _wide(part: _Part) -> np.dtype:
     """The dtype of what blocks have reduced."""
-    adds = part.dtype.kind == "f" and not isinstance(part.op, UfuncReduction)
+    adds = is_floating(part.dtype) and not isinstance(part.op, UfuncReduction)
     return np.dtype("float64") if adds else part.dtype
 
 
@@ -357,7 +359,7 @@ def _call(op: Any, dtype: np.dtype, call: Callable[..., Any]) -> Callable[..., A
     if isinstance(call, np.ufunc) and call not in MISPLACING:
         return call
     if op.name in SPREADING:  # what takes the value spreads it
-        return _into(lambda x: np.asarray(x).astype(dtype, copy=False))
+        return _into(lambda x: rounded(np.asarray(x), dtype, copy=False))
     return _into(call if isinstance(op, ElementwiseOperator) else lambda x: x)
 
 

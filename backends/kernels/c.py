@@ -24,13 +24,13 @@ from backends.kernels.expressions import (
     braced,
     computed,
     converted,
-    has_halves,
     initial,
+    narrow_dtypes,
     random_functions,
     unpacked,
     wide,
 )
-from backends.kernels.halves import HALVES
+from backends.kernels.halves import narrow_functions
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
@@ -85,7 +85,7 @@ def source(nest: LoopNest) -> str:
             body += places
     body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
     functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
-    head = HEAD + HALVES if has_halves(nest) else HEAD
+    head = HEAD + narrow_functions(narrow_dtypes(nest))
     return "\n".join([head, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
 
 

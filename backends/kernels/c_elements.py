@@ -21,6 +21,7 @@ TYPES = {
     "uint32": "uint32_t",
     "uint64": "uint64_t",
     "float16": "half",
+    "bfloat16": "bfloat",
     "float32": "float",
     "float64": "double",
 }

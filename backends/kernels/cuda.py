@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
-from backends.kernels.expressions import Lines, braced, converted, has_halves, initial, random_functions, wide
+from backends.kernels.expressions import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
@@ -58,15 +58,25 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
 }
 """
 
-#: What float16 needs beside.
-HALVES = """#include <cuda_fp16.h>
+#: What narrow dtypes need beside.
+NARROW = {
+    "float16": """#include <cuda_fp16.h>
 
 __device__ __forceinline__ float from_half(__half x) { return __half2float(x); }
 __device__ __forceinline__ __half to_half(float x) { return __float2half_rn(x); }
-__device__ __forceinline__ float rounded(float x) { return __half2float(__float2half_rn(x)); }
-__device__ __forceinline__ float rounded(double x) { return __half2float(__double2half(x)); }
-template <class T> __device__ __forceinline__ float rounded(T x) { return rounded((float)x); }
-"""
+__device__ __forceinline__ float rounded_half(float x) { return __half2float(__float2half_rn(x)); }
+__device__ __forceinline__ float rounded_half(double x) { return __half2float(__double2half(x)); }
+template <class T> __device__ __forceinline__ float rounded_half(T x) { return rounded_half((float)x); }
+""",
+    "bfloat16": """#include <cuda_bf16.h>
+
+__device__ __forceinline__ float from_bfloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ __nv_bfloat16 to_bfloat(float x) { return __float2bfloat16_rn(x); }
+__device__ __forceinline__ float rounded_bfloat(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+__device__ __forceinline__ float rounded_bfloat(double x) { return __bfloat162float(__double2bfloat16(x)); }
+template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return rounded_bfloat((double)x); }
+""",
+}
 
 #: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: a block
 #: that goes on to other places waits at a barrier before it does.
@@ -109,7 +119,7 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: a kernel, or of a split nest one for each walk and the last."""
-    head = [HALVES.rstrip("\n")] if has_halves(nest) else []
+    head = [NARROW[name].rstrip("\n") for name in narrow_dtypes(nest)]
     head.append(HEAD.rstrip("\n"))
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]

@@ -24,6 +24,7 @@ TYPES = {
     "uint32": "unsigned int",
     "uint64": "unsigned long long",
     "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
     "float32": "float",
     "float64": "double",
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backends.kernels.loopnest import LoopNest, Reduction, Statement
+from optree.floats import is_floating, is_narrow
 
 Lines = list[str]
 
@@ -35,42 +36,47 @@ def statement(nest: LoopNest, made: Statement, type: Types, name: Callable[[int]
     return [*lines, f"{declared} = {converted(f'({expression})', made.dtype, type)};"]
 
 
+#: What a narrow dtype, computed with in float32, is called in sources: ``from_half``, ``to_half``, ``rounded_half``.
+NARROW = {"float16": "half", "bfloat16": "bfloat"}
+
+
 def converted(expression: str, dtype: np.dtype, type: Types) -> str:
-    """An expression in a dtype; a float16 is a float that is rounded as one, from a double in one step."""
-    return f"rounded({expression})" if dtype == np.float16 else f"({type(dtype)}){expression}"
+    """An expression in a dtype; a narrow one is a float that is rounded as one, from a double in one step."""
+    return f"rounded_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else f"({type(dtype)}){expression}"
 
 
 def computed(dtype: np.dtype) -> np.dtype:
-    """The dtype whose type holds values while they are computed with: for float16 float32."""
-    return np.dtype("float32") if dtype == np.float16 else dtype
+    """The dtype whose type holds values while they are computed with: for narrow ones float32."""
+    return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 def unpacked(expression: str, dtype: np.dtype) -> str:
     """What an array holds, as it is computed with."""
-    return f"from_half({expression})" if dtype == np.float16 else expression
+    return f"from_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
 def packed(expression: str, dtype: np.dtype) -> str:
     """A value as an array holds it."""
-    return f"to_half({expression})" if dtype == np.float16 else expression
+    return f"to_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
-def has_halves(nest: LoopNest) -> bool:
-    """Whether a nest reads, makes or writes float16."""
+def narrow_dtypes(nest: LoopNest) -> list[str]:
+    """The names of the narrow dtypes that a nest reads, makes or writes."""
     taken = [dtype for made in nest.statements if isinstance(made, Statement) for dtype in made.loop]
-    return any(dtype == np.float16 for dtype in (*nest.reads, *taken, *(made.dtype for made in nest.statements)))
+    found = {str(dtype) for dtype in (*nest.reads, *taken, *(made.dtype for made in nest.statements))}
+    return [name for name in NARROW if name in found]
 
 
 def wide(reduction: Reduction) -> np.dtype:
     """What parts are accumulated in."""
-    sums = reduction.accumulator.sums and reduction.dtype.kind == "f"
+    sums = reduction.accumulator.sums and is_floating(reduction.dtype)
     return np.dtype("float64") if sums else computed(reduction.dtype)
 
 
 def initial(reduction: Reduction) -> str:
     """An accumulator's value of nothing."""
     dtype = reduction.dtype
-    if dtype.kind == "f":
+    if is_floating(dtype):
         lowest, highest = "-INFINITY", "INFINITY"
     elif dtype.kind == "b":
         lowest, highest = "0", "1"

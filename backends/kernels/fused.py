@@ -17,6 +17,7 @@ from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from backends.kernels.memory import HOST, Memory
 from optree.dims import Sizes
 from optree.errors import names
+from optree.floats import is_floating
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.program import Program
 from optree.traits import ReductionOperator
@@ -276,7 +277,7 @@ def _is_number(program: Program, value: int) -> bool:
 
 def _passed(dtype: np.dtype) -> np.dtype:
     """The dtype of 8 bytes, or bool, that a number is passed in to be computed in another."""
-    return np.dtype({"f": "float64", "u": "uint64", "i": "int64"}.get(dtype.kind, "bool"))
+    return np.dtype("float64" if is_floating(dtype) else {"u": "uint64", "i": "int64"}.get(dtype.kind, "bool"))
 
 
 def _are_rows(kept: Any, reduced: Any, levels: Sequence[str]) -> bool:

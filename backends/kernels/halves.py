@@ -1,6 +1,6 @@
-"""float16 in C, by integers: not every compiler has the type, and GCC 12 vectorises no loop that converts it.
+"""float16 and bfloat16 in C, by integers: not every compiler has them, and GCC 12 takes no conversion into vectors.
 
-Kernels compute float16 as floats that are rounded as float16 after each
+Kernels compute them as floats that are rounded as they are after each
 operation, so that results are NumPy's, which does the same: to the nearest,
 ties to even, denormals kept, and beyond the range to infinity. A nan comes out
 as a nan, of whatever payload.
@@ -8,11 +8,10 @@ as a nan, of whatever payload.
 
 from __future__ import annotations
 
-#: To stand in a source, after `<math.h>` and `<stdint.h>`. A number is rounded by adding the power of two beside which
-#: nothing smaller than a float16's last bit has room.
-HALVES = """
-typedef uint16_t half;
+from collections.abc import Sequence
 
+#: What narrow dtypes have in common.
+BITS = """
 static inline float float_of(uint32_t bits)
 {
     union { uint32_t bits; float x; } both = {bits};
@@ -24,6 +23,13 @@ static inline uint32_t bits_of(float x)
     union { float x; uint32_t bits; } both = {x};
     return both.bits;
 }
+"""
+
+#: By dtype. A number is rounded by adding the power of two beside which nothing smaller than a last bit has room; a
+#: float as bfloat16, which is its upper bits, by adding half of the last of these.
+NARROW = {
+    "float16": """
+typedef uint16_t half;
 
 static inline float from_half(half h)
 {
@@ -42,7 +48,7 @@ static inline half to_half(float x)
     return (half)((size < 0x38800000u ? small : large) | (size > 0x7f800000u ? 0x200u : 0u) | (bits >> 16 & 0x8000u));
 }
 
-static inline float rounded_float(float x)
+static inline float rounded_half_float(float x)
 {
     const float size = fabsf(x);
     const uint32_t power = bits_of(size) & 0x7f800000u, least = power > 0x38800000u ? power : 0x38800000u;
@@ -51,7 +57,7 @@ static inline float rounded_float(float x)
     return copysignf(found < 65536.0f ? found : found + INFINITY, x);
 }
 
-static inline float rounded_double(double x)
+static inline float rounded_half_double(double x)
 {
     const double size = fabs(x);
     union { double x; int64_t bits; } power = {size}, unit;
@@ -62,5 +68,43 @@ static inline float rounded_double(double x)
     return copysignf(found < 65536.0f ? found : found + INFINITY, (float)x);
 }
 
-#define rounded(x) _Generic((x), double: rounded_double, default: rounded_float)(x)
-"""
+#define rounded_half(x) _Generic((x), double: rounded_half_double, default: rounded_half_float)(x)
+""",
+    "bfloat16": """
+typedef uint16_t bfloat;
+
+static inline float from_bfloat(bfloat b)
+{
+    return float_of((uint32_t)b << 16);
+}
+
+/* Of a float that is rounded. */
+static inline bfloat to_bfloat(float x)
+{
+    return (bfloat)(bits_of(x) >> 16);
+}
+
+static inline float rounded_bfloat_float(float x)
+{
+    const uint32_t bits = bits_of(x), near = bits + (bits >> 16 & 1u) + 0x7fffu;
+    return float_of(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x00400000u : near) & 0xffff0000u);
+}
+
+static inline float rounded_bfloat_double(double x)
+{
+    const double size = fabs(x);
+    union { double x; int64_t bits; } power = {size}, unit;
+    power.bits &= 0x7ff0000000000000;
+    const int64_t least = power.bits > 0x3810000000000000 ? power.bits : 0x3810000000000000;
+    unit.bits = (least < 0x47f0000000000000 ? least : 0x47f0000000000000) + 0x02d0000000000000;
+    return copysignf((float)(size + unit.x - unit.x), (float)x);
+}
+
+#define rounded_bfloat(x) _Generic((x), float: rounded_bfloat_float, default: rounded_bfloat_double)(x)
+""",
+}
+
+
+def narrow_functions(dtypes: Sequence[str]) -> str:
+    """What a source needs for narrow dtypes, to stand after `<math.h>` and `<stdint.h>`."""
+    return "".join([BITS, *(NARROW[dtype] for dtype in dtypes)]) if dtypes else ""

@@ -8,9 +8,10 @@ import numpy as np
 
 from optree.arrays import overlap, portable
 from optree.errors import OperandError, ShapeError, caller_origin, describe
+from optree.floats import is_bfloat16, is_narrow, rounded
 from optree.node import OpDict, OpTreeNode
 from optree.ops.shape import without_lead
-from optree.tensor import HALF, Tensor
+from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
 from optree.types import Shape, Spec, Type, broadcast, is_huge
 
@@ -32,8 +33,8 @@ class Assign(NonDifferentiableOperator):
         if len(args) == 2 and type(args[0]) is Tensor and not kwargs:
             target, value = args
             op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
-            half = target.spec.type.dtype == HALF
-            if op_dict is not None and not half and not (type(value) is int and is_huge(value)):
+            narrow = is_narrow(target.spec.type.dtype)
+            if op_dict is not None and not narrow and not (type(value) is int and is_huge(value)):
                 node = tuple.__new__(OpTreeNode, (op_dict, target, value))
                 node.spec, node.origin = op_dict.spec, caller_origin()
                 return node
@@ -67,7 +68,7 @@ class Assign(NonDifferentiableOperator):
         """Write the value, all of which is read before, where the two overlap."""
         if not isinstance(target, np.ndarray) and overlap(target, value):  # NumPy sees to that itself
             value = value.copy()
-        target[...] = value
+        target[...] = rounded(value, target.dtype, copy=False) if is_bfloat16(target.dtype) else value
         return target
 
 

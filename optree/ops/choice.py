@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, is_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.floats import is_floating, rounded
 from optree.op import Op
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, IntegerOperator, MorphOperator, UnaryOperator
@@ -181,11 +182,11 @@ class Cast(UnaryOperator, ElementwiseOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0]).astype(self.dtype)
+        return rounded(as_array(arrays[0]), self.dtype)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [f.cast(delta, x.dtype) if x.dtype.kind == "f" and x.dtype != delta.dtype else delta]
+        return [f.cast(delta, x.dtype) if is_floating(x.dtype) and x.dtype != delta.dtype else delta]
 
 
 class FillLike(BinaryOperator):
@@ -215,8 +216,7 @@ class FillLike(BinaryOperator):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         dtype = promote(dtypes[0])
-        kinds = "buif"
-        if kinds.index(promote(dtypes[1]).kind.replace("u", "i")) > kinds.index(dtype.kind.replace("u", "i")):
+        if _rank(promote(dtypes[1])) > _rank(dtype):
             raise TypeError(f"a value of {dtypes[1]} does not go into {dtype}")
         return dtype, dtype, dtype
 
@@ -228,6 +228,11 @@ class FillLike(BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [None, delta]
+
+
+def _rank(dtype: np.dtype) -> int:
+    """0 for bools, 1 for integers, 2 for floats: a value of a higher one loses its meaning in a lower one."""
+    return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
 
 
 def _zeros_like(a: Any) -> Any:

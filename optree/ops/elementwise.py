@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.floats import is_floating, ufunc_dtypes
 from optree.registry import f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.variable import Constant, as_variable
@@ -156,7 +157,7 @@ class Abs(UnaryOperator, ElementwiseOperator):
     operator = ("__abs__",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if dtypes[0].kind == "f" else "{0} < 0 ? -{0} : {0}"
+        return self.kernel if is_floating(dtypes[0]) else "{0} < 0 ? -{0} : {0}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -166,7 +167,7 @@ class Abs(UnaryOperator, ElementwiseOperator):
 @function(numpy=np.fabs)
 def fabs(x: Any) -> Any:
     """The absolute value, floating for integers too."""
-    dtype = np.fabs.resolve_dtypes((as_variable(x).dtype, None))[-1]
+    dtype = ufunc_dtypes(np.fabs, (as_variable(x).dtype,))[-1]
     return f.abs(x if as_variable(x).dtype == dtype else f.cast(x, dtype))
 
 
@@ -194,7 +195,7 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if dtypes[0].kind == "f" else None  # NumPy's 1 / 0 differs between integer dtypes
+        return self.kernel if is_floating(dtypes[0]) else None  # NumPy's 1 / 0 differs between integer dtypes
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -217,7 +218,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if dtypes[0].kind == "f" else None  # a power of integers takes a loop, and may fail
+        return self.kernel if is_floating(dtypes[0]) else None  # a power of integers takes a loop, and may fail
 
     @portable
     def value(self, *arrays: Any) -> Any:

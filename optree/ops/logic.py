@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DTypeError, describe
+from optree.floats import is_floating
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.traits import (
     BinaryOperator,
@@ -228,7 +229,7 @@ class Rounding(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """A whole number near a number; an integer is its own."""
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if dtypes[0].kind == "f" else "{0}"
+        return self.kernel if is_floating(dtypes[0]) else "{0}"
 
 
 class Floor(Rounding):

@@ -24,6 +24,7 @@ import numpy as np
 from optree import philox
 from optree.arrays import portable
 from optree.errors import DTypeError, OperandError
+from optree.floats import finfo, is_floating, is_narrow
 from optree.registry import f
 from optree.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.types import Shape, TensorType, as_dtype, promote
@@ -66,8 +67,9 @@ class RandomOperator(OrphanOperator):
         if types[0] is not STATE:
             raise OperandError(f"{self.name}: the first operand is a backend's be.rng_state, not one of {types[0]}")
         dtype = as_dtype(types[1].dtype if self.dtype is None else self.dtype)
-        if dtype not in philox.ELEMENTS_PER_BLOCK:
-            raise DTypeError(f"{self.name}: random numbers are float16, float32 or float64, not {dtype}; give dtype=")
+        if not is_floating(dtype):
+            known = "float16, bfloat16, float32 or float64"
+            raise DTypeError(f"{self.name}: random numbers are {known}, not {dtype}; give dtype=")
         return self.make(dtype=dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -144,7 +146,7 @@ class Draw(CompositeOperator, RandomOperator):
 
     def decompose(self, *inputs: Variable) -> Any:
         state, like = inputs
-        if self.dtype == np.float16:
+        if is_narrow(self.dtype):
             return None
         begin = f.take_blocks(state, like, dtype=self.dtype)
         seed, counter = (f.slice(begin, (i,)) for i in range(2))
@@ -203,6 +205,6 @@ def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype) -> np.nd
     down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
     up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
     # Beyond the greatest finite number, chance counts as if the exponent went on.
-    up = np.where(np.isinf(up) & np.isfinite(magnitude), np.ldexp(1.0, np.finfo(dtype).maxexp), up)
+    up = np.where(np.isinf(up) & np.isfinite(magnitude), np.ldexp(1.0, finfo(dtype).maxexp), up)
     part = (magnitude - down) / (up - down)  # exact: the divisor is a power of two
     return np.copysign(np.where(chance < part, up, down), x).astype(dtype)

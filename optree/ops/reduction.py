@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.floats import is_floating, is_narrow
 from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
@@ -29,18 +30,18 @@ from optree.variable import Variable, any_neon, as_operand, as_variable, in_dtyp
 def sum_dtype(dtype: Any) -> np.dtype:
     """The dtype of NumPy's sums and products: small integers and bools become 64-bit."""
     found = promote(dtype)
-    return np.dtype({"b": "int64", "i": "int64", "u": "uint64"}.get(found.kind, found))
+    return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
 
 def mean_dtype(dtype: Any) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
-    return found if found.kind == "f" else np.dtype("float64")
+    return found if is_floating(found) else np.dtype("float64")
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """What numbers of a floating dtype are added up in: float16 in float32, as NumPy's mean does."""
-    return np.dtype("float32") if dtype == np.float16 else dtype
+    """What numbers of a floating dtype are added up in: narrow ones in float32, as NumPy's mean adds up float16."""
+    return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 class UfuncReduction(ReductionOperator):
@@ -116,7 +117,7 @@ class Mean(ReductionOperator):
 class Count(NonDifferentiableOperator, UnaryOperator):
     """How many elements a reduction over axes takes, as a 0-d number of the operand's floating dtype.
 
-    It is a float32 for float16, which cannot count beyond 65504, and a float64
+    It is a float32 for float16 and bfloat16, which cannot count far, and a float64
     for integers. On a backend in neon's mode it is 2-D, as all is there.
     """
 
@@ -323,14 +324,14 @@ class ExtremeOperator(UfuncReduction):
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
         of_numbers = f"{self.further} ? {{1}} : {{0}}"
-        if dtype.kind != "f":
+        if not is_floating(dtype):
             return Accumulator(self.start, of_numbers)
         return Accumulator(self.start, f"{self.further} || {{1}} != {{1}} ? {{1}} : {{0}}", of_numbers=of_numbers)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         places = f.eq(x, self.restore(self(x), x))
-        if x.dtype.kind == "f":
+        if is_floating(x.dtype):
             places = f.logical_or(places, f.isnan(x))
         return [to_extremes(self, x, places, delta)]
 

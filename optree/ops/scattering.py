@@ -30,7 +30,7 @@ from optree.ops.indexing import (
 from optree.ops.shape import Unslice, broadcasts_to, without_lead
 from optree.registry import f, function
 from optree.traits import LogicalOperator
-from optree.types import Shape, TensorType, promote
+from optree.types import Shape, TensorType, promote, weak_dtype
 from optree.variable import Variable, as_operand, as_variable, constant
 
 #: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
@@ -191,7 +191,7 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
     x, template, arrays = parsed(x, index, "scatter_add")
     value = as_operand(value, "scatter_add")
     if not isinstance(value, Variable):
-        value = constant(np.asarray(value, np.result_type(as_variable(x).dtype, value)))
+        value = constant(np.asarray(value, promote(as_variable(x).dtype, weak_dtype(type(value)))))
     if not arrays:
         return f.add(x, Unslice.make(index=template)(value, x))
     return f.add(x, IndexAdd.make(place=Gather.make(index=template))(value, x, *arrays))
