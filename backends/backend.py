@@ -113,9 +113,9 @@ class Backend(RandomMethods):
         """A copy of an array of this backend's as a NumPy array; if not `blocking`, perhaps before it is there."""
         raise NotImplementedError
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """What runs a program on NumPy arrays, as a function of this backend's arrays."""
-        return run
+    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
+        """The plan, on this backend's arrays, of what runs a program on NumPy arrays."""
+        return lambda values, roots: run(values)
 
     def remark(self, instruction: Instruction) -> str:
         """What `debugprint` has to say on how an instruction runs here."""

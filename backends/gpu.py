@@ -341,10 +341,10 @@ class GPUBackend(Backend):
     def remark(self, instruction: Instruction) -> str:
         return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
         written = _written_leaves(program)
 
-        def run_there(values: list[Any]) -> list[Any]:
+        def run_there(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             copies = [self.to_host(x) if self.is_own(x) else x for x in values]
             found = run(copies)
             for i in written:
@@ -352,7 +352,7 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return run_there
+        return DevicePlan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Trains a network on the handwritten digits that scikit-learn ships.
 
 There are no layers here, only expressions: the weights are tensors, the loss is
-an op-tree, its gradients are op-trees, and each update is an assignment.
+an op-tree, its gradients are op-trees, and a step of training is one function,
+which updates the weights.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Network:
     Attributes
     ----------
     weights : list of Tensor
-    velocities : list of Tensor
-        The running mean of each weight's steps.
+    step : optree.Function
+        Of images, digits and a rate: moves the weights against the gradient, with
+        momentum, and returns the loss and the accuracy before.
     """
 
     def __init__(self, be: Any) -> None:
@@ -52,7 +54,7 @@ class Network:
         self.w2 = be.array(be.rng.normal(0, np.sqrt(1 / HIDDEN), (HIDDEN, CLASSES)), name="w2")
         self.b2 = be.zeros(CLASSES, name="b2")
         self.weights = [self.w1, self.b1, self.w2, self.b2]
-        self.velocities = [be.zeros_like(w, name=f"v_{w.name}") for w in self.weights]
+        self.step = self._step()
 
     def scores(self, images: Any) -> Any:
         """The score of each digit for each image, as a tree."""
@@ -69,21 +71,23 @@ class Network:
         squares = be.sum(be.square(self.w1)) + be.sum(be.square(self.w2))
         return entropy + WEIGHT_DECAY / 2 * squares
 
-    def accuracy(self, data: Data) -> float:
-        """The share of the images whose highest score is the right digit's."""
+    def accuracy(self, data: Data) -> Any:
+        """The share of the images whose highest score is the right digit's, as a tree."""
         be = self.be
         guesses = be.argmax(self.scores(data.images), axis=1, keepdims=False)
-        return be.mean(be.equal(guesses, data.digits)).astensor().item()
+        return be.mean(be.equal(guesses, data.digits))
 
-    def step(self, batch: Data, rate: float) -> float:
-        """Moves the weights against the gradient, with momentum; returns the loss before."""
-        loss = self.loss(batch)
-        # Together, so that what they have in common is computed once.
-        before, *gradients = self.be.evaluate([loss, *optree.grad(loss, self.weights)])
-        for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
-            velocity[:] = MOMENTUM * velocity - rate * gradient
-            weight += velocity
-        return before.item()
+    def _step(self) -> Any:
+        """A step of training, as a function of batches of any size."""
+        be, images, digits = self.be, (None, PIXELS), (None,)
+        batch = Data(optree.TensorType(be.datatype, images)("images"), optree.TensorType("int64", digits)("digits"))
+        rate = optree.TensorType(be.datatype, ())("rate")
+        loss, updates = self.loss(batch), {}
+        for weight, gradient in zip(self.weights, optree.grad(loss, self.weights), strict=True):
+            velocity = be.zeros_like(weight, name=f"v_{weight.name}")  # the running mean of its steps
+            updates[velocity] = MOMENTUM * velocity - rate * gradient
+            updates[weight] = weight + updates[velocity]
+        return optree.function([*batch, rate], [loss, self.accuracy(batch)], updates=updates)
 
 
 def load(be: Any) -> tuple[Data, Data]:
@@ -102,22 +106,23 @@ def train(network: Network, data: Data, epochs: int, batch_size: int) -> list[fl
     starts = range(0, count, batch_size)
     shuffled = Data(*map(be.empty_like, data))
     losses: list[float] = []
-    plans = 0
+    plans = steps = 0
     total = epochs * len(starts)
     with tqdm(total=total, unit="step") as bar:
         for epoch in range(1, epochs + 1):
             order = be.rng.permutation(count)
             for buffer, values in zip(shuffled, data, strict=True):
                 buffer[:] = values[order]
-            right = 0.0
+            made = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
             for start in starts:
                 batch = Data(*(values[start : start + batch_size] for values in shuffled))
-                right += network.accuracy(batch) * len(batch.images)
-                losses.append(network.step(batch, LEARNING_RATE * (1 - len(losses) / total)))
-                seen = start + len(batch.images)
-                bar.set_postfix(epoch=epoch, loss=f"{losses[-1]:.3f}", accuracy=f"{right / seen:.3f}", refresh=False)
+                made.append((network.step(*batch, LEARNING_RATE * (1 - steps / total)), len(batch.images)))
+                steps += 1
                 bar.update()
                 plans = plans or be.stats()["compiles"]
+            losses += [loss.item() for (loss, _), _ in made]
+            right = sum(accuracy.item() * size for (_, accuracy), size in made)
+            bar.set_postfix(epoch=epoch, loss=f"{losses[-1]:.3f}", accuracy=f"{right / count:.3f}")
     print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
     return losses
 
@@ -161,7 +166,8 @@ def main(arguments: list[str] | None = None) -> None:
     # The matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
     with threadpool_limits(1):
         losses = train(network, training, options.epochs, options.batch_size)
-    print(f"test accuracy {network.accuracy(test):.4f} on {len(test.images)} images that were not trained on")
+    share = network.accuracy(test).astensor().item()
+    print(f"test accuracy {share:.4f} on {len(test.images)} images that were not trained on")
 
     curve, tree = options.output / "loss.png", options.output / "loss_tree.svg"
     draw_losses(losses, len(losses) // options.epochs, curve)

@@ -197,8 +197,9 @@ class Function(Locked):
         if self.mode.kind != "default" or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             run = partial(evaluate, observe=observe)
-            there = run if self.backend is None else self.backend.on_host(self.program, run)
-            return lambda values, roots: there(values)
+            if self.backend is not None:
+                return self.backend.on_host(self.program, run)
+            return lambda values, roots: run(values)
         return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:

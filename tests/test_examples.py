@@ -15,6 +15,7 @@ from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 
+import optree
 from backends import gen_backend
 from backends.kernels.compiler import find_compiler
 from optree.errors import BackendError
@@ -92,8 +93,20 @@ def test_each_step_lowers_the_loss_of_its_batch(digits):
     assert (training.images.shape, test.images.shape) == ((1437, 64), (360, 64))
     batch = digits.Data(*(values[:32] for values in training))
     network = digits.Network(be)
-    losses = [network.step(batch, 0.1) for _ in range(10)]
+    losses = [network.step(*batch, 0.1)[0].item() for _ in range(10)]
     assert losses == sorted(losses, reverse=True)
+
+
+@needs_gxx
+def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder):
+    curves = []
+    for be in (gen_backend("cpu", rng_seed=5), stand_in(emulated_cupy(), jit=True, rng_seed=5)):
+        training, _ = digits.load(be)
+        network = digits.Network(be)
+        curves.append(digits.train(network, digits.Data(*(values[:96] for values in training)), 5, 32))
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
+    assert be.stats()["host_calls"] == 0 and be.stats()["graphs"]["replays"] > 0
+    assert re.search(r"captured as \d+ CUDA graphs", optree.debugprint(network.step))
 
 
 def test_help_lists_the_options():

@@ -231,6 +231,10 @@ def test_why_a_function_is_not_captured(cupy: Any) -> None:
     assert cupy.machine.graphs == 0 and "not captured as a CUDA graph: graphs=False" in debugprint(plain)
     be = stand_in(cupy, jit=True)
     assert "steps are timed" in debugprint(function([x], x + 1, profile=True))
+    for mode in ("reference", "debug"):
+        slow = function([x], x + 1, mode=mode)
+        assert "not captured as a CUDA graph: its mode runs it op by op on the host" in debugprint(slow)
+        assert slow(np.ones(2, np.float32)).get().tolist() == [2] * 2
     assert "not captured as a CUDA graph: stochastic_cast runs on the host" in debugprint(
         function([], f.stochastic_cast(be.rng_state, be.ones(3)))
     )
