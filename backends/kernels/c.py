@@ -19,6 +19,7 @@ from backends.kernels.c_elements import (
     written_as,
 )
 from backends.kernels.c_sharing import SHARED, Loop, needed, part, places_of
+from backends.kernels.crossing import PITCH, TILE, turned_reads, turning_functions
 from backends.kernels.expressions import (
     Lines,
     braced,
@@ -37,9 +38,6 @@ from backends.kernels.vectormath import VECTOR_MATH
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
 #: takes tens of microseconds, and so does so much work.
 PARALLEL = 1 << 20
-
-#: How elements are taken that lie together along different loops: so many places of the other, and of the vector loop.
-TILED = (128, 16)
 
 #: So many elements are accumulated in the dtype itself before they join a sum in float64: of rows, which the lanes
 #: of a vector share, and of columns.
@@ -86,7 +84,8 @@ def source(nest: LoopNest) -> str:
     body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
     functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    return "\n".join([head, *random_functions(nest, "static inline"), *_declarations(nest), *functions, ""])
+    helpers = [*turning_functions(nest), *random_functions(nest, "static inline"), *_declarations(nest)]
+    return "\n".join([head, *helpers, *functions, ""])
 
 
 def _arguments(nest: LoopNest) -> Lines:
@@ -151,14 +150,14 @@ def _elements(nest: LoopNest) -> tuple[str, Lines]:
     """How many places threads share, of all loops but the innermost or pieces of a single one, and what they take."""
     last = nest.rank - 1
     (walk,) = walks(nest)
+    if nest.across >= 0:
+        return _tiled(nest, walk)
     element = braced(at_element(nest, walk, "x", "i"))
     pointers = pointers_of(nest, range(last), ("inner",))
     if not last:
         stop = f"const int64_t stop = end * {PIECE} < n0 ? end * {PIECE} : n0;"
         loop = _simd(f"for (int64_t i = begin * {PIECE}; i < stop; i++)")
         return f"(n0 + {PIECE - 1}) / {PIECE}", [*pointers, stop, *loop, *element]
-    if nest.across >= 0:
-        return _tiled(nest, [*pointers, *_simd(f"for (int64_t i = t{last}; i < e{last}; i++)"), *element])
     loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
     return places_of(loops, [*pointers, *_simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
 
@@ -167,17 +166,29 @@ def _simd(loop: str) -> Lines:
     return ["#pragma omp simd", loop]
 
 
-def _tiled(nest: LoopNest, body: Lines) -> tuple[str, Lines]:
+def _tiled(nest: LoopNest, walk: Walk) -> tuple[str, Lines]:
     """Two loops in tiles, so that what lies together along either is still in the cache when its turn comes."""
-    tiles = dict(zip((nest.across, nest.rank - 1), TILED, strict=True))
-    loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(nest.rank - 1) if axis != nest.across]
+    across, last, turned = nest.across, nest.rank - 1, turned_reads(nest)
+    tiles = dict(zip((across, last), TILE, strict=True))
+    others = [axis for axis in range(last) if axis != across]
+    loops = [Loop(f"i{axis}", f"n{axis}") for axis in others]
     loops += [Loop(f"k{axis}", _tiles(axis, size)) for axis, size in tiles.items()]
-    bounds = [
-        f"const int64_t t{axis} = k{axis} * {size}, e{axis} = t{axis} + {size} < n{axis} ? t{axis} + {size} : n{axis};"
-        for axis, size in tiles.items()
-    ]
-    inner = f"for (int64_t i{nest.across} = t{nest.across}; i{nest.across} < e{nest.across}; i{nest.across}++)"
-    return places_of(loops, [*bounds, inner, *braced(body)])
+    body = [f"const int64_t t{axis} = k{axis} * {size};" for axis, size in tiles.items()]
+    body += [f"const int64_t m{x} = n{x} - t{x} < {size} ? n{x} - t{x} : {size};" for x, size in tiles.items()]
+    for place in turned:
+        dtype, (down, along) = nest.reads[place], (f"s{place}_{axis}" for axis in tiles)
+        start = moved_along(nest, place, f"(const bits{dtype.itemsize} *)a[{place}]", others)
+        start += f" + t{across} * {down} + t{last} * {along}"
+        body.append(f"_Alignas(64) {type_of(dtype)} b{place}[{TILE[0] * PITCH}];")
+        taken = f"{start}, {down}, {along}, (bits{dtype.itemsize} *)b{place}, m{across}, m{last}"
+        body.append(f"turned{dtype.itemsize}({taken});")
+    row = pointers_of(nest, range(last), ("inner",), f"t{last}", without=turned)
+    for place in turned:
+        row.append(f"{pointer_type(nest, place)}x{place} = b{place} + (i{across} - t{across}) * {PITCH};")
+    nest = nest._replace(steps=tuple(1 if place in turned else step for place, step in enumerate(nest.steps)))
+    row += [*_simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(at_element(nest, walk, "x", "i"))]
+    rows = f"for (int64_t i{across} = t{across}; i{across} < t{across} + m{across}; i{across}++)"
+    return places_of(loops, [*body, rows, *braced(row)])
 
 
 def _tiles(axis: int, size: int) -> str:

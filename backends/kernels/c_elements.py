@@ -86,11 +86,13 @@ def declaration(nest: LoopNest, value: int) -> str:
     return name if name.endswith("]") else f"const {type_of(nest.dtype_of(value))} {name}"
 
 
-def pointers_of(nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "") -> Lines:
-    """Where each array of some levels stands at a place of the kept loops."""
+def pointers_of(
+    nest: LoopNest, axes: Sequence[int], levels: Sequence[str], tile: str = "", without: Sequence[int] = ()
+) -> Lines:
+    """Where each array of some levels, without a few, stands at a place of the kept loops."""
     lines = []
     for place, level in enumerate(nest.levels):
-        if level in levels:
+        if level in levels and place not in without:
             type = pointer_type(nest, place)
             base = moved_along(nest, place, f"({type})a[{place}]", axes)
             step = along_vector(nest, place, tile) if tile else "0"

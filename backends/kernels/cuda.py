@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
 from backends.kernels.expressions import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
+from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
 BLOCK = 64
@@ -143,14 +143,6 @@ def source(nest: LoopNest, variant: Variant) -> str:
 
 #: The places of a tile along each of its loops.
 TILE = 32
-
-
-def crossing_reads(nest: LoopNest) -> list[int]:
-    """The arrays that a nest of elements reads in steps along its vector loop, where some lie along another loop."""
-    if nest.across < 0:
-        return []
-    inner = [place for place in range(len(nest.reads)) if nest.levels[place] == "inner" and nest.steps[place] < 0]
-    return [place for place in inner if not nest.is_counted(place)]
 
 
 def kernel_names(nest: LoopNest, split: bool) -> list[str]:

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from backends.kernels.cuda import TILE, crossing_reads, kernel_names
+from backends.kernels.cuda import TILE, kernel_names
 from backends.kernels.cuda_elements import FLIGHT, Variant, slot_bytes
 from backends.kernels.expressions import wide as accumulated
-from backends.kernels.loopnest import LoopNest, walks
+from backends.kernels.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16

@@ -173,6 +173,14 @@ class LoopNest(NamedTuple):
         return [s for s in self.statements if isinstance(s, Statement) and s.level == level and s.stage == stage]
 
 
+def crossing_reads(nest: LoopNest) -> list[int]:
+    """The arrays that a nest of elements reads in steps along its vector loop, where some lie along another loop."""
+    if nest.across < 0:
+        return []
+    inner = [place for place in range(len(nest.reads)) if nest.levels[place] == "inner" and nest.steps[place] < 0]
+    return [place for place in inner if not nest.is_counted(place)]
+
+
 @dataclass
 class Walk:
     """One walk of the reduced loops.

@@ -11,6 +11,10 @@ from optree import function, grad
 from optree.types import TensorType
 
 
+def _input(*shape: int, name: str = "x") -> Any:
+    return TensorType("float32", shape)(name)
+
+
 def chain(be: Any) -> Any:
     a, b, c, d = (be.ones((4, 6)) for _ in range(4))
     return a * b + c * be.sin(d)
@@ -76,6 +80,10 @@ def long_columns(be: Any) -> Any:
     return be.sum(be.square(be.ones((1 << 20, 6))), axis=0) * 2
 
 
+def transposed(be: Any) -> Any:
+    return be.square(_input(300, 200)).T + _input(200, 300, name="y")
+
+
 TREES = (
     chain,
     gelu,
@@ -90,14 +98,11 @@ TREES = (
     layer_norm,
     batch_norm,
     long_columns,
+    transposed,
 )
 
 
 # For CUDA, which lays kernels out by sizes: of arrays that have no memory
-
-
-def _input(*shape: int, name: str = "x") -> Any:
-    return TensorType("float32", shape)(name)
 
 
 def chain_of_millions(be: Any) -> Any:

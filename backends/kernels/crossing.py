@@ -1,0 +1,101 @@
+"""Tiles of arrays that lie across the vector loop, in C: turned in registers, so that what follows reads along rows.
+
+A tile is read in whole lines of the cache, each of them once: columns that are
+a power of two bytes apart fall on the same few places of a cache, which
+forgets a line before its next element is asked for.
+"""
+
+from __future__ import annotations
+
+from backends.kernels.expressions import Lines, braced
+from backends.kernels.loopnest import LoopNest, crossing_reads
+
+#: A tile's places along the loop along which arrays lie, and along the vector loop.
+TILE = (64, 128)
+
+#: Elements from one row of a turned tile to the next: a little more than it has, for the cache's sake.
+PITCH = TILE[1] + 16
+
+#: The types that elements are turned in, by their bytes, and how many bytes a kernel's tiles may have together.
+TURNED, ROOM = {4: "uint32_t", 8: "uint64_t"}, 256 << 10
+
+_LANES = """
+/* Lanes of a vector: __builtin_shufflevector is in GCC since 12, and in Clang. */
+#if defined __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#ifdef __AVX__
+#define VECTOR 32
+#else
+#define VECTOR 16
+#endif
+#endif
+#endif
+"""
+
+
+def turned_reads(nest: LoopNest) -> list[int]:
+    """The arrays that are read by turned tiles: what lies across, of 4 or 8 bytes, where there is room."""
+    found, room = [], ROOM
+    for place in crossing_reads(nest):
+        size = nest.reads[place].itemsize
+        room -= size * TILE[0] * PITCH if size in TURNED else 0
+        if size in TURNED and room >= 0:
+            found.append(place)
+    return found
+
+
+def turning_functions(nest: LoopNest) -> Lines:
+    """What turns a nest's tiles: `turned4` and `turned8`, for elements of so many bytes."""
+    sizes = sorted({nest.reads[place].itemsize for place in turned_reads(nest)})
+    lines = _LANES.splitlines() if sizes else []
+    for size in sizes:
+        lines += [f"typedef {TURNED[size]} bits{size} __attribute__((may_alias));"]
+        for bytes_ in (32, 16):
+            lines += [f"#if defined VECTOR && VECTOR == {bytes_}", *_block(size, bytes_ // size), "#endif"]
+        lines += ["", *_tile(size), ""]
+    return lines
+
+
+def _block(size: int, lanes: int) -> Lines:
+    """A square of as many rows as a vector has lanes; half of them change places in each round."""
+    rows = range(lanes)
+    lines = [f"const vector{size} a{i} = *(const vector{size} *)(x + {i} * apart);" for i in rows]
+    letter, half = "a", lanes // 2
+    while half:
+        new = chr(ord(letter) + 1)
+        for i in rows:
+            if not i & half:
+                low = [lanes + lane - half if lane & half else lane for lane in rows]
+                high = [lanes + lane if lane & half else lane + half for lane in rows]
+                for place, order in ((i, low), (i + half, high)):
+                    taken = f"{letter}{i}, {letter}{i + half}, {', '.join(map(str, order))}"
+                    lines.append(f"const vector{size} {new}{place} = __builtin_shufflevector({taken});")
+        letter, half = new, half // 2
+    lines += [f"*(vector{size} *)(b + {i} * {PITCH}) = {letter}{i};" for i in rows]
+    attributes = f"vector_size({lanes * size}), aligned({size}), may_alias"
+    return [
+        f"typedef {TURNED[size]} vector{size} __attribute__(({attributes}));",
+        f"static inline void block{size}(const bits{size} *x, int64_t apart, bits{size} *b)",
+        *braced(lines),
+    ]
+
+
+def _tile(size: int) -> Lines:
+    """A tile of elements, `down` and `along` apart along the loops; what no whole block covers goes one by one."""
+    lanes = f"VECTOR / {size}"
+    blocks = [
+        f"m = down == 1 ? rows - rows % ({lanes}) : 0, n = columns - columns % ({lanes});",
+        f"for (int64_t j = 0; m && j < n; j += {lanes})",
+        f"for (int64_t i = 0; i < m; i += {lanes})",
+        f"    block{size}(x + i + j * along, along, b + i * {PITCH} + j);",
+    ]
+    loops = [
+        "for (int64_t j = 0; j < columns; j++)",
+        "for (int64_t i = j < n ? m : 0; i < rows; i++)",
+        f"    b[i * {PITCH} + j] = x[i * down + j * along];",
+    ]
+    parameters = f"const bits{size} *x, int64_t down, int64_t along, bits{size} *b, int64_t rows, int64_t columns"
+    return [
+        f"static inline void turned{size}({parameters})",
+        *braced(["int64_t m = 0, n = 0;", "#ifdef VECTOR", *blocks, "#endif", *loops]),
+    ]
