@@ -127,7 +127,8 @@ def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str |
 def decompose(program: Program, draws: bool = True) -> Program:
     """The program as kernels take it: simpler ops in the place of each `CompositeOperator`; its leaves as `rewrite`'s.
 
-    Where a value depends on reductions over fewer axes, further reductions take those first.
+    Where a value depends on reductions over fewer axes, further reductions take those first; what is only copied,
+    or converted, is a kernel's.
 
     Parameters
     ----------
@@ -138,5 +139,5 @@ def decompose(program: Program, draws: bool = True) -> Program:
         name for name, op in OPS.items() if issubclass(op, CompositeOperator) and (draws or not op.destroy_map)
     ]
     simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
-    table = {name: [rule] for rule in (simpler, rules.reduced_in_two) for name in rule.ops}
+    table = {name: [rule] for rule in (simpler, rules.reduced_in_two, rules.assigned_by_a_kernel) for name in rule.ops}
     return apply_rules(program, table, False, len(program.leaves))

@@ -23,6 +23,7 @@ from optree.dims import ONE, Sizes, dims_of
 from optree.errors import BackendError
 from optree.fusion import Call, Kernel, fuse
 from optree.program import flatten
+from optree.rewrites import decompose
 
 pytestmark = pytest.mark.usefixtures("folder")
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
@@ -324,6 +325,24 @@ def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compile
     program = step.program
     steps = fused(program)
     assert len(_targets(program, steps, dims_of(program))) == 2  # no array is made
+
+
+@pytest.mark.parametrize("kind", ["a tensor", "transposed", "a row", "another dtype", "a cast sum"])
+def test_what_is_copied_or_converted_is_written_by_a_kernel(compiled, kind):
+    x, target = compiled.array(drawn(0, 40, 40), name="x"), compiled.zeros((40, 40), name="target")
+    wide = compiled.array(drawn(1, 40, 40).astype("float64"), dtype="float64", name="wide")
+    value = {"a tensor": x, "transposed": x.T, "a row": x[3], "another dtype": wide, "a cast sum": wide + x}[kind]
+    program = decompose(compiled.program([OpTreeNode.build("assign", target, value)]))
+    steps = fused(program)
+    assert [type(step) for step in steps if not _is_view(program, step)] == [Kernel, Call]
+    assert len(_targets(program, steps, dims_of(program))) == 1  # the call that assigns has nothing left to do
+    target[:] = value
+    wanted = value.astensor().get() if isinstance(value, OpTreeNode) else value.get()
+    np.testing.assert_array_equal(target.get(), np.broadcast_to(wanted.astype("float32"), (40, 40)))
+
+
+def _is_view(program: Any, step: Any) -> bool:
+    return isinstance(step, Call) and bool(program.instructions[step.place].op.view_map)
 
 
 # When kernels run
