@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from optree.floats import can_cast, finfo, is_floating
-from optree.fusion import KERNEL_DTYPES
 from optree.node import applied
 from optree.reference import performer, value_of
 from optree.registry import f
@@ -351,7 +350,7 @@ def reduced_in_two(value: Value) -> Any:
 def assigned_by_a_kernel(value: Value) -> Any:
     """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of."""
     target, x = value.inputs
-    if x.is_weak or not {x.dtype, target.dtype} <= KERNEL_DTYPES or x.type.ndim > target.type.ndim:
+    if x.is_weak or x.type.ndim > target.type.ndim:
         return None
     if x.dtype != target.dtype:
         return applied(value.node[0], [target.operand, f.cast(x.operand, target.dtype)])
