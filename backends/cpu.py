@@ -14,6 +14,7 @@ import numpy as np
 from backends.backend import Backend, Observer, Plan
 from backends.kernels.compiler import compile_counts, compile_source, find_compiler
 from backends.kernels.entry import SOURCE as ENTER
+from backends.kernels.memory import empty_array
 from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
@@ -67,10 +68,12 @@ class CPUBackend(Backend):
         return {**super().stats(), "kernels": compile_counts()}
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.empty(shape, dtype)
+        return empty_array(shape, dtype)
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
-        return np.array(array, order="C")
+        found = empty_array(array.shape, array.dtype)
+        found[...] = array
+        return found
 
     def owned(self, value: Any, dtype: np.dtype | None = None) -> np.ndarray:
         return np.asarray(value, dtype, order="C")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.kernels.memory import empty_array
 from backends.kernels.steps import PlacedStep
 from optree.program import Program
 from optree.sizes import shapes_of, tells_shape
@@ -62,7 +63,7 @@ class _Memory:
 
     def __init__(self, kept: KeptSteps, registers: list[Any]) -> None:
         self.kept, self.registers = kept, registers
-        found = planned(kept.program, kept.slots, registers, np.empty)
+        found = planned(kept.program, kept.slots, registers, empty_array)
         for i, array in found.items():
             self.registers[i] = array
         self._steps: list[tuple[Callable[[], Any] | None, Callable[[list[Any]], Any], int]] = []
@@ -165,5 +166,5 @@ def planned(
     sizes: dict[int, int] = {}
     for i, slot in slots.items():
         sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])
-    raw = {slot: empty(size, np.uint8) for slot, size in sizes.items()}
+    raw = {slot: empty((size,), np.uint8) for slot, size in sizes.items()}
     return {i: raw[slot][: bytes_of[i]].view(program.type_of(i).dtype).reshape(shapes[i]) for i, slot in slots.items()}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from backends.kernels.entry import LINE
 
 
 class Memory(NamedTuple):
@@ -30,5 +33,27 @@ class Memory(NamedTuple):
         return np.broadcast_to(self.empty((), dtype), shape)
 
 
+#: Arrays of fewer bytes are not worth the trouble.
+SMALL = 1 << 15
+
+
+def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A new array of NumPy's that begins where a line of the cache does, if it is not small.
+
+    NumPy's own large ones begin 16 bytes after that, so that each access to a whole line is one to two of them.
+    """
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    if size < SMALL:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + LINE, np.uint8)
+    start = -_address(memory) % LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
 #: NumPy's arrays.
-HOST = Memory(np.asarray, np.empty, lambda x: x.__array_interface__["data"][0])
+HOST = Memory(np.asarray, empty_array, _address)
