@@ -49,13 +49,17 @@ class KeptSteps:
 
     def run(self, values: list[Any], roots: Any) -> list[Any]:
         """The outputs, for the values of the leaves."""
+        return self.memory(values).run(values, roots)
+
+    def memory(self, values: list[Any]) -> _Memory:
+        """The list of values for the arguments' sizes."""
         sizes = tuple([getattr(values[i], "shape", None) for i in self.arguments]) if self.arguments else ()
         memory = self._memories.get(sizes)
         if memory is None:
             if len(self._memories) >= COMBINATIONS:
                 self._memories.pop(next(iter(self._memories)))
             memory = self._memories[sizes] = _Memory(self, values + self.open)
-        return memory.run(values, roots)
+        return memory
 
 
 class _Memory:

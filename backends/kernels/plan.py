@@ -102,7 +102,6 @@ class KernelPlan:
         self._known: tuple[Any, int] = (None, 0)
         self.run: Any = self._weigh
         self._kernels: Any = None
-        self._steps: list[PlacedStep] = []
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
         return self.run(values, roots)
@@ -111,14 +110,27 @@ class KernelPlan:
         """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
-        self.steps()
+        if self._kernels is None:
+            self._kernels = self._fused(values)
+            if not self.when.small:  # from now on
+                self.run = self._kernels
         return self._kernels(values, roots)
 
-    def _run(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+    def _fused(self, values: list[Any]) -> Callable[[list[Any], Any], list[Any]]:
+        """What runs the program's steps; a kernel that is compiled is when it first runs."""
+        steps = fused_steps(self.program, self.when.executor, self.call_of)
+        run: Any = partial(self._run, steps)
+        if self.arguments is not None:
+            kept = KeptSteps(self.program, steps, self.arguments, self.open, self.note)
+            run = kept.run if self.arguments else kept.memory(values).run
+        # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
+        return run if all(isinstance(step, KernelStep) for step, *_ in steps) else partial(quietly, run)
+
+    def _run(self, steps: list[PlacedStep], values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
         registers = values + self.open
         place = 0
         try:
-            for step, dead, place in self._steps:  # noqa: B007 the failing step's place
+            for step, dead, place in steps:  # noqa: B007 the failing step's place
                 step(registers)
                 for i in dead:
                     registers[i] = None
@@ -141,17 +153,3 @@ class KernelPlan:
             found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
             self._known = shapes, max([CALL, *map(prod, found)])
         return self._known[1]
-
-    def steps(self) -> list[PlacedStep]:
-        """The steps, fused at the first call; a kernel that is compiled is when it first runs."""
-        if not self._steps:
-            self._steps = fused_steps(self.program, self.when.executor, self.call_of)
-            run = self._run
-            if self.arguments is not None:
-                run = KeptSteps(self.program, self._steps, self.arguments, self.open, self.note).run
-            # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
-            alone = all(isinstance(step, KernelStep) for step, *_ in self._steps)
-            self._kernels = run if alone else partial(quietly, run)
-            if not self.when.small:  # from now on
-                self.run = self._kernels
-        return self._steps
