@@ -50,24 +50,24 @@ def gen_backend(
     batch_size : int
         The last axis of buffers from `Backend.iobuf`.
     stochastic_round : bool
-        Whether values assigned to float16 tensors are rounded up or down by chance.
+        Whether values assigned to float16 and bfloat16 tensors are rounded up or down by chance.
     device_id : int
         Which GPU; the CPU backend has one device, 0.
     compat_mode : str, optional
         ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (axes
         are kept) and gradients of ties (each in full).
     jit : {'auto', True, False}
-        Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by
-        default, where they pay (`backends.kernels.plan`), always, or never. Without a C
-        compiler, and with False, NumPy runs the same kernels, large ones in blocks.
+        Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by default, where they pay
+        (`backends.kernels.plan`), always, or never: then NumPy runs them, large ones in blocks, as without a compiler.
         Whether the GPU backend runs fused kernels at all: True, by default, or False.
     allocator : {'pool', 'async'}
-        Where the GPU backend's memory comes from: CuPy's pool, by default, or
-        CUDA's stream-ordered allocator.
+        Where the GPU backend's memory comes from: CuPy's pool, by default, or CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
         What launches the GPU backend's kernels; CuPy by default.
     graphs : bool
         Whether the GPU backend captures functions as CUDA graphs; True by default.
+    tf32 : bool
+        Whether the GPU backend multiplies float32 in TensorFloat-32, of 10 bits; False, whatever ``CUPY_TF32`` says.
 
     Raises
     ------

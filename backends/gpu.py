@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.device import ALLOCATION_FAILED, find_cupy
+from backends.device import ALLOCATION_FAILED, TF32_CAPABILITY, Precision, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
@@ -75,6 +75,8 @@ class GPUBackend(Backend):
         Whether runs of operations are fused and run as CUDA kernels; if not, operations run one by one by CuPy.
     graphs : bool
         Whether functions are captured as CUDA graphs (`backends.graphs`).
+    tf32 : bool
+        Whether matrices of float32 are multiplied in TensorFloat-32, which keeps 10 bits of each number, or in float32.
     """
 
     name = "gpu"
@@ -86,6 +88,7 @@ class GPUBackend(Backend):
         launcher: str = "cupy",
         jit: bool = True,
         graphs: bool = True,
+        tf32: bool = False,
     ) -> None:
         self.cupy, self.devices = find_cupy()
         self.host_calls = 0
@@ -94,13 +97,18 @@ class GPUBackend(Backend):
         self._allocator = self._new_allocator(allocator)
         if launcher not in LAUNCHERS:
             raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
-        if not isinstance(jit, bool):
-            raise BackendError(f"jit is True or False on a GPU, not {jit!r}")
-        if not isinstance(graphs, bool):
-            raise BackendError(f"graphs is True or False, not {graphs!r}")
-        self.graphs = Counts()
+        for option, value in (("jit", jit), ("graphs", graphs), ("tf32", tf32)):
+            if not isinstance(value, bool):
+                raise BackendError(f"{option} is True or False on a GPU, not {value!r}")
+        self.graphs, self._precision = Counts(), Precision(self.cupy, tf32)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
+        capability = self.cupy.cuda.Device(self.device_id).compute_capability
+        if tf32 and int(capability) < TF32_CAPABILITY:
+            raise BackendError(
+                f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "
+                f"{capability[:-1]}.{capability[-1]}; leave it out"
+            )
         self.memory = Memory(self._on_device, self.cupy.empty, lambda x: x.data.ptr)
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
@@ -121,7 +129,7 @@ class GPUBackend(Backend):
         cuda = self.cupy.cuda
         allocator = nullcontext() if self._allocator is None else cuda.using_allocator(self._allocator.malloc)
         try:
-            with cuda.Device(self.device_id), allocator:
+            with cuda.Device(self.device_id), allocator, self._precision.chosen():
                 yield
         except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError) as error:
             if getattr(error, "status", ALLOCATION_FAILED) != ALLOCATION_FAILED:
@@ -162,7 +170,8 @@ class GPUBackend(Backend):
         return (
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
-            f"by CuPy {self.cupy.__version__}, memory from {memory}"
+            f"by CuPy {self.cupy.__version__}, products of float32 in "
+            f"{'TensorFloat-32' if self._precision.tf32 else 'float32'}, memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:

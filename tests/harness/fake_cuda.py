@@ -16,6 +16,10 @@ import numpy as np
 PIECE = 512
 
 
+#: CuPy's numbers for how matrices are multiplied.
+DEFAULT, TF32 = 1, 7
+
+
 class CUDARuntimeError(RuntimeError):
     """CuPy's error for a call of CUDA's that failed."""
 
@@ -50,6 +54,8 @@ class Machine:
         The bytes that there are at addresses.
     graphs : int
         Launches of graphs.
+    compute_type : int
+        How CuPy multiplies float32 matrices, by its numbers: `DEFAULT` or `TF32`.
     limits : dict
         The dynamic shared memory that each kernel has asked for.
     emulator : callable, optional
@@ -58,6 +64,7 @@ class Machine:
 
     def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
         self.devices, self.memory = devices, memory
+        self.compute_type = DEFAULT
         self.used = dict.fromkeys(range(devices), 0)
         self.to_host = self.to_device = self.kernels = self.allocations = 0
         self.launches: list[Any] = []

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.cupy_namespace import FILE
-from harness.fake_cuda import Machine, cuda_of
+from harness.fake_cuda import DEFAULT, TF32, Machine, cuda_of
 from optree.floats import bfloat16
 
 DATA = json.loads(FILE.read_text())
@@ -33,6 +33,11 @@ def fake_cupy(devices: int = 1, memory: int = 1 << 32) -> Any:
     module: Any = ModuleType("cupy")
     module.machine = Machine(devices, memory)
     module.cuda = cuda_of(module.machine)
+    module._core = SimpleNamespace(
+        get_compute_type=lambda dtype: module.machine.compute_type,
+        set_compute_type=lambda dtype, kind: setattr(module.machine, "compute_type", kind),
+        _routines_linalg=SimpleNamespace(COMPUTE_TYPE_DEFAULT=DEFAULT, COMPUTE_TYPE_TF32=TF32),
+    )
     module.__version__ = f"{DATA['version']} (stand-in)"
     module.get_default_memory_pool = lambda: module.cuda.default_pool
     module.ndarray = type("ndarray", (Array,), {"module": module, "__module__": "cupy"})
@@ -257,11 +262,14 @@ class Ufunc:
         if self.name == "matmul" and self.module.machine.stream.recorded is not None:
             raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         inputs, output = self._loop(hosts)
+        fast = self.name == "matmul" and output == "f" and self.module.machine.compute_type == TF32
         if out is not None and not np.can_cast(output, out.dtype, "same_kind"):
             raise TypeError(f"{self.name}: output of {output} does not go into {out.dtype}")
 
         def compute() -> np.ndarray:
             operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
+            if fast:  # as the multipliers of such a device: 10 bits of each number
+                operands = [(x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in operands]
             return np.asarray(getattr(np, self.name)(*operands)).astype(output)
 
         arrays = [x for x in args if isinstance(x, Array)]
