@@ -15,6 +15,7 @@ from backends.backend import Backend, Observer, Plan
 from backends.kernels.compiler import compile_counts, compile_source, find_compiler
 from backends.kernels.entry import SOURCE as ENTER
 from backends.kernels.memory import empty_array
+from backends.kernels.mkl import described, matrix_product
 from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
@@ -48,6 +49,7 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
+        self.product = matrix_product()
         if jit is True:  # so that one that does not work says so at once; all kernels need what it makes here
             compile_source(ENTER, "enter", compiler=self.compiler)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
@@ -59,9 +61,11 @@ class CPUBackend(Backend):
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
-            return f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
-        when = "always" if self.jit is True else "where they pay"
-        return f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
+            runs = f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
+        else:
+            when = "always" if self.jit is True else "where they pay"
+            runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
+        return f"{runs}; {described(self.product)}"
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""
@@ -101,7 +105,8 @@ class CPUBackend(Backend):
         return decompose(program, draws=self.compiler is not None)
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        steps = _steps(program, keep)
+        calls = partial(_call_of, product=self.product, keep=keep)
+        steps = _steps(program, partial(calls, program))
         if observe is not None:
             steps = [step._replace(call=_observed(step, observe)) for step in steps]
         outputs, instructions = program.outputs, program.instructions
@@ -134,9 +139,10 @@ class CPUBackend(Backend):
         def note(error: Exception, place: int, roots: Sequence[Any] | None) -> None:
             _note(error, place, (outline if roots is None else self._simple(self.program(roots))).instructions)
 
-        call_of = partial(_call_of, outline, keep=keep)
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
-        return KernelPlan(outline, constants, partial(quietly, run), call_of, note, self.when, arguments)
+        return KernelPlan(
+            outline, constants, partial(quietly, run), partial(calls, outline), note, self.when, arguments
+        )
 
 
 @cache
@@ -178,7 +184,7 @@ class Step(NamedTuple):
     node: OpTreeNode
 
 
-def _steps(program: Program, keep: bool) -> list[Step]:
+def _steps(program: Program, call_of: Callable[[int], Callable[..., Any]]) -> list[Step]:
     """A program's steps: elementwise values go into memory that is done with, what is assigned into its target."""
     first, last = len(program.leaves), program.last_uses()
     steps: list[Step] = []
@@ -193,7 +199,7 @@ def _steps(program: Program, keep: bool) -> list[Step]:
             steps[-1] = steps[-1]._replace(call=steps[-1].node.op.write, output=first + place)
             continue
         buffer = next((i for i in dead if _is_reusable(program, i - first, instruction)), None)
-        call, take = _call_of(program, place, keep), _taker(instruction.inputs)
+        call, take = call_of(place), _taker(instruction.inputs)
         steps.append(Step(call, take, first + place, buffer, dead, place, instruction.node))
     return steps
 
@@ -218,13 +224,15 @@ def _taker(numbers: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
-def _call_of(program: Program, place: int, keep: bool = False) -> Callable[..., Any]:
+def _call_of(program: Program, place: int, product: Callable[..., Any], keep: bool) -> Callable[..., Any]:
     """The function of arrays that computes an instruction."""
     instruction = program.instructions[place]
     op = instruction.op
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return performer(instruction, program.given_away(place) if keep else None)
-    return op.numpy if _is_ufunc(instruction.node) else checked(instruction)
+    if not _is_ufunc(instruction.node):
+        return checked(instruction)
+    return product if op.numpy is np.matmul else op.numpy
 
 
 def _is_ufunc(node: Any) -> bool:

@@ -67,6 +67,12 @@ def _folder(given: Any) -> Path:
     return Path(given).expanduser().absolute()
 
 
+def _blas(given: Any) -> str:
+    if given not in ("auto", "mkl", "numpy"):
+        raise ValueError
+    return str(given)
+
+
 def _shown(given: Any) -> frozenset[str]:
     words = frozenset(given.replace(",", " ").split() if isinstance(given, str) else given)
     if not words <= {"source"}:
@@ -79,6 +85,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         setting.variable.removeprefix("OPTREE_").lower(): setting
         for setting in (
+            Setting(
+                "OPTREE_BLAS",
+                "auto, mkl or numpy",
+                _blas,
+                "auto",
+                "What multiplies large matrices on the CPU: auto is MKL where it is installed, else NumPy's BLAS.",
+            ),
             Setting(
                 "OPTREE_BLOCK_BYTES",
                 "an integer of 1 or more",

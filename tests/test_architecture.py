@@ -65,7 +65,7 @@ LAYERS = (
     ("backends.kernels.fused",),
     ("backends.kernels.steps", "backends.kernels.source"),
     ("backends.kernels.grid", "backends.kernels.pool"),
-    ("backends.kernels.blocks",),
+    ("backends.kernels.blocks", "backends.kernels.mkl"),
     ("backends.kernels.kept",),
     ("backends.kernels.plan",),
     ("backends.creation",),

@@ -133,7 +133,7 @@ class CallStep:
         alone = self.instruction.op.shape_only
         #: The dtypes of the operands that need not be there, for their known shape is all that counts.
         self.shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
-        self.makes = [self.output] if isinstance(call, np.ufunc) else []
+        self.makes = [self.output] if isinstance(call, np.ufunc) or self.is_product else []
         self.kept: set[int] = set()
         self.takes, self.gives = [*inputs], [self.output]
         self.target: int | None = None
@@ -141,7 +141,7 @@ class CallStep:
     @property
     def is_product(self) -> bool:
         """Whether it is a product that can be written into a target of any layout."""
-        return self.call is np.matmul
+        return self.call is np.matmul or getattr(self.call, "is_product", False)
 
     def assign_to(self, target: int, assignment: int) -> None:
         """Let the value be made in the target that it is assigned to alone."""

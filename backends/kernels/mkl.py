@@ -1,0 +1,191 @@
+"""Products of matrices by Intel's MKL, where its package is installed (extra ``mkl``).
+
+MKL multiplies in the thread that calls it, and the process's own threads share
+a large product: so OPTREE_NUM_THREADS counts here too, a child that was forked
+computes on, and no second kind of threads comes along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import site
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+
+from backends.kernels.memory import HOST
+from backends.kernels.pool import share
+from backends.kernels.threads import thread_count
+from optree import settings
+from optree.errors import BackendError
+
+#: Products of fewer multiplications, or with a shorter side, are NumPy's, whose calls cost less.
+SMALL, NARROW = 1 << 24, 16
+
+#: Each piece of a product that threads share has so many multiplications at least, and each thread so many pieces.
+PIECE, PIECES = 1 << 22, 2
+
+#: The last versions of the library that are looked for, by the number in its name.
+VERSIONS = range(9, 0, -1)
+
+#: How MKL's functions name things: layers (mkl_service.h), orders of matrices (mkl_cblas.h).
+_SEQUENTIAL, _LP64 = 1, 0
+_ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112
+
+_FUNCTIONS: dict[np.dtype, tuple[str, Any]] = {
+    np.dtype("float32"): ("cblas_sgemm", ctypes.c_float),
+    np.dtype("float64"): ("cblas_dgemm", ctypes.c_double),
+}
+
+
+def matrix_product() -> Callable[..., Any]:
+    """What multiplies matrices: MKL where it is installed, or np.matmul, as OPTREE_BLAS says.
+
+    Raises
+    ------
+    BackendError
+        If MKL is asked for and not installed.
+    """
+    chosen = settings.value("blas")
+    path = None if chosen == "numpy" else _installed()
+    if path is not None:
+        return _product(path)
+    if chosen == "mkl":
+        raise BackendError("OPTREE_BLAS=mkl needs the package mkl: pip install 'neon-optree[mkl]' installs it")
+    return np.matmul
+
+
+def described(product: Callable[..., Any]) -> str:
+    """What multiplies matrices, in words."""
+    if isinstance(product, Product):
+        return f"large matrix products by MKL ({product.path})"
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-overload, index]
+    return f"matrix products by NumPy's BLAS ({blas['name']} {blas['version']})"
+
+
+def _installed() -> str | None:
+    """The library's file, where its package puts it."""
+    folders = [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix, site.getuserbase())]
+    files = (os.path.join(folder, f"libmkl_rt.so.{version}") for folder in folders for version in VERSIONS)
+    return next(filter(os.path.exists, files), None)
+
+
+class Product:
+    """np.matmul of arrays, where `takes` says so by MKL.
+
+    Attributes
+    ----------
+    path : str
+        The library, which is loaded when it is first needed.
+    """
+
+    #: It writes into memory that it is given as `out`, as a ufunc does.
+    is_product = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
+        if not self.takes(x, y):
+            return np.matmul(x, y, out=out)
+        stack = np.broadcast_shapes(x.shape[:-2], y.shape[:-2]) if max(x.ndim, y.ndim) > 2 else ()
+        shape = (*stack, x.shape[-2], y.shape[-1])
+        fits = out is not None and _fits(out, shape, x.dtype) and not any(np.may_share_memory(out, z) for z in (x, y))
+        target = out if out is not None and fits else np.empty(shape, x.dtype)
+        self._multiply(_laid_out(x), _laid_out(y), target)
+        if out is None or target is out:
+            return target
+        out[...] = target
+        return out
+
+    @staticmethod
+    def takes(x: Any, y: Any) -> bool:
+        """Whether a product is MKL's: of large matrices, or stacks of them, both of float32 or both of float64."""
+        if x.dtype not in _FUNCTIONS or x.dtype != y.dtype or min(x.ndim, y.ndim) < 2 or x.shape[-1] != y.shape[-2]:
+            return False
+        (rows, inner), columns = x.shape[-2:], y.shape[-1]
+        return min(rows, inner, columns) >= NARROW and rows * inner * columns >= SMALL
+
+    def _multiply(self, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> None:
+        """Write x @ y, pieces of it in several threads."""
+        if _order(target) == "F":
+            x, y, target = (z.swapaxes(-1, -2) for z in (y, x, target))
+        *stack, rows, columns = target.shape
+        if stack:
+            x, y = (np.broadcast_to(z, (*stack, *z.shape[-2:])) for z in (x, y))
+        most = rows * x.shape[-1] * columns // PIECE
+        count = max(1, min(thread_count() * PIECES, most)) if thread_count() > 1 else 1
+        by_rows = rows >= columns
+        bounds = [max(rows, columns) * i // count for i in range(count + 1)]
+        parts = [slice(begin, end) for begin, end in pairwise(bounds)]
+
+        def piece(task: tuple[Any, slice]) -> None:
+            place, part = task
+            if by_rows:
+                self._gemm(x[place][part], y[place], target[place][part])
+            else:
+                self._gemm(x[place], y[place][:, part], target[place][:, part])
+
+        share(list(product(np.ndindex(*stack), parts)), lambda: piece)
+
+    def _gemm(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> None:
+        """Write x @ y into z, a part of rows that lie together, in this thread."""
+        orders, leads = zip(*map(_order_and_lead, (x, y, z)), strict=True)
+        flags = [_PLAIN if order == "C" else _TRANSPOSED for order in orders[:2]]
+        pointers = map(HOST.address, (x, y, z))
+        (a, lda), (b, ldb), (c, ldc) = zip(pointers, leads, strict=True)
+        self._functions[z.dtype](_ROWS, *flags, *z.shape, x.shape[-1], 1.0, a, lda, b, ldb, 0.0, c, ldc)
+
+    @cached_property
+    def _functions(self) -> dict[np.dtype, Any]:
+        """MKL's functions, by the dtype that they multiply."""
+        try:
+            library = ctypes.CDLL(self.path)
+            layers = library.MKL_Set_Threading_Layer(_SEQUENTIAL), library.MKL_Set_Interface_Layer(_LP64)
+            found = {dtype: (getattr(library, name), number) for dtype, (name, number) in _FUNCTIONS.items()}
+        except (OSError, AttributeError) as error:
+            raise BackendError(f"MKL cannot be loaded: {error}; OPTREE_BLAS=numpy leaves it out") from None
+        if layers[1] != _LP64:
+            raise BackendError(
+                f"MKL counts in another kind of integers here (layer {layers[1]}: MKL_INTERFACE_LAYER, or another "
+                "library that uses it); OPTREE_BLAS=numpy leaves it out"
+            )
+        integer, pointer = ctypes.c_int, ctypes.c_void_p
+        for function, number in found.values():
+            function.restype = None
+            function.argtypes = [integer] * 6 + [number, *(pointer, integer) * 2, number, pointer, integer]
+        return {dtype: function for dtype, (function, _) in found.items()}
+
+
+_product = cache(Product)
+
+
+def _order_and_lead(x: np.ndarray) -> tuple[str | None, int]:
+    """Whether a matrix's rows lie together ('C') or its columns ('F'), and how many elements apart; None for neither.
+
+    Of a stack, each of its matrices.
+    """
+    (rows, columns), (down, along) = x.shape[-2:], x.strides[-2:]
+    for order, near, far, size in (("C", along, down, columns), ("F", down, along, rows)):
+        if near == x.itemsize and far >= size * x.itemsize and far % x.itemsize == 0 and far < x.itemsize << 31:
+            return order, far // x.itemsize
+    return None, 0
+
+
+def _order(x: np.ndarray) -> str | None:
+    return _order_and_lead(x)[0]
+
+
+def _laid_out(x: np.ndarray) -> np.ndarray:
+    """An operand as BLAS takes it: as it lies, transposed or not, or else a copy."""
+    return x if _order(x) and x.flags.aligned and max(x.shape) < 1 << 31 else np.ascontiguousarray(x)
+
+
+def _fits(out: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether a product can be written into an array as it lies."""
+    return out.shape == shape and out.dtype == dtype and out.flags.aligned and _order(out) is not None
