@@ -19,8 +19,8 @@ from optree.program import Program
 from optree.registry import OPS
 from optree.sizes import tells_shape
 
-#: Calls that only look into memory or copy within the device: between kernels, they are captured with them.
-CAPTURED = MOVES | {"assign"}
+#: Calls that only look into memory, copy within the device or count there: between kernels, they are captured with them.
+CAPTURED = MOVES | {"assign", "take_blocks"}
 
 
 @dataclass

@@ -207,6 +207,21 @@ def test_arrays_without_elements(gpu: Any) -> None:
         assert doubled.get().tolist() == [2] * n and total.item() == n
 
 
+def test_draws_are_captured_with_the_kernels_around_them(gpu: Any, cpu: Any) -> None:
+    """Dropout: each replay goes on where the last has left the random state, for other sizes too."""
+    found = []
+    for be in (gpu, cpu):
+        be.rng_reset()
+        x = Input(MATRIX, "x")
+        masked = function([x], be.exp(x * be.dropout_mask(x, 0.7)) + be.rand(x))
+        values = [masked(np.full((n, 5), 0.5, np.float32)).get() for n in (3, 3, 3, 8, 8, 3, 8)]
+        found.append((*values, be.rng_state.get()))
+        if be is gpu:
+            assert debugprint(masked).endswith("captured as a CUDA graph of 7 steps") and counts(gpu)[1] > 0
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
 def test_what_is_refused_runs_uncaptured(cupy: Any, gpu: Any, monkeypatch: Any) -> None:
     add = function([a := Input(VECTOR, "a")], a + 1)
     refused = cupy.cuda.runtime.CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated: no")
