@@ -18,7 +18,7 @@ from harness.cuda import KernelFault, needs_gxx
 from harness.cuda_samples import without_each
 from harness.cuda_trials import drawn, elementwise, narrow, ops, plain, random_trees, reductions, staged, views
 from harness.emulated import Collector, Emulator, Trial, Trials
-from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc
+from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc, under_way
 from harness.staged import normalised, softmax
 
 from backends.device_kernels import OPTIONS
@@ -138,6 +138,16 @@ def sources_among(groups: Iterable[Trials], but: Sequence[str] = ()) -> list[str
     return list(dict.fromkeys(source for trials in groups for source in trials.sources if source not in but))
 
 
+def turned(be: Any) -> np.ndarray:
+    return (be.array(drawn(0, 40, 67)).T + be.array(drawn(1, 67, 40))).asnumpyarray()
+
+
+@needs_nvrtc
+def test_all_loads_of_a_tile_are_under_way_before_the_first_is_used() -> None:
+    (source,) = sources_of(turned)
+    assert "tile0[lane]" in source and under_way(source, OPTIONS) == 2 * 4
+
+
 # Sanitized
 
 
@@ -149,6 +159,7 @@ def centred(be: Any, x: Any, axis: int) -> np.ndarray:
 #: keeps apart from itself at the next. (Between several reductions, which alternate, another's barrier does, too.)
 TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
     "no team": lambda be: [(be.array(drawn(0, 40, 67))[:, 1:] * 2 + be.array(drawn(1, 66))).asnumpyarray()],
+    "tiles, once": lambda be: [turned(be)],
     "warp": lambda be: [softmax(be, be.array(drawn(0, 9, 67)), 1).asnumpyarray()],
     "lanes": lambda be: [softmax(be, be.array(drawn(0, 70, 5)), 1).asnumpyarray()],
     "block, once": lambda be: [centred(be, be.array(drawn(0, 3, 1203)), 1)],
@@ -206,7 +217,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found() -> None:
         for source in sources_of(TEAMS[team])
         for text in without_each("__syncthreads();", source)
     ]
-    assert len(cases) == 2 + 3 + 3 + 3
+    assert len(cases) == 2 + 2 + 3 + 3 + 3
     missed = []
     for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
         emulator = FewBlocks(sanitize="thread")

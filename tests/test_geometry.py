@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
+from backends.kernels.cuda_launch import divisor
 from backends.kernels.expressions import wide
-from backends.kernels.geometry import ALONE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
+from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.source import _meet_layouts
 from optree.types import TensorType
@@ -89,9 +90,7 @@ def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
         (x, y), block = launch.grid, launch.block
         assert 1 <= x <= BLOCKS_X and 1 <= y <= BLOCKS_Y
         assert 32 <= block <= min(MOST_THREADS, variant.threads) and block % 32 == 0
-        assert block == variant.threads == THREADS[team] or (
-            team == "block" and variant.threads in (THREADS[team], ALONE)
-        )
+        assert variant.threads in ((THREADS[team], *ALONGSIDE.values()) if team == "block" else (block,))
         assert launch.shared >= 0 and launch.shared + static <= device.shared
         assert (launch.shared > 0) == (variant.kept == "shared")
     assert geometry.entries == 0 or geometry.variant.split
@@ -175,6 +174,13 @@ def test_indices_have_64_bits_from_where_32_might_not_do() -> None:
     assert far.variant.wide, "few elements, far apart"
 
 
+@given(number=st.integers(0, 2**31 - 1), by=st.one_of(st.integers(1, 2**31 - 1), st.integers(1, 3000)))
+def test_kernels_divide_by_multiplying(number: int, by: int) -> None:
+    for each in (number, number // by * by, max(0, number // by * by - 1)):
+        factor, shift = divisor(by) & 0xFFFFFFFF, divisor(by) >> 32
+        assert ((2 * each * factor) >> 32) >> shift == each // by
+
+
 def test_more_blocks_than_a_grid_has_go_on_in_steps() -> None:
     geometry = laid_out(nest_of("planes of columns"), [2**31, 200, 2**6])
     assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide
@@ -199,8 +205,10 @@ def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
         assert laid_out(nest, [1000]).variant.vector == most
         assert laid_out(nest, [1001]).variant.vector == most, "the last elements are taken one by one"
         assert laid_out(nest, [1000], offset=itemsize).variant.vector == 1
-        assert laid_out(nest, [most - 1]).variant.vector == 1
+        assert laid_out(nest, [1000], offset=8).variant.vector == 8 // itemsize
+        assert laid_out(nest, [most - 1]).variant.vector == most // 2
         assert laid_out(nest_of("rows", dtype), [5, 1000]).variant.vector == most
+        assert laid_out(nest_of("rows", dtype), [5, 1002]).variant.vector == 2, "where each other row begins"
         assert laid_out(nest_of("rows", dtype), [5, 1001]).variant.vector == 1, "each second row begins in between"
 
 
@@ -213,17 +221,19 @@ def test_teams_grow_with_rows() -> None:
     ]
     warp = [(1, 1), (4, 1), (4, 2), (16, 4), (32, 8)]
     assert found == [("warp", width, accesses, 128) for width, accesses in warp]
-    longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 1 << 14, 1 << 16)]
+    longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 8192, 1 << 16)]
     found = [(g.variant.team, g.variant.kept, g.variant.accesses, g.launches[0].block) for g in longer]
     assert found == [
         ("block", "registers", 3, 128),
         ("block", "registers", 8, 128),
-        ("block", "registers", 8, 512),
-        ("block", "", 4, 512),
+        ("block", "registers", 8, 256),
+        ("block", "", 4, 256),
     ]
-    few, many = laid_out(nest, [2, 1 << 20]), laid_out(nest, [2 * device.multiprocessors, 1 << 20])
+    few, many = laid_out(nest, [2, 1 << 20]), laid_out(nest, [4 * device.multiprocessors, 1 << 20])
     assert few.variant.split and not many.variant.split
-    assert few.part >= 8 * few.launches[0].block and few.parts == 64, "parts have some work for each thread"
+    assert few.part >= 8 * few.launches[0].block and few.parts == 128, "parts have some work for each thread"
+    # What is kept is split less willingly.
+    assert not laid_out(nest_of("softmax of rows"), [2 * device.multiprocessors, 1 << 15]).variant.split
 
 
 def test_rows_stay_in_registers_then_in_shared_memory_and_are_then_read_again() -> None:
@@ -235,8 +245,9 @@ def test_rows_stay_in_registers_then_in_shared_memory_and_are_then_read_again() 
         return geometry.variant.kept, launch.block, launch.shared, launch.grid[0]
 
     assert found(1000) == ("registers", 128, 0, 1024)
-    assert found(1 << 14) == ("registers", 512, 0, 4096)
-    assert found(20000) == ("shared", 512, 80000, 4096), "of two blocks on a multiprocessor"
+    assert found(4096) == ("registers", 256, 0, 4096)
+    assert found(1 << 14) == ("shared", 256, 65536, 4096), "of three blocks on a multiprocessor"
+    assert found(20000) == ("shared", 512, 80000, 4096), "of two"
     assert found(32000) == ("shared", 1024, 128000, 4096), "of one"
     assert found(57000) == ("shared", 1024, 228032, 4096)
     assert found(1 << 16) == ("", 1024, 0, 132), "one block on each, so that the L2 cache has its row the next time"
@@ -254,12 +265,27 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
         4,
     ]
     assert laid_out(one, [1 << 24]).launches[0].grid == (4096, 1)
-    assert laid_out(one, [1 << 24], offset=4).variant.accesses == 8, "of 4 bytes"
+    assert laid_out(one, [1 << 24], offset=4).variant.accesses == 16, "of 4 bytes"
     assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
-    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 8
+    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 16
     assert laid_out(nest_of("all"), [1 << 24]).variant.accesses == 4
     long = nest_of("softmax of rows")
-    assert [laid_out(long, [300, n]).variant.accesses for n in (20000, 1 << 16)] == [4, 2] and long.cost * 4 * 4 <= 512
+    assert [laid_out(long, [300, n]).variant.accesses for n in (16000, 20000, 1 << 16)] == [
+        4,
+        2,
+        2,
+    ] and long.cost * 4 * 4 <= 512
+
+
+def test_columns_fill_the_device() -> None:
+    """With half of its threads at least; some rows each, if need be."""
+    for sizes in ((40, 1 << 20), (1 << 10, 1 << 14), (1 << 13, 1 << 13), (1 << 14, 1 << 12), (1 << 20, 1 << 10)):
+        for name, device in DEVICES.items():
+            geometry = laid_out(nest_of("columns"), sizes, device)
+            threads = prod(geometry.launches[0].grid) * geometry.launches[0].block
+            assert threads >= device.multiprocessors * device.threads / 2, (sizes, name)
+    assert laid_out(nest_of("columns", "float64"), (1 << 13, 1 << 13)).variant.width == 32
+    assert laid_out(nest_of("columns", "uint8"), (1 << 13, 1 << 13)).variant.width == 128, "128 bytes of each row"
 
 
 def test_short_columns_leave_no_thread_idle() -> None:

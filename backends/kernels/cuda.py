@@ -78,6 +78,14 @@ template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return
 """,
 }
 
+#: A number below 2^31 by another, by what `backends.kernels.cuda_launch.divisor` makes of that.
+QUOTIENT = """
+__device__ __forceinline__ int quotient(int number, unsigned long long divisor)
+{
+    return (int)(__umulhi(2u * (unsigned int)number, (unsigned int)divisor) >> (int)(divisor >> 32));
+}
+"""
+
 #: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: a block
 #: that goes on to other places waits at a barrier before it does.
 JOINED = {
@@ -119,14 +127,15 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: a kernel, or of a split nest one for each walk and the last."""
+    printer = _Printer(nest, variant)
     head = [NARROW[name].rstrip("\n") for name in narrow_dtypes(nest)]
     head.append(HEAD.rstrip("\n"))
+    head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in teams]
     head += ["", *random_functions(nest, "__device__ __forceinline__")]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
-    printer = _Printer(nest, variant)
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
         type = type_of(wide(r))
@@ -134,9 +143,11 @@ def source(nest: LoopNest, variant: Variant) -> str:
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
+    # Large blocks leave registers for as many threads as a multiprocessor of any kind has.
+    bounds = f"{variant.threads}, {1024 // variant.threads}" if variant.threads >= 512 else f"{variant.threads}"
     for name, body in printer.kernels():
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
-        lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
+        lines += ["", f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(', f"    {parameters})"]
         lines += braced(needed(body))
     return "\n".join([*lines, ""])
 
@@ -223,8 +234,7 @@ class _Printer(ElementPrinter):
         lines = ["const int lanes = blockDim.x;"]
         lines.append(f"const Index chunks = ((Index)n{self.last} + {vector - 1}) / {vector};")
         lines.append(f"const Index total = {self.count('chunks', axes)};")
-        index = ["const Index k = c + u * lanes;", *self.decoded("k / chunks", axes), *self.pointers(axes, ("inner",))]
-        index.append(f"const Index i = k{' % chunks' if axes else ''} * {vector};")
+        index = ["const Index k = c + u * lanes;", *self.located(axes), *self.pointers(axes, ("inner",))]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.turn(walk, "x", index, "total")
         return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
@@ -238,45 +248,46 @@ class _Printer(ElementPrinter):
         nest, (walk,) = self.nest, self.walks
         other, last = nest.across, self.last
         others = [axis for axis in range(last) if axis != other]
-        lines: Lines = []
-        for place in crossing_reads(nest):
+        crossing, turns = crossing_reads(nest), TILE * TILE // self.variant.threads
+        step, inside = TILE // turns, f"if (k < (Index)n{other} && i < (Index)n{last})"
+        lines: Lines = [f"const int lane = threadIdx.x % {TILE}, first = threadIdx.x / {TILE};"]
+        for place in crossing:
             lines.append(f"__shared__ {TYPES[str(nest.reads[place])]} tile{place}[{TILE}][{TILE + 1}];")
         lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
-        lines.append(
-            f"const int lane = threadIdx.x % {TILE}, first = threadIdx.x / {TILE}, step = blockDim.x / {TILE};"
-        )
         body = self.decoded(f"p / tiles{last} / tiles{other}", others)
         body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
         body.append(f"const Index t{last} = p % tiles{last} * {TILE};")
         body += self.pointers(others, ("inner",))
-        load = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + r;"]
-        for place in crossing_reads(nest):
-            read = f"x{place}[k * (Index)s{place}_{other} + i * (Index)s{place}_{last}]"
-            load += [f"if (k < (Index)n{other} && i < (Index)n{last})", f"    tile{place}[r][lane] = {read};"]
-        made = [f"const Index k = t{other} + r;", f"const Index i = t{last} + lane;"]
-        made.append(f"if (k < (Index)n{other} && i < (Index)n{last})")
-        turns = f"for (int r = first; r < {TILE}; r += step)"
-        body += ["__syncthreads();", turns, *braced(load), "__syncthreads();", turns]
-        body += braced([*made, *braced(self.tiled(walk))])
+        along = [f"const Index k = t{other} + first + u * {step};", f"const Index i = t{last} + lane;", inside]
+        across = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + first + u * {step};", inside]
+
+        def at(place: int) -> str:
+            return f"x{place}[k * (Index)s{place}_{other} + {self.along(place, 'i')}]"
+
+        loaded = [place for place in walk.reads if not nest.is_counted(place)]
+        body += [f"{TYPES[str(nest.reads[place])]} b{place}[{turns}];" for place in loaded]
+        each = ["#pragma unroll", f"for (int u = 0; u < {turns}; u++)"]
+        for where, places in ((across, crossing), (along, [place for place in loaded if place not in crossing])):
+            body += [*each, *braced([*where, *braced([f"b{p}[u] = {at(p)};" for p in places])])] if places else []
+        handed = [f"tile{place}[first + u * {step}][lane] = b{place}[u];" for place in crossing]
+        body += ["__syncthreads();", *each, *braced(handed), "__syncthreads();"]
+        made = [*self.tiled(walk, step), *(f"{at(place)} = {self.written(value)};" for place, value in walk.writes)]
+        body += [*each, *braced([*along, *braced(made)])]
         total = self.count(f"tiles{last} * tiles{other}", others)
         return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
-    def tiled(self, walk: Walk) -> Lines:
-        """What happens at one element of a tile."""
+    def tiled(self, walk: Walk, step: int) -> Lines:
+        """What is made of one element of a tile."""
         nest, crossing = self.nest, crossing_reads(self.nest)
-
-        def at(place: int) -> str:
-            moved = f"k * (Index)s{place}_{nest.across} + {self.along(place, 'i')}"
-            return f"x{place} + {moved}" if nest.is_counted(place) else f"x{place}[{moved}]"
-
         lines: Lines = []
         for place in walk.reads:
-            read = at(place) if nest.is_counted(place) else self.read(place, at(place))
-            read = self.read(place, f"tile{place}[lane][r]") if place in crossing else read
+            read = self.read(place, f"tile{place}[lane][first + u * {step}]" if place in crossing else f"b{place}[u]")
+            if nest.is_counted(place):
+                read = f"x{place} + k * (Index)s{place}_{nest.across} + {self.along(place, 'i')}"
             lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
         for made in walk.statements:
             lines += self.statement(made) if isinstance(made, Statement) else []
-        return lines + [f"{at(place)} = {self.written(value)};" for place, value in walk.writes]
+        return lines
 
     def places(self, body: Lines) -> Lines:
         """The kept loops, shared out to teams."""
@@ -363,11 +374,10 @@ class _Printer(ElementPrinter):
         index = [
             "const Index k = lane + u * lanes;" if variant.kept == "registers" else "const Index k = c + u * lanes;"
         ]
-        index += self.decoded("k / chunks", axes) if axes else []
+        index += self.located(axes)
         for place in [*walk.reads, *(place for place, _ in walk.writes)]:
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
             index.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
-        index.append(f"const Index i = k{' % chunks' if axes else ''} * {variant.vector};")
         first, last = ("start", "end") if variant.split else ("0", "row")
         last = last if variant.team == "block" else "until"
         accumulated: Lines = []
@@ -379,7 +389,7 @@ class _Printer(ElementPrinter):
         joined = [line for each in ended for line in each]
         if variant.kept == "registers":
             return [*lines, *braced([*accumulated, *self.turn(walk, "y", index, last), *joined])]
-        step = f"{variant.accesses} * (Index)lanes"
+        step = f"{self.in_flight(walk)} * (Index)lanes"
         if not walk.reductions:
             return [
                 f"for (Index c = {first} + lane; c < {last}; c += {step})",

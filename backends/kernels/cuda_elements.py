@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,6 +82,18 @@ def slot_bytes(nest: LoopNest) -> list[int]:
     return [size for _, size in sorted(set(_slots(nest, walks(nest)).values()))]
 
 
+def held_bytes(nest: LoopNest) -> int:
+    """How many bytes of each element a nest needs at most from one walk to the next."""
+    spans, count = _spans(nest, walks(nest)), len(walks(nest))
+    return max(sum(span.size for span in spans if span.first <= walk < span.last) for walk in range(count))
+
+
+def loaded_bytes(nest: LoopNest) -> list[int]:
+    """How many bytes of each element walks load, those that load any."""
+    reads = ([place for place in walk.reads if not nest.is_counted(place)] for walk in walks(nest))
+    return [found for places in reads if (found := sum(nest.reads[place].itemsize for place in places))] or [0]
+
+
 class ElementPrinter:
     """A nest in a variant, and the names of its parts."""
 
@@ -107,6 +120,7 @@ class ElementPrinter:
         for i, dtype in enumerate(nest.numbers):
             type = "long long" if dtype.kind == "b" else type_of(dtype)
             found.append((f"{type} c{len(nest.reads) + i}", f"c{len(nest.reads) + i}"))
+        found += [(f"unsigned long long m{axis}", f"m{axis}") for axis in self.divisors()]
         if variant.split:
             found += [("long long part", "part"), ("int parts", "parts")]
         return found
@@ -159,22 +173,46 @@ class ElementPrinter:
             return [f"const Index i{axes[0]} = {number};"]
         lines, rest = [], number
         for axis in reversed(axes[1:]):
-            lines.append(f"const Index i{axis} = {rest} % (Index)n{axis};")
-            lines.append(f"const Index over{axis} = {rest} / (Index)n{axis};")
+            lines.append(f"const Index over{axis} = {self.quotient(rest, axis)};")
+            lines.append(f"const Index i{axis} = {rest} - over{axis} * (Index)n{axis};")
             rest = f"over{axis}"
         return [*lines, f"const Index i{axes[0]} = {rest};"]
+
+    def located(self, axes: Sequence[int]) -> Lines:
+        """Where the access ``k`` is, along some loops and the last, along which its elements lie."""
+        vector = self.variant.vector
+        if not axes:
+            return [f"const Index i = k * {vector};"]
+        lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
+        return [*lines, f"const Index i = (k - before * chunks) * {vector};"]
+
+    def quotient(self, number: str, axis: int) -> str:
+        """A number by the size of a loop; of the last, by its accesses."""
+        if self.variant.wide:
+            return f"{number} / {'chunks' if axis == self.last else f'(Index)n{axis}'}"
+        return f"quotient({number}, m{axis})"
+
+    def divisors(self) -> list[int]:
+        """The loops by whose sizes kernels divide, where they do it by multiplying."""
+        kept, reduced = range(self.nest.kept), range(self.nest.kept, self.last)
+        if self.variant.wide:
+            return []
+        if not self.nest.reductions:
+            inner = [axis for axis in range(self.last) if self.variant.team != "tiles" or axis != self.nest.across]
+            return [*inner[1:], *([self.last] if inner and self.variant.team != "tiles" else [])]
+        return [*kept[1:], *reduced[1:], *([self.last] if reduced else [])]
 
     def unrolled(self, lines: Lines) -> Lines:
         return ["#pragma unroll", f"for (int e = 0; e < {self.variant.vector}; e++)", *braced(lines)]
 
     def in_flight(self, walk: Walk) -> int:
-        """How many accesses a thread loads before it uses the first."""
-        held = self.variant.accesses
-        if self.variant.kept != "registers":
-            return held
-        loaded = [self.nest.reads[place] for place in self.loaded(walk) if place not in self.slots]
-        most = FLIGHT // max(1, self.variant.vector * sum(dtype.itemsize for dtype in loaded)) if loaded else held
-        return max(n for n in range(1, held + 1) if held % n == 0 and n <= max(1, most))
+        """How many accesses a thread loads before it uses the first: of several arrays fewer than of one."""
+        variant, held = self.variant, self.variant.accesses
+        kept = self.slots if variant.kept == "registers" else ()
+        bytes_ = sum(self.nest.reads[place].itemsize for place in self.loaded(walk) if place not in kept)
+        flight = FLIGHT // variant.vector if variant.kept == "registers" else held * min(loaded_bytes(self.nest))
+        most = max(1, flight // bytes_) if bytes_ else held
+        return max(n for n in range(1, held + 1) if held % n == 0 and n <= most)
 
     def loaded(self, walk: Walk) -> list[int]:
         """The arrays that a walk is the first to load."""
@@ -195,7 +233,7 @@ class ElementPrinter:
             There are accesses at ``k`` below.
         """
         count = self.in_flight(walk)
-        whole = count == self.variant.accesses
+        steps = self.variant.kept == "registers" and count < self.variant.accesses
         if self.variant.vector > 1 and not self.variant.whole:
             vector = self.variant.vector
             rest = f"(Index)n{self.last} - i"
@@ -204,21 +242,22 @@ class ElementPrinter:
         for part in (loads, self.used(walk, letter)):
             if part:
                 body = needed([*index, f"if (k < {until})", *braced(part)])
-                each = f"for (int u = 0; u < {count}; u++)" if whole else f"for (int u = t; u < t + {count}; u++)"
+                each = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
                 lines += ["#pragma unroll", each, *braced(body)]
-        if not whole:
+        if steps:
             lines = ["#pragma unroll", f"for (int t = 0; t < {self.variant.accesses}; t += {count})", *braced(lines)]
         return lines
 
     def loads(self, walk: Walk, letter: str) -> tuple[Lines, Lines]:
         """What holds the accesses that a walk loads, and how one of each is loaded."""
         vector, kept = self.variant.vector, self.variant.kept
+        count = self.variant.accesses if kept == "registers" else self.in_flight(walk)
         first, declared, lines = self.loaded(walk), [], []
         for value in [*(place for place in walk.reads if not self.nest.is_counted(place)), *walk.loads]:
             if value in self.slots and kept == "registers":
                 lines += self.access(value, letter) if value in first else []
                 continue
-            declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{self.variant.accesses}];")
+            declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{count}];")
             lines += self.access(value, letter) if value in first else [f"b{value}[u] = {self.kept(value)};"]
         return declared, lines
 
@@ -318,23 +357,38 @@ def needed(lines: Lines) -> Lines:
         lines = kept
 
 
-def _slots(nest: LoopNest, found: Sequence[Walk]) -> dict[int, tuple[int, int]]:
-    """For each value that several walks need, the row of shared memory that it is kept in, and its element's size.
+class Span(NamedTuple):
+    """A value that several walks need: from the first of them to the last, and how many bytes an element of it has."""
 
-    A value that a walk makes may take the row of one that no later walk needs.
-    """
+    first: int
+    last: int
+    value: int
+    size: int
+
+
+def _spans(nest: LoopNest, found: Sequence[Walk]) -> list[Span]:
+    """What several walks need, in the order in which it is first needed."""
     needed: dict[int, tuple[int, int]] = {}
     for number, walk in enumerate(found):
         arrays = {place for place in walk.reads if not nest.is_counted(place)}
         for value in {*arrays, *walk.loads, *walk.stores}:
             needed[value] = needed.get(value, (number, number))[0], number
-    several = sorted((first, last, value) for value, (first, last) in needed.items() if last > first)
+    spans = []
+    for value, (first, last) in needed.items():
+        dtype = nest.dtype_of(value)
+        spans.append(Span(first, last, value, (dtype if value < len(nest.reads) else computed(dtype)).itemsize))
+    return sorted(span for span in spans if span.last > span.first)
+
+
+def _slots(nest: LoopNest, found: Sequence[Walk]) -> dict[int, tuple[int, int]]:
+    """For each value that several walks need, the row of shared memory that it is kept in, and its element's size.
+
+    A value that a walk makes may take the row of one that no later walk needs.
+    """
     rows: list[tuple[int, int]] = []  # until which walk each is taken, and its element's size
     slots: dict[int, tuple[int, int]] = {}
-    for first, last, value in several:
+    for first, last, value, size in _spans(nest, found):
         is_read = value < len(nest.reads)
-        dtype = nest.dtype_of(value)
-        size = (dtype if is_read else computed(dtype)).itemsize
         reusable = (i for i, (until, other) in enumerate(rows) if until <= first and other == size and not is_read)
         row = next(reusable, len(rows))
         rows[row : row + 1] = [(last, size)]

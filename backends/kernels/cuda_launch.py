@@ -70,6 +70,16 @@ class Notes:
         return 0, None
 
 
+def divisor(number: int) -> int:
+    """What kernels divide by a number with (`cuda.QUOTIENT`): a factor of 32 bits, and above it a shift.
+
+    The factor is 2^(31 + shift) / number, rounded up, with the least shift for which 2^shift is not below the number:
+    so the quotient of numbers below 2^31 is too large by less than what it lacks of the next whole one.
+    """
+    shift = (number - 1).bit_length()
+    return -(-(1 << 31 + shift) // number) | shift << 32
+
+
 def runner_of(nest: LoopNest, host: Host) -> Runner:
     """What runs a nest on a device; each variant is compiled when it is first needed."""
     loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
@@ -95,6 +105,8 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
         given: dict[str, Any] = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
         given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
         given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
+        accesses = *sizes[:-1], -(-sizes[-1] // geometry.variant.vector)
+        given.update({f"m{axis}": np.uint64(divisor(size)) for axis, size in enumerate(accesses)})
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
             given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
         given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts))

@@ -3,58 +3,69 @@
 The rules look at sizes, steps and the device's own limits, and at nothing else,
 so the same call runs the same kernels and gives the same bits.
 
-- An access is of as many elements as 16 bytes hold of the widest array, where all arrays that have elements side by
-  side are aligned so. A thread has 64 bytes under way before it uses the first of them, if it has so many to load, and
-  the other threads of the device have something to do.
+- An access is of as many elements as 16 bytes hold of the widest array, or half as many or a quarter, as all arrays
+  that have elements side by side are aligned. A thread has 64 bytes under way before it uses the first of them, if it
+  has so many to load, and the other threads of the device have something to do.
 - Where some arrays lie along another loop than the rest, blocks of 256 threads
   hand over tiles of 32 by 32 elements in shared memory.
 - A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
-  row lie together in the warp; a longer one by a block of 128 to 512 threads with at most 8 accesses each. They have
-  their accesses in registers, with at most 128 bytes of what several walks need.
-- Of a row that is too long for that, what several walks need stays in shared memory: of two blocks on a multiprocessor,
-  or of one, of 1024 threads, that has all of it. Where that does not hold it either, it is read again, by one block of
-  1024 threads on each multiprocessor, so that rows are few enough to be found in the L2 cache.
-- Columns are reduced by blocks of 256 threads, 32 columns side by side; more where they are so short that a thread
-  has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in shared memory where
-  that holds it for four blocks.
-- Where blocks would be fewer than the device has multiprocessors, twice, the
-  reduced loops are split into parts of at least 8 accesses for each thread.
+  row lie together in the warp; a longer one by a block of 128 or 256 threads with at most 8 accesses each. They have
+  their accesses in registers, with at most 128 bytes of what several walks need in a warp and 64 in a block.
+- Of a row that is too long for that, what several walks need stays in shared memory, where that holds it for three
+  blocks on a multiprocessor, for two, of 512 threads, or for one, of 1024. Where not even that, it is read again, by
+  one block of 1024 threads on each multiprocessor, so that rows are few enough to be found in the L2 cache.
+- Columns are reduced by blocks of 256 threads, 32 columns or 128 bytes side by side; more where they are so short that
+  a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in shared memory
+  where that holds it for four blocks.
+- Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
+  of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
+  thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from backends.kernels.cuda import TILE, kernel_names
-from backends.kernels.cuda_elements import FLIGHT, Variant, slot_bytes
+from backends.kernels.cuda_elements import FLIGHT, Variant, held_bytes, loaded_bytes, slot_bytes
 from backends.kernels.expressions import wide as accumulated
 from backends.kernels.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16
 
-#: A thread has at most so many accesses under way or to a row, and at least so many to a part of a row.
+#: A thread has at most so many accesses to a row that registers keep, and at least so many to a part of a row.
 ACCESSES = 8
 
-#: A thread keeps at most so many bytes of a row in registers.
-HELD = 128
+#: And at most so many under way.
+SEVERAL = 16
+
+#: A thread keeps at most so many bytes of a row in registers: in a block half as many as in a warp, so that another
+#: block on the multiprocessor finds registers, and loads while the first computes.
+HELD = {"warp": 128, "block": 64}
 
 #: A thread has several accesses under way only in kernels of at most so many instructions, for each is as many again.
 LONG = 512
 
 #: How many threads a block has at most, by its teams.
-THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 512, "columns": 256}
+THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 256, "columns": 256}
 
-#: How many it has where a multiprocessor has no other.
-ALONE = 1024
+#: How many it has where shared memory keeps rows, by how many blocks a multiprocessor has room for; where none, 1024.
+ALONGSIDE = {3: 256, 2: 512, 1: 1024}
+
+#: Bytes of shared memory that a multiprocessor needs for each block beside its own.
+RESERVED = 1 << 10
 
 #: Bytes of shared memory that any block may have without being asked for beforehand.
 STATIC = 48 << 10
 
 #: Columns of a block.
 COLUMNS = 32
+
+#: And so many bytes of each row, if they are not columns enough.
+LINE = 128
 
 #: A split row has at most so many parts.
 PARTS = 1024
@@ -180,9 +191,9 @@ def _vector(nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]]
     vector = ACCESS // max(widest, 4 if kept else 1)
     for place in together:
         others = [step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1]
-        if addresses[place] % (vector * arrays[place].itemsize) or any(step % vector for step in others):
-            return 1
-    return vector if together and sizes[-1] >= vector else 1
+        size = arrays[place].itemsize
+        vector = max(1, gcd(vector * size, addresses[place], *(step * size for step in others)) // size)
+    return min(vector, 1 << sizes[-1].bit_length() - 1) if together else 1
 
 
 def _power(count: int) -> int:
@@ -190,14 +201,10 @@ def _power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def _under_way(nest: LoopNest, vector: int, most: int) -> int:
+def _under_way(nest: LoopNest, vector: int, most: int, flight: int = FLIGHT) -> int:
     """How many accesses a thread loads before it uses the first, a power of two."""
-    bytes_ = vector * sum(
-        dtype.itemsize
-        for place, dtype in enumerate(nest.reads)
-        if nest.levels[place] == "inner" and not nest.is_counted(place)
-    )
-    found = min(most, ACCESSES, FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
+    bytes_ = vector * min(loaded_bytes(nest))
+    found = min(most, SEVERAL, flight // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
     return 1 << max(found, 1).bit_length() - 1
 
 
@@ -211,50 +218,68 @@ def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: De
 def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     places, vector, slots = prod(sizes[: nest.kept]), variant.vector, slot_bytes(nest)
     accesses = -(-sizes[-1] // vector) * prod(sizes[nest.kept : -1])
-    held = min(ACCESSES, HELD // (vector * sum(max(4, size) for size in slots)) if slots else ACCESSES)
-    if accesses <= 32 * held:
+    bytes_ = vector * held_bytes(nest)
+    held = {team: min(ACCESSES, most // bytes_ if bytes_ else ACCESSES) for team, most in HELD.items()}
+    if accesses <= 32 * held["warp"]:
         together = min(_power(accesses), FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
-        width = min(32, max(_power(-(-accesses // min(4, held))), together))
+        width = min(32, max(_power(-(-accesses // min(4, held["warp"]))), together))
         blocks = min(BLOCKS, -(-places * width // THREADS["warp"]))
         variant = replace(variant, team="warp", width=width, threads=THREADS["warp"])
         variant = replace(variant, kept="registers", accesses=-(-accesses // width))
         return Geometry(variant, (Launch("kernel", (blocks, 1), THREADS["warp"]),))
     threads = min(THREADS["block"], max(128, _power(-(-accesses // ACCESSES))))
     variant = replace(variant, team="block", threads=THREADS["block"])
-    parts = min(PARTS, -(-accesses // (threads * ACCESSES)), -(-4 * device.multiprocessors // places))
-    if places < 2 * device.multiprocessors and parts > 1:
+    parts = _parts(places, accesses, threads, bool(slots), device)
+    if parts > 1:
         variant = replace(variant, split=True, accesses=_under_way(nest, vector, ACCESSES))
         return _split(nest, variant, places, accesses, parts, threads)
-    if held and accesses <= THREADS["block"] * held:
-        threads = max(threads, _power(-(-accesses // held)))
+    if accesses <= THREADS["block"] * held["block"]:
+        threads = max(threads, _power(-(-accesses // held["block"])))
         found = replace(variant, kept="registers", accesses=-(-accesses // threads))
         return Geometry(found, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
-    variant = replace(variant, accesses=_under_way(nest, vector, -(-accesses // threads)))
+    accesses_each = -(-accesses // threads)
+    if not slots:
+        variant = replace(variant, accesses=_under_way(nest, vector, accesses_each))
+        return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
     bytes_ = sum(slots) * (-(-accesses * vector // 16) * 16)
-    joined = sum(32 * accumulated(r).itemsize for r in nest.reductions)
-    if not slots or bytes_ + joined <= device.shared // 2:
-        variant = replace(variant, kept="shared" if slots else "")
+    taken = bytes_ + sum(32 * accumulated(r).itemsize for r in nest.reductions) + RESERVED
+    beside = next((count for count in ALONGSIDE if taken * count <= device.shared + RESERVED), 0)
+    threads = ALONGSIDE.get(beside, 1024)
+    flight = FLIGHT if threads < 512 else FLIGHT // 2  # no more have the registers
+    variant = replace(variant, threads=threads, accesses=_under_way(nest, vector, accesses_each, flight))
+    if beside:
+        variant = replace(variant, kept="shared")
         return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),))
-    fits = bytes_ + joined <= device.shared
-    blocks = min(BLOCKS, places if fits else min(places, device.multiprocessors))
-    accesses = max(1, variant.accesses // 2)  # as many in all, for twice the threads: more would not have the registers
-    variant = replace(variant, kept="shared" if fits else "", threads=ALONE, accesses=accesses)
-    return Geometry(variant, (Launch("kernel", (blocks, 1), ALONE, bytes_ if fits else 0),))
+    return Geometry(variant, (Launch("kernel", (min(places, device.multiprocessors), 1), threads),))
 
 
 def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     columns, rows, threads = prod(sizes[: nest.kept]), prod(sizes[nest.kept :]), THREADS["columns"]
-    width = min(_power(columns), max(COLUMNS, threads // _power(-(-rows // ACCESSES))))
+    slots, smallest = slot_bytes(nest), min(dtype.itemsize for dtype in nest.arrays)
+    width = min(_power(columns), max(COLUMNS, LINE // smallest, threads // _power(-(-rows // ACCESSES))))
     places, lanes = -(-columns // width), threads // width
     variant = replace(variant, team="columns", width=width, threads=threads)
     variant = replace(variant, accesses=_under_way(nest, 1, -(-rows // lanes)))
-    parts = min(PARTS, -(-rows // (lanes * ACCESSES)), -(-4 * device.multiprocessors // places))
-    if places < 2 * device.multiprocessors and parts > 1:
+    parts = _parts(places, rows * width, threads, bool(slots), device)
+    if parts > 1:
         return _split(nest, replace(variant, split=True), places, rows, parts, threads)
-    bytes_ = sum(slot_bytes(nest)) * (-(-rows * width // 16) * 16)
+    bytes_ = sum(slots) * (-(-rows * width // 16) * 16)
     kept = 0 < bytes_ <= device.shared // 4
     launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
     return Geometry(replace(variant, kept="shared" if kept else ""), (launch,))
+
+
+def _parts(places: int, accesses: int, threads: int, again: bool, device: Device) -> int:
+    """How many blocks share a place; one where there are places enough, or rows are short.
+
+    Parameters
+    ----------
+    again : bool
+        Whether rows are walked again: what is split is not kept.
+    """
+    blocks = device.multiprocessors * max(1, device.threads // (2 * threads))
+    enough = 2 * device.multiprocessors if again else blocks
+    return min(PARTS, -(-accesses // (threads * ACCESSES)), -(-blocks // places)) if places < enough else 1
 
 
 def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int) -> Geometry:

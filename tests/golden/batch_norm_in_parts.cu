@@ -44,22 +44,22 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
             {
                 p3[e] = 0;
             }
-            for (Index c = b; c < stop; c += 8 * (Index)lanes)
+            for (Index c = b; c < stop; c += 16 * (Index)lanes)
             {
-                Vector<float, 1> b0[8];
+                Vector<float, 1> b0[16];
                 #pragma unroll
-                for (int u = 0; u < 8; u++)
+                for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 1;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u].at[0] = y0[(i) * (Index)s0_1];
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 8; u++)
+                for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
@@ -129,22 +129,22 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
             {
                 p6[e] = 0;
             }
-            for (Index c = b; c < stop; c += 8 * (Index)lanes)
+            for (Index c = b; c < stop; c += 16 * (Index)lanes)
             {
-                Vector<float, 1> b0[8];
+                Vector<float, 1> b0[16];
                 #pragma unroll
-                for (int u = 0; u < 8; u++)
+                for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 1;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u].at[0] = y0[(i) * (Index)s0_1];
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 8; u++)
+                for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
@@ -222,26 +222,26 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
         const float v8_1 = (float)v2;
         const float v8 = (float)(v7 + v8_1);
         const float v9 = (float)(sqrt(v8));
-        for (Index c = start + lane; c < until; c += 8 * (Index)lanes)
+        for (Index c = start + lane; c < until; c += 16 * (Index)lanes)
         {
-            Vector<float, 1> b0[8];
+            Vector<float, 1> b0[16];
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 16; u++)
             {
                 const Index k = c + u * lanes;
-                const float *y0 = x0;
                 const Index i = k * 1;
+                const float *y0 = x0;
                 if (k < until)
                 {
                     b0[u].at[0] = y0[(i) * (Index)s0_1];
                 }
             }
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 16; u++)
             {
                 const Index k = c + u * lanes;
-                float *y2 = x2;
                 const Index i = k * 1;
+                float *y2 = x2;
                 if (k < until)
                 {
                     Vector<float, 1> w2;

@@ -12,44 +12,51 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long s0_0,
     long long s1_0,
     long long s2_0,
-    long long s3_0)
+    long long s3_0,
+    unsigned long long m1)
 {
     const int lanes = blockDim.x;
-    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index chunks = ((Index)n1 + 1) / 2;
     const Index total = chunks * (Index)n0;
     for (Index c = (Index)blockIdx.x * lanes * 1 + threadIdx.x; c < total; c += (Index)gridDim.x * lanes * 1)
     {
-        Vector<float, 1> b0[1];
-        Vector<float, 1> b1[1];
-        Vector<float, 1> b2[1];
+        Vector<float, 2> b0[1];
+        Vector<float, 2> b1[1];
+        Vector<float, 2> b2[1];
         #pragma unroll
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i0 = k / chunks;
+            const Index before = quotient(k, m1);
+            const Index i0 = before;
+            const Index i = (k - before * chunks) * 2;
             const float *x0 = a0 + i0 * (Index)s0_0;
             const float *x1 = a1 + i0 * (Index)s1_0;
             const float *x2 = a2 + i0 * (Index)s2_0;
-            const Index i = k % chunks * 1;
             if (k < total)
             {
-                b0[u].at[0] = x0[i];
-                b1[u].at[0] = x1[i];
-                b2[u].at[0] = x2[0];
+                b0[u] = loaded<2>(x0 + i);
+                b1[u] = loaded<2>(x1 + i);
+                #pragma unroll
+                for (int e = 0; e < 2; e++)
+                {
+                    b2[u].at[e] = x2[0];
+                }
             }
         }
         #pragma unroll
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i0 = k / chunks;
+            const Index before = quotient(k, m1);
+            const Index i0 = before;
+            const Index i = (k - before * chunks) * 2;
             float *x3 = a3 + i0 * (Index)s3_0;
-            const Index i = k % chunks * 1;
             if (k < total)
             {
-                Vector<float, 1> w3;
+                Vector<float, 2> w3;
                 #pragma unroll
-                for (int e = 0; e < 1; e++)
+                for (int e = 0; e < 2; e++)
                 {
                     const float v0 = b0[u].at[e];
                     const float v1 = b1[u].at[e];
@@ -58,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const float v4 = (float)(v3 * v2);
                     w3.at[e] = v4;
                 }
-                x3[i] = w3.at[0];
+                store(x3 + i, w3);
             }
         }
     }

@@ -7,7 +7,7 @@ struct Join14 { __device__ double operator()(double x, double y) const { return 
 struct Join20 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join27 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(512) kernel(
+extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
     const float *a1,
     float *a2,
@@ -63,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                const float *y0 = x0;
                 const Index i = k * 4;
+                const float *y0 = x0;
                 if (k < row)
                 {
                     g0[u] = loaded<4>(y0 + i);
@@ -156,8 +156,8 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                const float *y1 = x1;
                 const Index i = k * 4;
+                const float *y1 = x1;
                 if (k < row)
                 {
                     g1[u] = loaded<4>(y1 + i);
@@ -207,8 +207,8 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                float *y3 = x3;
                 const Index i = k * 4;
+                float *y3 = x3;
                 if (k < row)
                 {
                     Vector<float, 4> w3;
@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
 typedef int Index;
 struct Join2 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(512) kernel(
+extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
     float *a1,
     long long n0,
@@ -273,8 +273,8 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
                 for (int u = t; u < t + 4; u++)
                 {
                     const Index k = lane + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 4;
+                    const float *y0 = x0;
                     if (k < row)
                     {
                         b0[u] = loaded<4>(y0 + i);

@@ -23,10 +23,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
+            const Index i = k * 2;
             const unsigned char *x0 = a0;
             const long long *x1 = a1;
             const double *x2 = a2;
-            const Index i = k * 2;
             const int count = (Index)n0 - i < 2 ? (int)((Index)n0 - i) : 2;
             if (k < total)
             {
@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            double *x3 = a3;
             const Index i = k * 2;
+            double *x3 = a3;
             const int count = (Index)n0 - i < 2 ? (int)((Index)n0 - i) : 2;
             if (k < total)
             {

@@ -1,10 +1,10 @@
-// kernel: grid (4096, 1), block 256, shared 0
+// kernel: grid (4096, 1), block 256, shared 20032
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(512) kernel(
+extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
     float *a1,
     long long n0,
@@ -18,6 +18,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
     const double v1 = (double)c1;
     const double v2 = (double)c2;
     const double v3 = (double)c3;
+    extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
@@ -28,38 +29,46 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         const Index i0 = p;
         const float *x0 = a0 + i0 * (Index)s0_0;
         float *x1 = a1 + i0 * (Index)s1_0;
-        Vector<float, 4> g0[5];
-        Vector<float, 4> g10[5];
+        const Index padded = (row * 4 + 15) / 16 * 16;
+        float *const g0 = (float *)(memory + padded * 0);
+        float *const g10 = (float *)(memory + padded * 0);
         float r4 = -INFINITY;
+        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
+            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p4[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p4[e] = -INFINITY;
             }
-            #pragma unroll
-            for (int u = 0; u < 5; u++)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                const Index k = lane + u * lanes;
-                const float *y0 = x0;
-                const Index i = k * 4;
-                if (k < row)
+                Vector<float, 4> b0[4];
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
                 {
-                    g0[u] = loaded<4>(y0 + i);
-                }
-            }
-            #pragma unroll
-            for (int u = 0; u < 5; u++)
-            {
-                const Index k = lane + u * lanes;
-                if (k < row)
-                {
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++)
+                    const Index k = c + u * lanes;
+                    const Index i = k * 4;
+                    const float *y0 = x0;
+                    if (k < stop)
                     {
-                        const float v0 = g0[u].at[e];
-                        p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                        b0[u] = loaded<4>(y0 + i);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        *(Vector<float, 4> *)(g0 + k * 4) = b0[u];
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                        }
                     }
                 }
             }
@@ -76,30 +85,47 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         const float v6_1 = (float)v2;
         const float v6 = (float)(v5 != 0 ? v6_1 : v4);
         double r11 = 0;
+        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
+            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
             float p11[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
                 p11[e] = 0;
             }
-            #pragma unroll
-            for (int u = 0; u < 5; u++)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                const Index k = lane + u * lanes;
-                if (k < row)
+                Vector<float, 4> b0[4];
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
                 {
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++)
+                    const Index k = c + u * lanes;
+                    if (k < stop)
                     {
-                        const float v0 = g0[u].at[e];
-                        const bool v7 = (bool)(v0 == v6);
-                        const float v8 = (float)(v0 - v6);
-                        const float v9_1 = (float)v2;
-                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                        const float v10 = (float)(exp(v9));
-                        p11[e] = p11[e] + v10;
-                        g10[u].at[e] = v10;
+                        b0[u] = *(Vector<float, 4> *)(g0 + k * 4);
+                    }
+                }
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        Vector<float, 4> o10;
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
+                            const bool v7 = (bool)(v0 == v6);
+                            const float v8 = (float)(v0 - v6);
+                            const float v9_1 = (float)v2;
+                            const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                            const float v10 = (float)(exp(v9));
+                            p11[e] = p11[e] + v10;
+                            o10.at[e] = v10;
+                        }
+                        *(Vector<float, 4> *)(g10 + k * 4) = o10;
                     }
                 }
             }
@@ -115,20 +141,31 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        for (Index c = 0 + lane; c < row; c += 4 * (Index)lanes)
         {
+            Vector<float, 4> b10[4];
             #pragma unroll
-            for (int u = 0; u < 5; u++)
+            for (int u = 0; u < 4; u++)
             {
-                const Index k = lane + u * lanes;
-                float *y1 = x1;
+                const Index k = c + u * lanes;
+                if (k < row)
+                {
+                    b10[u] = *(Vector<float, 4> *)(g10 + k * 4);
+                }
+            }
+            #pragma unroll
+            for (int u = 0; u < 4; u++)
+            {
+                const Index k = c + u * lanes;
                 const Index i = k * 4;
+                float *y1 = x1;
                 if (k < row)
                 {
                     Vector<float, 4> w1;
                     #pragma unroll
                     for (int e = 0; e < 4; e++)
                     {
-                        const float v10 = g10[u].at[e];
+                        const float v10 = b10[u].at[e];
                         const float v14 = (float)(v10 / v13);
                         w1.at[e] = v14;
                     }

@@ -1,12 +1,12 @@
-// walk0: grid (2, 64), block 512, shared 0
-// walk1: grid (2, 64), block 512, shared 0
-// walk2: grid (2, 64), block 512, shared 0
+// walk0: grid (2, 128), block 256, shared 0
+// walk1: grid (2, 128), block 256, shared 0
+// walk2: grid (2, 128), block 256, shared 0
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(512) walk0(
+extern "C" __global__ void __launch_bounds__(256) walk0(
     const float *a0,
     float *a1,
     float *q4,
@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(512) walk0(
                 for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 4;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(512) walk0(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) walk1(
+extern "C" __global__ void __launch_bounds__(256) walk1(
     const float *a0,
     float *a1,
     float *q4,
@@ -140,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(512) walk1(
                 for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 4;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(512) walk1(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) walk2(
+extern "C" __global__ void __launch_bounds__(256) walk2(
     const float *a0,
     float *a1,
     float *q4,
@@ -238,8 +238,8 @@ extern "C" __global__ void __launch_bounds__(512) walk2(
             for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
-                const float *y0 = x0;
                 const Index i = k * 4;
+                const float *y0 = x0;
                 if (k < end)
                 {
                     b0[u] = loaded<4>(y0 + i);
@@ -249,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(512) walk2(
             for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
-                float *y1 = x1;
                 const Index i = k * 4;
+                float *y1 = x1;
                 if (k < end)
                 {
                     Vector<float, 4> w1;

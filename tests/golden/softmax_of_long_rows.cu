@@ -4,7 +4,7 @@ typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(1024) kernel(
+extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
     const float *a0,
     float *a1,
     long long n0,
@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(
                 for (int u = 0; u < 2; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 4;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -96,8 +96,8 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(
                 for (int u = 0; u < 2; u++)
                 {
                     const Index k = c + u * lanes;
-                    const float *y0 = x0;
                     const Index i = k * 4;
+                    const float *y0 = x0;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -142,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = c + u * lanes;
-                const float *y0 = x0;
                 const Index i = k * 4;
+                const float *y0 = x0;
                 if (k < row)
                 {
                     b0[u] = loaded<4>(y0 + i);
@@ -153,8 +153,8 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = c + u * lanes;
-                float *y1 = x1;
                 const Index i = k * 4;
+                float *y1 = x1;
                 if (k < row)
                 {
                     Vector<float, 4> w1;
