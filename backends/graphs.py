@@ -19,7 +19,7 @@ from optree.program import Program
 from optree.registry import OPS
 from optree.sizes import tells_shape
 
-#: Calls that only look into memory, copy within the device or count there: between kernels, they are captured with them.
+#: Calls that only look into memory, copy within the device or count there: they are captured with the kernels around.
 CAPTURED = MOVES | {"assign", "take_blocks"}
 
 
