@@ -82,6 +82,8 @@ def casts(be: Any, dtype: np.dtype) -> Sequence[np.ndarray]:
         values = np.array([limits.min, limits.max, 0, 1, 100, *(n for n in near if n <= limits.max)], kind)
         found.append(be.cast(be.array(values, kind), dtype))
     found.append(be.cast(be.array(np.array([True, False])), dtype))
+    nans = np.array([0x7F800001, 0x7F80FFFF, 0x7FFFFFFF, 0xFFC00000, 0xFFFFFFFF], np.uint32).view(np.float32)
+    found.append(be.cast(be.array(nans), dtype))
     return [tree.asnumpyarray() for tree in found]
 
 
