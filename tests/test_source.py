@@ -177,11 +177,21 @@ from backends.kernels.compiler import compile_source
 compile_source("void f(float *x) { x[3000] = 1; }", "f")(np.zeros(3000, np.float32).ctypes.data)
 """
 
+UNDEFINED = """
+import numpy as np
+from backends.kernels.compiler import compile_source
+compile_source("void f(int *x) { x[0] = 1 << x[1]; }", "f")(np.array([0, 40], np.int32).ctypes.data)
+"""
+
 
 @needs_compiler
 def test_kernels_are_clean_under_the_sanitizers(folder, monkeypatch):
     monkeypatch.setenv("OPTREE_CACHE_DIR", str(folder))
-    assert "heap-buffer-overflow" in _sanitized("-c", BEYOND).stderr
-    tests = "every_layout or every_dtype or special_values or read_elsewhere"
-    ran = _sanitized("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/test_kernels.py", "-k", tests)
+    for faulty, said in ((BEYOND, "heap-buffer-overflow"), (UNDEFINED, "shift exponent 40 is too large")):
+        ran = _sanitized("-c", faulty)
+        assert ran.returncode != 0 and said in ran.stderr
+    files = [f"tests/test_{name}.py" for name in ("kernels", "entry", "stages")]
+    tests = "layout or alignment or every_dtype or read_elsewhere or shape0-several or special_values and not stages"
+    ran = _sanitized("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"^[2-9]\d passed", ran.stdout, re.M), ran.stdout

@@ -108,7 +108,9 @@ class FusedKernel:
         """
         inputs = [self.memory.array(values[i]) for i in self.reads]
         likes = self.shapes_like(values)
-        key = tuple([None if x is None else (x.shape, x.strides) for x in (*inputs, *targets)]), *likes
+        address = self.memory.address
+        lies = [x if x is None else (x.shape, x.strides, address(x) % x.dtype.alignment) for x in (*inputs, *targets)]
+        key = tuple(lies), *likes
         known = self._layouts.get(key)
         if known is None:
             known = self._layout(inputs, targets, likes)
@@ -123,7 +125,6 @@ class FusedKernel:
         if layout is None:
             return None
         if runner is not None:
-            address = self.memory.address
             pointers = [*map(address, inputs), *[0] * len(self._counted), *map(address, outputs)]
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
