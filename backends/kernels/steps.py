@@ -273,31 +273,26 @@ class KernelStep:
     def run(self, values: list[Any]) -> Entry | None:
         """Run on any arrays."""
         kernel, memory = self.kernel, self.kernel.memory
-        wanted = [
-            values[self.target_of.get(i, i)] if i in self.target_of or i in self.kept else None for i in kernel.writes
-        ]
+        places = [self.target_of.get(i, i if i in self.kept else None) for i in kernel.writes]
+        there = [None if place is None else values[place] for place in places]
         reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
         direct = [
             x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads, memory) else None
-            for i, x in zip(kernel.writes, wanted, strict=True)
+            for i, x in zip(kernel.writes, there, strict=True)
         ]
-        own = [values[i] for i in kernel.writes]
         outputs = kernel.run(values, direct)
         ran = outputs is not None
         if outputs is None:
             for call in self.calls:
                 call(values)
             outputs = [values[i] for i in kernel.writes]
-        for i, output, there in zip(kernel.writes, outputs, own, strict=True):
-            values[i] = output
-            if i in self.kept and output is not there:
-                there[...] = output
-                values[i] = there
-        for i, target, assignment in self.assigned:
-            if values[i] is not values[target]:
-                values[target][...] = values[i]
-            values[i] = values[assignment] = values[target]
-        is_direct = all(x is y for x, y in zip(direct, wanted, strict=True))
+        for i, output, x in zip(kernel.writes, outputs, there, strict=True):
+            if x is not None and output is not x:
+                x[...] = output
+            values[i] = output if x is None else x
+        for i, _, assignment in self.assigned:
+            values[assignment] = values[i]
+        is_direct = all(x is y for x, y in zip(direct, there, strict=True))
         return self.remember(values) if ran and is_direct else None
 
     def remember(self, values: list[Any]) -> Entry | None:
