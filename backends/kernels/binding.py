@@ -50,7 +50,10 @@ def strides_along(array: np.ndarray, axes: Sequence[int | None], rank: int) -> l
 
 
 def counting_strides(axes: Sequence[int | None], sizes: Sequence[int]) -> list[int]:
-    """How far a place, counted in C order through the axes of some value, goes on along each axis of the domain."""
+    """How far a place, counted in C order through the axes of some value, goes on along each axis of the domain.
+
+    These are the steps of a new array, too.
+    """
     found, step = [0] * len(sizes), 1
     for axis in reversed(axes):
         if axis is not None and sizes[axis] != 1:

@@ -166,13 +166,12 @@ class FusedKernel:
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes) for axes in written]
         if odd or any(self.memory.address(x) % x.dtype.alignment for x in everything):
             return shapes, None, None  # elements that lie as no C array's do
-        outputs = [
-            self.memory.empty(shape, self.dtypes[i]) if target is None else target
-            for i, shape, target in zip(self.writes, shapes, targets, strict=True)
+        strides = [strides_along(x, axes, self.rank) for x, axes in zip(inputs, self._axes, strict=False)]
+        strides += [counting_strides(axes, sizes) for axes in self._counted_axes]
+        strides += [
+            counting_strides(axes, sizes) if x is None else strides_along(x, axes, self.rank)
+            for x, axes in zip(targets, written, strict=True)
         ]
-        arrays = zip((*inputs, *outputs), self._axes, strict=True)
-        strides = [strides_along(x, axes, self.rank) for x, axes in arrays]
-        strides[len(inputs) : len(inputs)] = [counting_strides(axes, sizes) for axes in self._counted_axes]
         kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
         reduced = self._joined(sorted(self._reduced), sizes, strides) if self._reduced else None
         if self._reduced and not all(sizes):
