@@ -51,7 +51,7 @@ class CPUBackend(Backend):
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
         if jit is True:  # so that one that does not work says so at once; all kernels need what it makes here
-            compile_source(ENTER, "enter", compiler=self.compiler)
+            compile_source(ENTER, "builtin", compiler=self.compiler)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
         if "logging" in sys.modules:  # nobody listens else
             _say_once(self.info())

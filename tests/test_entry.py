@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.compiling import done, python
 
 from backends import gen_backend
 from backends.kernels import entry, launch
@@ -224,3 +225,25 @@ def test_repeated_assignments_keep_no_memory(be):
     finally:
         tracemalloc.stop()
     assert after - before < 5000
+
+
+def test_a_kernel_that_runs_as_the_interpreter_ends():
+    """By which time modules have let go of what they had."""
+    code = """
+    import os, sys
+    import numpy as np
+    from backends import gen_backend
+    from optree import function
+    class Last:
+        def __init__(self):
+            be = gen_backend("cpu", jit=True)
+            self.x, self.y = be.array(np.arange(6.0)), be.zeros(6)
+            self.step = function([], updates={self.y: self.x * 2 + 1})
+        def __del__(self, write=os.write):
+            self.step()
+            write(1, b"done")
+    sys.last = Last()
+    sys.last.step()
+    sys.last.step()
+    """
+    assert done(python(code, PYTHONMALLOC="debug")) == "done"

@@ -29,6 +29,9 @@ LINE = 64
 #: Where the bytes of a `bytes` object begin.
 BYTES = bytes.__basicsize__ - 1
 
+#: METH_FASTCALL (methodobject.h): a builtin's arguments come as an array.
+FASTCALL = 0x80
+
 SOURCE = f"""#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,16 +52,25 @@ typedef struct {{
 enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, WORDS, NUMBERS, PLACES, APART, COMMON, FIRST }};
 enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
 
-/* What is called of Python's C API. */
+/* PyMethodDef (methodobject.h). */
 typedef struct {{
+    const char *name;
+    void *(*function)(void *, const char *const *, intptr_t);
+    int flags;
+    const char *doc;
+}} definition;
+
+/* What is called of Python's C API. */
+static struct {{
     void *(*integer)(long);
     void *(*release)(void);
     void (*acquire)(void *);
-}} python;
+    void *(*builtin)(definition *, void *, void *);
+}} api;
 
 /* 0 if the kernel has run, 1 if an array does not lie as the record says, 2 if it would overwrite what it
    has to read, 3 if there is no memory. Given are the record, how many threads to use, and the numbers. */
-static long run(const python *api, const int64_t *given, const char *values)
+static long run(const int64_t *given, const char *values)
 {{
     const int64_t *record = (const int64_t *)given[0], threads = given[1], *numbers = given + 2;
     const int64_t *next = record + FIRST;
@@ -105,39 +117,33 @@ static long run(const python *api, const int64_t *given, const char *values)
     *end++ = record[APART];
     *end++ = threads;
     *end = record[SHARE];
-    void *thread = api->release();
+    void *thread = api.release();
     ((void (*)(const int64_t *))record[KERNEL])(packed);
-    api->acquire(thread);
+    api.acquire(thread);
     free(scratch);
     return 0;
 }}
 
-/* A builtin function of what `run` takes, packed, and the list; itself it carries the API. */
-void *enter(const char *self, const char *const *arguments, intptr_t count)
+static void *enter(void *self, const char *const *arguments, intptr_t count)
 {{
-    (void)count;
-    const python *api = (const python *)(self + {BYTES});
-    return api->integer(run(api, (const int64_t *)(arguments[0] + {BYTES}), arguments[1]));
+    (void)self, (void)count;
+    return api.integer(run((const int64_t *)(arguments[0] + {BYTES}), arguments[1]));
+}}
+
+/* A builtin function of what `run` takes, packed, and the list. Given is what is called of the API. */
+void *builtin(const void *given)
+{{
+    static definition entered = {{"enter", enter, {FASTCALL}, 0}};
+    memcpy(&api, given, sizeof api);
+    return api.builtin(&entered, 0, 0);
 }}
 """
 
 #: How Python numbers are packed, 8 bytes each, by the kind of the dtype that a kernel takes them in.
 FORMATS = {"f": "d", "i": "q", "u": "Q", "b": "?7x"}
 
-
-class _Definition(ctypes.Structure):
-    """PyMethodDef (methodobject.h)."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-#: METH_FASTCALL: the arguments come as an array.
-_FASTCALL = 0x80
+#: What the C calls of Python's, in its order.
+API = ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx")
 
 
 @cache
@@ -145,18 +151,9 @@ def enter() -> Callable[[bytes, list[Any]], int] | None:
     """The function that enters kernels; None where objects are not found to look as the headers say."""
     if sys.implementation.name != "cpython" or not _looks_right([np.zeros((2, 3))[:, ::2]]):
         return None
-    address = ctypes.cast(compile_source(SOURCE, "enter"), ctypes.c_void_p).value
-    api = [getattr(ctypes.pythonapi, name) for name in ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread")]
-    carried = np.array([ctypes.cast(function, ctypes.c_void_p).value for function in api], np.uint64).tobytes()
-    definition = _Definition(b"enter", address, _FASTCALL, None)
-    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    builtin = made(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(definition), carried, None)
-    _definitions[builtin] = definition
-    return builtin
-
-
-#: Functions look into their definitions as long as they live.
-_definitions: dict[Any, _Definition] = {}
+    api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
+    address = ctypes.cast(compile_source(SOURCE, "builtin"), ctypes.c_void_p).value or 0
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)((ctypes.c_void_p * len(api))(*api))
 
 
 def _looks_right(values: list[np.ndarray]) -> bool:
