@@ -103,6 +103,59 @@ def test_a_forked_child_has_threads_of_its_own(folder):
     done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 
 
+def test_the_threads_take_no_signals(folder):
+    """Which the program's own may block, and wait for."""
+    code = """
+    import os, signal, time
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    x = gen_backend("cpu", jit=True).array(np.arange(1 << 20, dtype="float32"))
+    with override(num_threads=3):
+        (x * 2 + 1).asnumpyarray()
+    assert len(os.listdir("/proc/self/task")) == 3
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(0.2)
+    assert signal.sigtimedwait({signal.SIGUSR1}, 10).si_signo == signal.SIGUSR1
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "pthread_setattr_default_np"), reason="needs the GNU C library")
+def test_the_threads_have_room_for_tiles_where_the_system_gives_little(folder):
+    code = """
+    import ctypes
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    c, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    c.pthread_attr_init(attributes)
+    c.pthread_attr_setstacksize(attributes, ctypes.c_size_t(128 << 10))
+    assert c.pthread_setattr_default_np(attributes) == 0
+    be = gen_backend("cpu", jit=True)
+    square = np.arange(1 << 20, dtype="float64").reshape(1024, 1024)
+    x, y, z = (be.array(square, dtype="float64") for _ in range(3))
+    with override(num_threads=4):
+        for _ in range(5):
+            z[:] = x.T + y.T * 2
+    assert (z.get() == 3 * square.T).all()
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
+def test_more_threads_than_there_can_be(folder):
+    """No memory is asked for them."""
+    be = gen_backend("cpu", jit=True)
+    x, z = be.array(np.random.default_rng(0).standard_normal((1000, 3000))), be.empty((1000, 3000))
+    z[:] = be.softmax(x, axis=1)
+    wanted = z.asnumpyarray()
+    with override(num_threads=10**12):
+        for _ in range(2):
+            z[:] = be.softmax(x, axis=1)
+            np.testing.assert_array_equal(z.get(), wanted)
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     be = gen_backend("cpu", rng_seed=0, jit=True)
     x = be.array(np.random.default_rng(0).standard_normal((300, 2000)))

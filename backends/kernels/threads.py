@@ -7,10 +7,13 @@ from functools import cache
 
 from optree import settings
 
+#: The most threads that a kernel uses: each may have memory of its own.
+MOST = 256
+
 
 def thread_count() -> int:
     """How many threads a kernel may use."""
-    return settings.value("num_threads") or _usual_count()
+    return min(settings.value("num_threads") or _usual_count(), MOST)
 
 
 @cache

@@ -12,17 +12,24 @@ import ctypes
 from functools import cache
 
 from backends.kernels.compiler import compile_source
+from backends.kernels.threads import MOST
 
-SOURCE = """#include <pthread.h>
+SOURCE = (
+    f"""enum {{ MOST = {MOST} }}; /* threads */
+"""
+    + """
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
-/* At most so many threads, how many pieces each has of what is shared, and how long they look out for
-   more, in nanoseconds, before they sleep: about as long as it takes to wake one. */
-enum { MOST = 256, PIECES = 8, PATIENCE = 20000 };
+/* How many pieces each thread has of what is shared, how long it looks out for more, in nanoseconds, before it
+   sleeps: about as long as it takes to wake one, and the bytes of its stack, where kernels have tiles: what some
+   systems choose is less than these take. */
+enum { PIECES = 8, PATIENCE = 20000, STACK = 4 << 20 };
 
 /* What each thread has to do at first; whoever is done takes pieces of the others'. */
 static struct {
@@ -112,16 +119,28 @@ static void forget(void)
     atomic_store(&inside, 0);
 }
 
+/* Have so many threads. Signals are for the program's own, which may wait for them, but for those of faults. */
 static void start(int64_t threads)
 {
     static int prepared;
+    if (workers >= threads - 1)
+        return;
     if (!prepared)
         prepared = !pthread_atfork(NULL, NULL, forget);
-    for (pthread_t made; workers < threads - 1; workers++) {
-        if (pthread_create(&made, NULL, worker, (void *)(workers + 1)))
+    pthread_t made;
+    pthread_attr_t kind;
+    pthread_attr_init(&kind);
+    pthread_attr_setdetachstate(&kind, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&kind, STACK);
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    sigdelset(&blocked, SIGBUS), sigdelset(&blocked, SIGFPE), sigdelset(&blocked, SIGILL), sigdelset(&blocked, SIGSEGV);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    for (; workers < threads - 1; workers++)
+        if (pthread_create(&made, &kind, worker, (void *)(workers + 1)))
             break; /* those that there are do the work */
-        pthread_detach(made);
-    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&kind);
 }
 
 /* Run a function on all numbers from 0 to a count, in pieces, on several threads. A thread that calls this
@@ -160,6 +179,7 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
     pthread_mutex_unlock(&owner);
 }
 """
+)
 
 
 @cache
