@@ -131,6 +131,6 @@ def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:
 
 def _wide(x: Any, dtype: np.dtype) -> Any:
     """An operand that is computed with in a dtype: of bfloat16 in float32, a number rounded as bfloat16 before."""
-    if is_bfloat16(x.dtype) if hasattr(x, "dtype") else is_bfloat16(dtype):
-        return rounded(x, bfloat16()).astype(FLOAT32)
-    return x
+    if hasattr(x, "dtype"):
+        return x.astype(FLOAT32) if is_bfloat16(x.dtype) else x
+    return float(rounded(x, dtype)) if is_bfloat16(dtype) else x  # weak still
