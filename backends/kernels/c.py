@@ -48,6 +48,9 @@ BLOCKS = (512, 64)
 PART = 1 << 16
 PARTS = (1024, 64)
 
+#: Walks of up to so many sums, of so many instructions, add up whole blocks in lanes of so many bytes.
+LIGHT, LANES = (3, 12), 128
+
 #: So many columns are reduced together: where rows are walked once, and where a walk finds them in the cache again.
 TILES = (512, 64)
 
@@ -396,9 +399,34 @@ def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     lines += [f"int f{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
     joins += [f" reduction(| : f{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
-    lines += [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
+    several = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
+    if _waits(nest, walk):
+        several = [f"if (e - b == {BLOCKS[0]})", *braced(_in_lanes(nest, walk)), "else", *braced(several)]
+    lines += several
     lines += [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}"))]
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
+
+
+def _waits(nest: LoopNest, walk: Walk) -> bool:
+    """Whether a walk waits for its sums: it takes little at each element, and caches hold what it reads."""
+    costs = [made.cost for made in walk.statements if isinstance(made, Statement)]
+    sums = all(r.accumulator.sums for r in walk.reductions)
+    return nest.kept > 0 and not nest.split and sums and len(walk.reductions) <= LIGHT[0] and sum(costs) <= LIGHT[1]
+
+
+def _in_lanes(nest: LoopNest, walk: Walk) -> Lines:
+    """A whole block's sums, in so many places that no addition waits for the one before; then joined by halves."""
+    lanes, names = LANES // max(r.dtype.itemsize for r in walk.reductions), [r.value for r in walk.reductions]
+    lines = [f"{type_of(r.dtype)} l{r.value}[{lanes}];" for r in walk.reductions]
+    loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
+    lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
+    body = ["const int64_t i = c + j;", *at_element(nest, walk, "y", "i", lane="[j]")]
+    lines += [f"for (int64_t c = b; c < e; c += {lanes})", *braced([*loop, *braced(body)])]
+    while lanes > 1:
+        lanes //= 2
+        joined = [f"l{name}[j] += l{name}[j + {lanes}];" for name in names]
+        lines += [*_simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
+    return lines + [f"p{name} = l{name}[0];" for name in names]
 
 
 def _block_end(nest: LoopNest, end: str) -> str:

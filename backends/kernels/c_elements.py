@@ -100,8 +100,11 @@ def pointers_of(
     return lines
 
 
-def at_element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
-    """What a walk does at one element, its arrays' pointers and the vector loop's index being called so."""
+def at_element(nest: LoopNest, walk: Walk, letter: str, index: str, lane: str = "") -> Lines:
+    """What a walk does at one element, its arrays' pointers and the vector loop's index being called so.
+
+    Sums are added to numbers; with a `lane`, to that place of arrays.
+    """
     lines = []
     outer = {i for s in walk.statements if isinstance(s, Statement) for i in s.arguments} if nest.columns else set()
     for place in sorted({*walk.reads, *(i for i in outer if i < len(nest.reads) and nest.levels[i] == "outer")}):
@@ -110,16 +113,16 @@ def at_element(nest: LoopNest, walk: Walk, letter: str, index: str) -> Lines:
         lines.append(f"{declaration(nest, place)} = {read};")
     lines += [f"{declaration(nest, value)} = g{value}[{index}];" for value in walk.loads]
     for made in walk.statements:
-        lines += accumulated(nest, made) if isinstance(made, Reduction) else made_of(nest, made)
+        lines += accumulated(nest, made, lane) if isinstance(made, Reduction) else made_of(nest, made)
     lines += [f"g{value}[{index}] = v{value};" for value in walk.stores]
     places = [(f"{letter}{place}[{along_vector(nest, place, index)}]", value) for place, value in walk.writes]
     return lines + [f"{place} = {written_as(nest, value)};" for place, value in places]
 
 
-def accumulated(nest: LoopNest, r: Reduction) -> Lines:
+def accumulated(nest: LoopNest, r: Reduction, lane: str = "") -> Lines:
     """An accumulator with one more element."""
     column, taken = "[j]" if nest.columns else "", element(nest, r, type_of)
-    name, flag = f"p{r.value}{column}", f"f{r.value}{column}"
+    name, flag = f"l{r.value}{lane}" if lane else f"p{r.value}{column}", f"f{r.value}{column}"
     if r.accumulator.of_numbers:
         combined = r.accumulator.of_numbers.format(name, taken)
         return [f"{name} = {combined};", f"{flag} |= {taken} != {taken};"]

@@ -22,12 +22,69 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
                 const int64_t e = b + 512 < n1 ? b + 512 : n1;
                 float p4 = 0;
                 float p7 = 0;
-                #pragma omp simd reduction(+ : p4) reduction(+ : p7)
-                for (int64_t i = b; i < e; i++)
+                if (e - b == 512)
                 {
-                    const float v0 = y0[i];
-                    p4 = p4 + v0;
-                    p7 = p7 + v0;
+                    float l4[32];
+                    float l7[32];
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 32; j++)
+                    {
+                        l4[j] = 0;
+                        l7[j] = 0;
+                    }
+                    for (int64_t c = b; c < e; c += 32)
+                    {
+                        #pragma omp simd
+                        for (int64_t j = 0; j < 32; j++)
+                        {
+                            const int64_t i = c + j;
+                            const float v0 = y0[i];
+                            l4[j] = l4[j] + v0;
+                            l7[j] = l7[j] + v0;
+                        }
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 16; j++)
+                    {
+                        l4[j] += l4[j + 16];
+                        l7[j] += l7[j + 16];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 8; j++)
+                    {
+                        l4[j] += l4[j + 8];
+                        l7[j] += l7[j + 8];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 4; j++)
+                    {
+                        l4[j] += l4[j + 4];
+                        l7[j] += l7[j + 4];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 2; j++)
+                    {
+                        l4[j] += l4[j + 2];
+                        l7[j] += l7[j + 2];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 1; j++)
+                    {
+                        l4[j] += l4[j + 1];
+                        l7[j] += l7[j + 1];
+                    }
+                    p4 = l4[0];
+                    p7 = l7[0];
+                }
+                else
+                {
+                    #pragma omp simd reduction(+ : p4) reduction(+ : p7)
+                    for (int64_t i = b; i < e; i++)
+                    {
+                        const float v0 = y0[i];
+                        p4 = p4 + v0;
+                        p7 = p7 + v0;
+                    }
                 }
                 r4 = r4 + p4;
                 r7 = r7 + p7;
@@ -43,13 +100,63 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
             {
                 const int64_t e = b + 512 < n1 ? b + 512 : n1;
                 float p10 = 0;
-                #pragma omp simd reduction(+ : p10)
-                for (int64_t i = b; i < e; i++)
+                if (e - b == 512)
                 {
-                    const float v0 = y0[i];
-                    const float v8 = (float)(v0 - v7);
-                    const float v9 = (float)(v8 * v8);
-                    p10 = p10 + v9;
+                    float l10[32];
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 32; j++)
+                    {
+                        l10[j] = 0;
+                    }
+                    for (int64_t c = b; c < e; c += 32)
+                    {
+                        #pragma omp simd
+                        for (int64_t j = 0; j < 32; j++)
+                        {
+                            const int64_t i = c + j;
+                            const float v0 = y0[i];
+                            const float v8 = (float)(v0 - v7);
+                            const float v9 = (float)(v8 * v8);
+                            l10[j] = l10[j] + v9;
+                        }
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 16; j++)
+                    {
+                        l10[j] += l10[j + 16];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 8; j++)
+                    {
+                        l10[j] += l10[j + 8];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 4; j++)
+                    {
+                        l10[j] += l10[j + 4];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 2; j++)
+                    {
+                        l10[j] += l10[j + 2];
+                    }
+                    #pragma omp simd
+                    for (int64_t j = 0; j < 1; j++)
+                    {
+                        l10[j] += l10[j + 1];
+                    }
+                    p10 = l10[0];
+                }
+                else
+                {
+                    #pragma omp simd reduction(+ : p10)
+                    for (int64_t i = b; i < e; i++)
+                    {
+                        const float v0 = y0[i];
+                        const float v8 = (float)(v0 - v7);
+                        const float v9 = (float)(v8 * v8);
+                        p10 = p10 + v9;
+                    }
                 }
                 r10 = r10 + p10;
             }
