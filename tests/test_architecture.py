@@ -57,6 +57,7 @@ LAYERS = (
     ("backends.kernels.binding", "backends.kernels.memory", "backends.kernels.loopnest"),
     ("backends.kernels.expressions",),
     ("backends.kernels.c_elements", "backends.kernels.c_sharing", "backends.kernels.crossing"),
+    ("backends.kernels.c_accumulators",),
     ("backends.kernels.c", "backends.kernels.cuda_elements"),
     ("backends.kernels.cuda",),
     ("backends.kernels.geometry",),

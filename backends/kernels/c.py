@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from backends.kernels.c_accumulators import (
+    added_lines,
+    closed,
+    declarations,
+    each_column,
+    in_lanes,
+    opened_lines,
+    settled,
+    simd,
+    tile_of,
+    waits,
+)
 from backends.kernels.c_elements import (
     along_vector,
     at_element,
@@ -32,7 +44,7 @@ from backends.kernels.expressions import (
     wide,
 )
 from backends.kernels.halves import narrow_functions
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
+from backends.kernels.loopnest import LoopNest, Statement, Walk, walks
 from backends.kernels.vectormath import VECTOR_MATH
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
@@ -47,12 +59,6 @@ BLOCKS = (512, 64)
 #: and so many parts there are at most: of rows, and of columns.
 PART = 1 << 16
 PARTS = (1024, 64)
-
-#: Walks of up to so many sums, of so many instructions, add up whole blocks in lanes of so many bytes.
-LIGHT, LANES = (3, 12), 128
-
-#: So many columns are reduced together: where rows are walked once, and where a walk finds them in the cache again.
-TILES = (512, 64)
 
 NAME = "kernel"
 
@@ -87,7 +93,7 @@ def source(nest: LoopNest) -> str:
     body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
     functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*turning_functions(nest), *random_functions(nest, "static inline"), *_declarations(nest)]
+    helpers = [*turning_functions(nest), *random_functions(nest, "static inline"), *declarations(nest)]
     return "\n".join([head, *helpers, *functions, ""])
 
 
@@ -136,7 +142,7 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     found = [("w", value, computed(nest.dtype_of(value)).itemsize) for walk in walks(nest) for value in walk.stores]
     if nest.split:
         found += [("q", r.value, wide(r).itemsize) for r in nest.reductions]
-    tile = _tile(nest) if nest.columns else 1
+    tile = tile_of(nest) if nest.columns else 1
     return [(letter, value, size * tile) for letter, value, size in found]
 
 
@@ -159,14 +165,10 @@ def _elements(nest: LoopNest) -> tuple[str, Lines]:
     pointers = pointers_of(nest, range(last), ("inner",))
     if not last:
         stop = f"const int64_t stop = end * {PIECE} < n0 ? end * {PIECE} : n0;"
-        loop = _simd(f"for (int64_t i = begin * {PIECE}; i < stop; i++)")
+        loop = simd(f"for (int64_t i = begin * {PIECE}; i < stop; i++)")
         return f"(n0 + {PIECE - 1}) / {PIECE}", [*pointers, stop, *loop, *element]
     loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
-    return places_of(loops, [*pointers, *_simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
-
-
-def _simd(loop: str) -> Lines:
-    return ["#pragma omp simd", loop]
+    return places_of(loops, [*pointers, *simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
 
 
 def _tiled(nest: LoopNest, walk: Walk) -> tuple[str, Lines]:
@@ -189,7 +191,7 @@ def _tiled(nest: LoopNest, walk: Walk) -> tuple[str, Lines]:
     for place in turned:
         row.append(f"{pointer_type(nest, place)}x{place} = b{place} + (i{across} - t{across}) * {PITCH};")
     nest = nest._replace(steps=tuple(1 if place in turned else step for place, step in enumerate(nest.steps)))
-    row += [*_simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(at_element(nest, walk, "x", "i"))]
+    row += [*simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(at_element(nest, walk, "x", "i"))]
     rows = f"for (int64_t i{across} = t{across}; i{across} < t{across} + m{across}; i{across}++)"
     return places_of(loops, [*body, rows, *braced(row)])
 
@@ -202,29 +204,12 @@ def _tiles(axis: int, size: int) -> str:
 # Nests that reduce
 
 
-def _tile(nest: LoopNest) -> int:
-    return TILES[len(walks(nest)) > 1]
-
-
-def _declarations(nest: LoopNest) -> Lines:
-    """How OpenMP combines what the lanes of a vector have accumulated."""
-    lines = []
-    for r in nest.reductions:
-        if not r.accumulator.sums and not nest.columns:
-            combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
-            lines.append(
-                f"#pragma omp declare reduction(join{r.value} : {type_of(r.dtype)} : omp_out = {combined}) "
-                f"initializer(omp_priv = {initial(r)})"
-            )
-    return lines
-
-
 def _places(nest: LoopNest) -> tuple[str, Lines]:
     """How many places the kept loops have, and in each of them the walks; "" where there are no such loops."""
     loops, body = _kept(nest), _at_place(nest)
     found = walks(nest)
     for stage, walk in enumerate(found):
-        body += [*_outer(nest, stage, found), *_opened(nest, walk), *_loops(nest, walk, "0", f"n{nest.kept}")]
+        body += [*_outer(nest, stage, found), *opened_lines(nest, walk), *_loops(nest, walk, "0", f"n{nest.kept}")]
     body += _outer(nest, len(found), found)
     if not loops:
         return "", [*_scratch_lines(nest), *body]
@@ -235,14 +220,14 @@ def _places(nest: LoopNest) -> tuple[str, Lines]:
 def _kept(nest: LoopNest) -> list[Loop]:
     """The kept loops, of columns the last of them in tiles."""
     loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(nest.kept - nest.columns)]
-    return [*loops, Loop("t", _tiles(nest.vector, _tile(nest)))] if nest.columns else loops
+    return [*loops, Loop("t", _tiles(nest.vector, tile_of(nest)))] if nest.columns else loops
 
 
 def _at_place(nest: LoopNest) -> Lines:
     """What is known at a place of the kept loops: where the arrays stand, and the columns of a tile."""
     lines: Lines = []
     if nest.columns:
-        tile, n = _tile(nest), f"n{nest.vector}"
+        tile, n = tile_of(nest), f"n{nest.vector}"
         lines = [f"const int64_t c = t * {tile}, m = {n} - c < {tile} ? {n} - c : {tile};"]
     axes = range(nest.kept - nest.columns)
     return lines + pointers_of(nest, axes, ("outer", "inner"), "c" if nest.columns else "")
@@ -276,7 +261,7 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
             read = read_at(nest, place, f"x{place}", _column(nest, place))
             lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
     for r in done:
-        finished = r.accumulator.finish.format(_closed(nest, r), count=f"({count})")
+        finished = r.accumulator.finish.format(closed(nest, r), count=f"({count})")
         lines.append(f"{declaration(nest, r.value)} = {converted(f'({finished})', r.dtype, type_of)};")
     for each in made:
         lines += made_of(nest, each)
@@ -284,17 +269,12 @@ def _outer(nest: LoopNest, stage: int, found: Sequence[Walk]) -> Lines:
     if not nest.columns or not lines:
         return lines
     new = [r.value for r in done] + [s.value for s in made]
-    declared = [f"{type_of(nest.dtype_of(value))} v{value}[{_tile(nest)}];" for value in new]
-    return [*declared, *_columns(lines)]
+    declared = [f"{type_of(nest.dtype_of(value))} v{value}[{tile_of(nest)}];" for value in new]
+    return [*declared, *each_column(lines)]
 
 
 def _column(nest: LoopNest, place: int) -> str:
     return along_vector(nest, place, "j") if nest.columns else "0"
-
-
-def _columns(lines: Lines) -> Lines:
-    """What happens to each column of a tile."""
-    return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *braced(lines)]
 
 
 # Nests whose reduced loops are shared out in parts
@@ -314,7 +294,7 @@ def _places_in_parts(nest: LoopNest) -> tuple[Lines, Lines]:
         opened += [f"{type}const {member} = given->{member};" for type, member in given]
         functions += part(name, [*opened, *known, *_part_of_walk(nest, walk)])
         values = ", ".join(["a", *(member for _, member in given)])
-        body += [*_outer(nest, stage, found), *_opened(nest, walk)]
+        body += [*_outer(nest, stage, found), *opened_lines(nest, walk)]
         body += [
             f"const struct {name} given{stage} = {{{values}}};",
             f"shared({name}, &given{stage}, parts, {_threads(nest)});",
@@ -340,20 +320,20 @@ def _part_of_walk(nest: LoopNest, walk: Walk) -> Lines:
     """Some of the parts of a walk; of what each accumulates, `q` keeps the end."""
     n, index = f"n{nest.kept}", _part_index(nest)
     end = f"const int64_t stop = (k + 1) * size < {n} ? (k + 1) * size : {n};"
-    ended = [f"q{r.value}{index} = {_closed(nest, r)};" for r in walk.reductions]
-    body = [*_opened(nest, walk), end, *_loops(nest, walk, "k * size", "stop")]
-    body += _columns(ended) if ended and nest.columns else ended
+    ended = [f"q{r.value}{index} = {closed(nest, r)};" for r in walk.reductions]
+    body = [*opened_lines(nest, walk), end, *_loops(nest, walk, "k * size", "stop")]
+    body += each_column(ended) if ended and nest.columns else ended
     return ["for (int64_t k = begin; k < end; k++)", *braced(body)]
 
 
 def _parts_together(nest: LoopNest, walk: Walk) -> Lines:
-    added = [line for r in walk.reductions for line in _added(nest, r, f"q{r.value}{_part_index(nest)}")]
-    body = _columns(added) if nest.columns else added
+    added = [line for r in walk.reductions for line in added_lines(nest, r, f"q{r.value}{_part_index(nest)}")]
+    body = each_column(added) if nest.columns else added
     return ["for (int64_t k = 0; k < parts; k++)", *braced(body)] if added else []
 
 
 def _part_index(nest: LoopNest) -> str:
-    return f"[k * {_tile(nest)} + j]" if nest.columns else "[k]"
+    return f"[k * {tile_of(nest)} + j]" if nest.columns else "[k]"
 
 
 def _parts(nest: LoopNest) -> Lines:
@@ -379,7 +359,7 @@ def _loops(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     before = "0"
     for axis in axes:
         before = f"({before} + i{axis}) * n{axis + 1}" if before != "0" else f"i{axis} * n{axis + 1}"
-    tiles = f" * {_tile(nest)}" if nest.columns else ""
+    tiles = f" * {tile_of(nest)}" if nest.columns else ""
     for value in sorted({*walk.loads, *walk.stores}):
         moved = "" if before == "0" else f" + {before}{tiles}"
         letter = "h" if nest.columns else "g"
@@ -400,33 +380,11 @@ def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
     joins += [f" reduction(| : f{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
     several = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
-    if _waits(nest, walk):
-        several = [f"if (e - b == {BLOCKS[0]})", *braced(_in_lanes(nest, walk)), "else", *braced(several)]
+    if waits(nest, walk):
+        several = [f"if (e - b == {BLOCKS[0]})", *braced(in_lanes(nest, walk)), "else", *braced(several)]
     lines += several
-    lines += [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}"))]
+    lines += [line for r in walk.reductions for line in (*settled(nest, r), *added_lines(nest, r, f"p{r.value}"))]
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
-
-
-def _waits(nest: LoopNest, walk: Walk) -> bool:
-    """Whether a walk waits for its sums: it takes little at each element, and caches hold what it reads."""
-    costs = [made.cost for made in walk.statements if isinstance(made, Statement)]
-    sums = all(r.accumulator.sums for r in walk.reductions)
-    return nest.kept > 0 and not nest.split and sums and len(walk.reductions) <= LIGHT[0] and sum(costs) <= LIGHT[1]
-
-
-def _in_lanes(nest: LoopNest, walk: Walk) -> Lines:
-    """A whole block's sums, in so many places that no addition waits for the one before; then joined by halves."""
-    lanes, names = LANES // max(r.dtype.itemsize for r in walk.reductions), [r.value for r in walk.reductions]
-    lines = [f"{type_of(r.dtype)} l{r.value}[{lanes}];" for r in walk.reductions]
-    loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
-    lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
-    body = ["const int64_t i = c + j;", *at_element(nest, walk, "y", "i", lane="[j]")]
-    lines += [f"for (int64_t c = b; c < e; c += {lanes})", *braced([*loop, *braced(body)])]
-    while lanes > 1:
-        lanes //= 2
-        joined = [f"l{name}[j] += l{name}[j + {lanes}];" for name in names]
-        lines += [*_simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
-    return lines + [f"p{name} = l{name}[0];" for name in names]
 
 
 def _block_end(nest: LoopNest, end: str) -> str:
@@ -441,64 +399,17 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
         step = f" + i * s{place}_{last}" if has_step(nest, place, last) else ""
         row.append(f"{pointer_type(nest, place)}z{place} = y{place}{step};")
     for value in sorted({*walk.loads, *walk.stores}):
-        row.append(f"{type_of(nest.dtype_of(value))} *const g{value} = h{value} + i * {_tile(nest)};")
-    row += _columns(at_element(nest, walk, "z", "j"))
+        row.append(f"{type_of(nest.dtype_of(value))} *const g{value} = h{value} + i * {tile_of(nest)};")
+    row += each_column(at_element(nest, walk, "z", "j"))
     if not walk.reductions:
         return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
     lines = [_block_end(nest, end)]
-    lines += [f"{type_of(r.dtype)} p{r.value}[{_tile(nest)}];" for r in walk.reductions]
+    lines += [f"{type_of(r.dtype)} p{r.value}[{tile_of(nest)}];" for r in walk.reductions]
     flagged = [r.value for r in walk.reductions if r.accumulator.of_numbers]
-    lines += [f"int f{value}[{_tile(nest)}];" for value in flagged]
+    lines += [f"int f{value}[{tile_of(nest)}];" for value in flagged]
     opened = [f"p{r.value}[j] = {initial(r)};" for r in walk.reductions]
-    lines += _columns([*opened, *(f"f{value}[j] = 0;" for value in flagged)])
+    lines += each_column([*opened, *(f"f{value}[j] = 0;" for value in flagged)])
     lines += ["for (int64_t i = b; i < e; i++)", *braced(row)]
-    joined = [line for r in walk.reductions for line in (*_settled(nest, r), *_added(nest, r, f"p{r.value}[j]"))]
-    lines += _columns(joined)
+    joined = [line for r in walk.reductions for line in (*settled(nest, r), *added_lines(nest, r, f"p{r.value}[j]"))]
+    lines += each_column(joined)
     return [f"for (int64_t b = {start}; b < {end}; b += {BLOCKS[nest.columns]})", *braced(lines)]
-
-
-def _settled(nest: LoopNest, r: Reduction) -> Lines:
-    """What a nan among the elements makes of a part."""
-    column = "[j]" if nest.columns else ""
-    return [f"p{r.value}{column} = f{r.value}{column} ? NAN : p{r.value}{column};"] if r.accumulator.of_numbers else []
-
-
-def _is_compensated(reduction: Reduction) -> bool:
-    """Whether what rounding takes from a sum is kept beside it: nothing wider is there to add up float64 in."""
-    return reduction.accumulator.sums and str(reduction.dtype) == "float64"
-
-
-def _opened(nest: LoopNest, walk: Walk) -> Lines:
-    """Accumulators of nothing."""
-    return [line for r in walk.reductions for line in _accumulator(nest, r)]
-
-
-def _accumulator(nest: LoopNest, r: Reduction) -> Lines:
-    names = [(type_of(wide(r)), f"r{r.value}", initial(r))]
-    if _is_compensated(r):
-        names.append(("double", f"k{r.value}", "0"))
-    if not nest.columns:
-        return [f"{type} {name} = {value};" for type, name, value in names]
-    declared = [f"{type} {name}[{_tile(nest)}];" for type, name, _ in names]
-    return [*declared, *_columns([f"{name}[j] = {value};" for _, name, value in names])]
-
-
-def _added(nest: LoopNest, reduction: Reduction, part: str) -> Lines:
-    """An accumulator with one more part (Neumaier's sum, where it is compensated)."""
-    column = "[j]" if nest.columns else ""
-    r, k, u = f"r{reduction.value}{column}", f"k{reduction.value}{column}", f"u{reduction.value}"
-    combined = reduction.accumulator.combine.format(r, part)
-    if not _is_compensated(reduction):
-        return [f"{r} = {combined};"]
-    return [
-        f"const double {u} = {combined};",
-        f"{k} += fabs({r}) >= fabs({part}) ? ({r} - {u}) + {part} : ({part} - {u}) + {r};",
-        f"{r} = {u};",
-    ]
-
-
-def _closed(nest: LoopNest, reduction: Reduction) -> str:
-    """What an accumulator holds at the end; an infinite or nan sum has no compensation."""
-    column = "[j]" if nest.columns else ""
-    r, k = f"r{reduction.value}{column}", f"k{reduction.value}{column}"
-    return f"({k} - {k} == 0 ? {r} + {k} : {r})" if _is_compensated(reduction) else r
