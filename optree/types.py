@@ -202,10 +202,12 @@ class TensorType(Type):
 
     _made: WeakValueDictionary[tuple[np.dtype, Shape], TensorType] = WeakValueDictionary()
 
-    def __new__(cls, dtype: Any, shape: Iterable[int | None]) -> TensorType:
-        key = as_dtype(dtype), tuple(shape)
+    def __new__(cls, dtype: Any, shape: int | Iterable[int | None]) -> TensorType:
+        key = as_dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
         found = cls._made.get(key)
         if found is None:
+            if any(size is not None and size < 0 for size in key[1]):
+                raise ShapeError(f"a size is 0 or more, or None where it is not known: {key[1]}")
             new = super().__new__(cls)
             new.dtype, new.shape = key
             with _making:

@@ -445,3 +445,19 @@ def test_an_op_that_breaks_its_promise_is_convicted(be):
     with pytest.raises(OptreeError, match=r"Liar.*\(2, 3\) is wanted, not \(1, 3\)"):
         out[:] = Liar()(x)
     assert not out.get().any()
+
+
+def test_what_numpy_has_as_a_method_is_named_as_a_function():
+    be = gen_backend("cpu")
+    x = be.ones((2, 3), name="x")
+    for operand in (x, x + 1, TensorType("float32", (None,))("rows")):
+        with pytest.raises(AttributeError, match=r"no attribute 'sum'; be.sum\(x, ...\) is a function"):
+            operand.sum()
+        with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+            operand.nothing  # noqa: B018
+
+
+def test_sizes_that_cannot_be():
+    assert "0 or more" in message_of(ShapeError, lambda: TensorType("float32", (-1, 8)))
+    assert TensorType("float32", 8) is TensorType("float32", (8,))
+    assert "only a call tells" in message_of(OperandError, lambda: gen_backend("cpu").zeros((None, 3)))
