@@ -23,7 +23,7 @@ from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
 from optree.node import OpTreeNode
 from optree.program import Instruction, Program
-from optree.reference import checked, has_bfloat16, performer
+from optree.reference import checked, is_widened, performer
 from optree.rewrites import decompose
 from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
@@ -239,7 +239,7 @@ def _is_ufunc(node: Any) -> bool:
     """Whether the value of a node is that of a ufunc, called as it is."""
     op = node.op
     plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
-    return plain and not has_bfloat16(node)
+    return plain and not is_widened(node)
 
 
 def _is_reusable(program: Program, producer: int, instruction: Instruction) -> bool:

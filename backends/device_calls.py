@@ -10,7 +10,7 @@ import numpy as np
 from optree.arrays import is_array, is_portable, overlap
 from optree.floats import is_bfloat16
 from optree.program import Instruction, Program
-from optree.reference import checked, has_bfloat16, performer, value_of_op
+from optree.reference import checked, is_widened, performer, value_of_op
 from optree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -67,7 +67,7 @@ def _is_plain_ufunc(instruction: Instruction) -> bool:
     """Whether an instruction's value is that of a ufunc, called as it is."""
     op = instruction.op
     plain = isinstance(op.numpy, np.ufunc) and is_portable(op) and not op.defines("value") and not op.props
-    return plain and not has_bfloat16(instruction.node)
+    return plain and not is_widened(instruction.node)
 
 
 def _is_matrix_product(program: Program, place: int) -> bool:

@@ -109,8 +109,13 @@ def _to_odd(x: Any) -> Any:
     return (below | (near != x)).view(np.float32)
 
 
+def widens(op: Any, dtype: Any) -> bool:
+    """Whether an op computes in float32 what is of a dtype: bfloat16, and products of float16, for NumPy's are slow."""
+    return is_bfloat16(dtype) or (dtype == FLOAT16 and op.numpy is np.matmul)
+
+
 def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:
-    """An op's value, of a dtype, as a function of arrays that may be bfloat16: computed in float32 and rounded.
+    """An op's value, of a dtype, as a function of arrays of any: computed in float32 and rounded, where it widens them.
 
     Of ops that overwrite their operands or look into them, the value itself.
     """
@@ -120,17 +125,17 @@ def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:
 
     def run(*values: Any) -> Any:
         dtypes = [x.dtype if hasattr(x, "dtype") else type(x) for x in values]
-        if any(map(is_bfloat16, dtypes)):
+        if any(widens(op, each) for each in dtypes):
             loop = op.resolve_dtypes(*(np.dtype(bool) if each is bool else each for each in dtypes))
-            values = tuple(_wide(x, each) for x, each in zip(values, loop, strict=False))
+            values = tuple(_wide(op, x, each) for x, each in zip(values, loop, strict=False))
         result = op.value(*values)
-        return rounded(result, dtype) if is_bfloat16(dtype) and not is_bfloat16(result.dtype) else result
+        return rounded(result, dtype) if result.dtype != dtype and widens(op, dtype) else result
 
     return run
 
 
-def _wide(x: Any, dtype: np.dtype) -> Any:
-    """An operand that is computed with in a dtype: of bfloat16 in float32, a number rounded as bfloat16 before."""
+def _wide(op: Any, x: Any, dtype: np.dtype) -> Any:
+    """An operand that is computed with in a dtype: of a narrow one in float32, a number rounded to it before."""
     if hasattr(x, "dtype"):
-        return x.astype(FLOAT32) if is_bfloat16(x.dtype) else x
+        return x.astype(FLOAT32) if widens(op, x.dtype) else x
     return float(rounded(x, dtype)) if is_bfloat16(dtype) else x  # weak still

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.arrays import overlap
 from optree.errors import DefinitionError, describe
-from optree.floats import in_float32, is_bfloat16
+from optree.floats import in_float32, widens
 from optree.locks import Locked
 from optree.program import Instruction, Program
 from optree.types import DTYPES, TensorType
@@ -75,16 +75,16 @@ def value_of(leaf: Any) -> Any:
     return leaf.get() if hasattr(leaf, "get") else leaf
 
 
-def has_bfloat16(node: Any) -> bool:
-    """Whether a node takes or gives bfloat16, of which NumPy's functions know too little."""
+def is_widened(node: Any) -> bool:
+    """Whether a node is computed in float32 and rounded, for want of NumPy functions that take its dtypes well."""
     types = [getattr(x, "type", None) for x in (*node.inputs, node)]
-    return any(is_bfloat16(getattr(type, "dtype", None)) for type in types)
+    return any(widens(node.op, getattr(type, "dtype", None)) for type in types)
 
 
 def value_of_op(instruction: Instruction) -> Callable[..., Any]:
     """An op's `value` as a function of arrays of any dtypes that tensors have."""
     op = instruction.op
-    return in_float32(op, instruction.type.dtype) if has_bfloat16(instruction.node) else op.value
+    return in_float32(op, instruction.type.dtype) if is_widened(instruction.node) else op.value
 
 
 def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -137,7 +137,7 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     types = [output.type.any_size for output in apply.outputs]
     if op.defines("make_thunk"):
         return _thunk(instruction, types)
-    if has_bfloat16(instruction.node) and not op.defines("perform"):
+    if is_widened(instruction.node) and not op.defines("perform"):
         return checked(instruction)
     loose = _undeclared(op, len(instruction.inputs))
     if given_away is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from backends import gen_backend
 from optree.autodiff import grad
 from optree.errors import AxisError, BackendError, DTypeError, OperandError, ShapeError
+from optree.floats import finfo
 from optree.node import OpTreeNode, post_order
 from optree.registry import f
 from optree.testing import check_grad
@@ -284,3 +286,20 @@ def test_in_neons_mode_tensordot_leaves_two_dimensions_at_least() -> None:
     assert neon.tensordot(x, neon.ones((3, 2)), 1).shape == (2, 2)
     with pytest.raises(ShapeError, match=r"tensordot: x \(2, 3\).* leave 0 dimensions.*be.sum"):
         neon.tensordot(x, x, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_products_accumulate_in_float32(dtype: str) -> None:
+    be = gen_backend("cpu")
+    x = be.array(np.random.RandomState(0).rand(300, 300), dtype)
+    exact = x.get().astype(np.float64) @ x.get().astype(np.float64)
+    found = be.dot(x, x).asnumpyarray()
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.51 * float(finfo(x.dtype).eps))
+
+
+def test_products_of_float16_are_quicker_than_numpys_own() -> None:
+    x = gen_backend("cpu").ones((300, 300), "float16")
+    array = x.get()
+    ours = min(timeit(lambda: f.dot(x, x).asnumpyarray(), number=1) for _ in range(3))
+    assert ours < timeit(lambda: array @ array, number=1) / 3
