@@ -24,9 +24,10 @@ print(be.stats()["kernels"]["disk_hits"], *sorted(set(sys.modules) - known))
 
 #: What starts programs, speaks to GPUs, derives, tests or draws on the host.
 UNNEEDED = {
-    *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "numpy.random"),
-    *("backends.gpu", "backends.graphs", "backends.device", "backends.kernels.cuda", "backends.kernels.geometry"),
-    *("optree.autodiff", "optree.derivatives", "optree.testing", "optree.conformance", "optree.profile"),
+    *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "hashlib"),
+    *("numpy.random", "backends.gpu", "backends.graphs", "backends.device", "backends.kernels.cuda"),
+    *("backends.kernels.geometry", "backends.kernels.blocks", "optree.autodiff", "optree.derivatives"),
+    *("optree.testing", "optree.conformance", "optree.profile"),
 }
 
 

@@ -8,14 +8,14 @@ what cannot be read is made again, and what cannot be written is not kept.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optree import settings
 from optree.later import later
@@ -36,6 +36,17 @@ LEFT_OVER = 3600.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _complaints: set[str] = set()
+
+
+def _sha256() -> Any:
+    """Python's own SHA-256, as its random module takes it: hashlib loads OpenSSL first, which takes 2 milliseconds."""
+    for name in ("_sha2", "_sha256"):
+        with suppress(ImportError):
+            return import_module(name).sha256
+    return import_module("hashlib").sha256
+
+
+sha256 = _sha256()
 
 
 def cache_folder() -> Path:
@@ -100,12 +111,12 @@ def read(folder: Path, key: str) -> bytes | None:
             content = file.read()
     except OSError:
         return None
-    data = content[hashlib.sha256().digest_size :]
+    data = content[sha256().digest_size :]
     return data if content == _sealed(key, data) else None
 
 
 def _sealed(key: str, data: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + data).digest() + data
+    return sha256(key.encode() + data).digest() + data
 
 
 def _own(state: os.stat_result) -> bool:

@@ -7,7 +7,6 @@ in the cache folder (`backends.kernels.cache`), then compiles.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import platform
 import sys
@@ -20,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backends.kernels.cache import read, sweep, usable_folder, working_folder, write
+from backends.kernels.cache import read, sha256, sweep, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import BackendError
 from optree.later import later
@@ -232,7 +231,7 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
 
 def _key(source: str, compiler: Compiler) -> str:
     parts = (FORMAT, source, FLAGS, OPTIONAL_FLAGS, compiler.command, compiler.identity, _processor())
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    return sha256(repr(parts).encode()).hexdigest()
 
 
 def _count(**more: float) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from backends.kernels.blocks import block_kernel
 from backends.kernels.fused import FusedKernel
 from backends.kernels.kept import KeptSteps
 from backends.kernels.launch import Compiled
 from backends.kernels.quiet import quietly
-from backends.kernels.steps import CallOf, Executor, KernelStep, PlacedStep, fused_steps
+from backends.kernels.steps import CallOf, Executor, KernelStep, PlacedStep, Runnable, fused_steps
 from optree.dims import Sizes
 from optree.fusion import LONGEST, Kernel
+from optree.later import later
 from optree.program import Program
 from optree.sizes import shapes_of
+
+if TYPE_CHECKING:
+    from backends.kernels import blocks
+else:
+    blocks = later("backends.kernels.blocks")
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
@@ -52,6 +57,11 @@ def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: Cal
     return FusedKernel(program, kernel, sizes, Compiled)
 
 
+def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> Runnable | None:
+    """What runs a kernel by NumPy in blocks; None if that does not."""
+    return blocks.block_kernel(program, kernel, sizes, call_of)
+
+
 #: By a C compiler from the first call on.
 ALWAYS = When(compiled_kernel, 0, 0)
 
@@ -59,7 +69,7 @@ ALWAYS = When(compiled_kernel, 0, 0)
 WHERE_IT_PAYS = When(compiled_kernel, 0, WORK)
 
 #: By NumPy in blocks, without a compiler.
-BLOCKS = When(block_kernel, SMALL_FOR_BLOCKS, 0)
+BLOCKS = When(numpy_kernel, SMALL_FOR_BLOCKS, 0)
 
 
 class KernelPlan:
