@@ -17,7 +17,6 @@ import numpy as np
 
 import backends
 import optree
-import optree.metadiff  # which adds methods to variables when it is loaded
 from backends import Backend, gen_backend
 from backends.randomness import RandomMethods
 from optree import OpTreeNode, Tensor, Variable, pictures, testing

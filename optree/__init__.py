@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree import ops
+from optree import metadiff, ops  # metadiff, for the methods that it gives variables
 from optree.apply import Apply
 from optree.errors import OptreeError
 from optree.function import Function, debugprint, function
@@ -16,14 +16,13 @@ from optree.types import TensorType, Type
 from optree.variable import Constant, Input, Variable, constant
 
 if TYPE_CHECKING:
-    from optree import metadiff
     from optree.autodiff import Autodiff, deriv, grad
     from optree.computation import ComputationOp
     from optree.derivatives import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.testing import check_grad
 
 #: Modules that are loaded when something of them is first asked for.
-LATER = ("autodiff", "computation", "derivatives", "metadiff", "testing")
+LATER = ("autodiff", "computation", "derivatives", "testing")
 
 __all__ = [
     "Apply",

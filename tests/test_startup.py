@@ -51,3 +51,4 @@ def test_what_is_loaded_later_is_there() -> None:
 def test_a_process_starts_without_what_is_loaded_later() -> None:
     done(python("import optree; assert optree.grad and optree.metadiff.Metadiff and optree.check_grad"))
     done(python("from optree import *; assert grad and check_grad and metadiff"))
+    done(python("from backends import gen_backend; assert (gen_backend('cpu').ones(3) + 1).is_input_dependent()"))
