@@ -26,8 +26,8 @@ from backends.kernels import geometry
 from backends.kernels.geometry import DEVICES, Device, Launch
 from optree.floats import bfloat16
 
-#: A device so small that rows of some hundred elements do not stay in shared memory, and few places fill it.
-SMALL = Device(1, 4 << 10, 1024)
+#: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.
+SMALL = Device(1, 4 << 10, 32)
 
 #: One that few places fill, and that has shared memory for long rows.
 ROOMY = Device(1, 227 << 10, 2048)
@@ -117,6 +117,9 @@ def test_every_kind_of_team_is_among_them() -> None:
     uncached = [source for source in small.sources if "over_block(r" in source and "extern __shared__" not in source]
     assert any(source.count("for (Index b =") > 1 for source in uncached), "no row is read again"
     assert all("typedef long long Index;" in source for source in trials_of("views", True)[1].sources)
+    several = [source for source in trials_of("elementwise on a small device")[1].sources if "parts" not in source]
+    for parts in (("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")):
+        assert any(all(part in source for part in parts) for source in several), parts
 
 
 # Compiled

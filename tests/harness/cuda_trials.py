@@ -189,6 +189,13 @@ def _ends(be: Any) -> Sequence[np.ndarray]:
     return found
 
 
+def _many(be: Any) -> Sequence[np.ndarray]:
+    """So many elements that a thread of a small device has several accesses, whole and in part, in one loop and two."""
+    row = be.array(drawn(0, 68))
+    found = [be.sqrt(be.array(drawn(1, n))).asnumpyarray() for n in (2048, 2050, 2111)]
+    return found + [tree.asnumpyarray() for n in (9, 60) for tree in (be.array(drawn(2, n, 68)) * row, row + 1)]
+
+
 def _loops(be: Any) -> Sequence[np.ndarray]:
     x, y, z = (be.array(drawn(i, *shape)) for i, shape in enumerate([(3, 1, 5), (3, 4, 1), (1, 4, 5)]))
     one = be.array(drawn(3, 1, 1, 1))
@@ -271,7 +278,7 @@ def _draws(be: Any) -> Sequence[np.ndarray]:
 
 def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
-    runs = (_layouts, _ends, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
+    runs = (_layouts, _ends, _many, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
 
 
