@@ -40,6 +40,7 @@ TREES: dict[str, tuple[Any, int]] = {
     "rows": (lambda be, dtype: be.sum(_input((8, 64), dtype), axis=1) * 2, 2),
     "columns": (lambda be, dtype: be.sum(_input((64, 8), dtype), axis=0) + 1, 2),
     "softmax of rows": (lambda be, dtype: be.softmax(_input((8, 64), dtype), axis=1), 2),
+    "long softmax of rows": (lambda be, dtype: be.softmax(be.erf(be.sin(_input((8, 64), dtype))), axis=1), 2),
     "softmax of columns": (lambda be, dtype: be.softmax(_input((64, 8), dtype), axis=0), 2),
     "planes of columns": (lambda be, dtype: be.sum(_input((3, 64, 8), dtype), axis=1), 3),
 }
@@ -275,6 +276,15 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
         2,
         2,
     ] and long.cost * 4 * 4 <= 512
+
+
+def test_long_kernels_are_not_repeated_often() -> None:
+    """What NVRTC compiles grows with the accesses of a thread."""
+    nest = nest_of("long softmax of rows")
+    for n in (64, 256, 600, 1024, 4096, 1 << 14, 1 << 16):
+        variant = laid_out(nest, [4096, n]).variant
+        assert variant.accesses * variant.vector * nest.cost <= 1024, n
+    assert laid_out(nest, [4096, 1024]).variant.team == "block", "of more threads, for fewer accesses each"
 
 
 def test_columns_fill_the_device() -> None:

@@ -80,7 +80,7 @@ template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return
 
 #: A number below 2^31 by another, by what `backends.kernels.cuda_launch.divisor` makes of that.
 QUOTIENT = """
-__device__ __forceinline__ int quotient(int number, unsigned long long divisor)
+__device__ __forceinline__ int quotient(int number, long long divisor)
 {
     return (int)(__umulhi(2u * (unsigned int)number, (unsigned int)divisor) >> (int)(divisor >> 32));
 }

@@ -120,7 +120,7 @@ class ElementPrinter:
         for i, dtype in enumerate(nest.numbers):
             type = "long long" if dtype.kind == "b" else type_of(dtype)
             found.append((f"{type} c{len(nest.reads) + i}", f"c{len(nest.reads) + i}"))
-        found += [(f"unsigned long long m{axis}", f"m{axis}") for axis in self.divisors()]
+        found += [(f"long long m{axis}", f"m{axis}") for axis in self.divisors()]
         if variant.split:
             found += [("long long part", "part"), ("int parts", "parts")]
         return found

@@ -106,7 +106,7 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
         given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
         given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
         accesses = *sizes[:-1], -(-sizes[-1] // geometry.variant.vector)
-        given.update((m, np.uint64(divisor(size))) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
+        given.update((m, np.int64(divisor(size))) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
             given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
         given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts))

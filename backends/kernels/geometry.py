@@ -46,7 +46,8 @@ SEVERAL = 16
 #: block on the multiprocessor finds registers, and loads while the first computes.
 HELD = {"warp": 128, "block": 64}
 
-#: A thread has several accesses under way only in kernels of at most so many instructions, for each is as many again.
+#: A thread has several accesses under way only where all take at most so many instructions, and twice as many where
+#: they stay in registers: what is compiled grows with them.
 LONG = 512
 
 #: How many threads a block has at most, by its teams.
@@ -219,7 +220,8 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
     places, vector, slots = prod(sizes[: nest.kept]), variant.vector, slot_bytes(nest)
     accesses = -(-sizes[-1] // vector) * prod(sizes[nest.kept : -1])
     bytes_ = vector * held_bytes(nest)
-    held = {team: min(ACCESSES, most // bytes_ if bytes_ else ACCESSES) for team, most in HELD.items()}
+    several = min(ACCESSES, 2 * LONG // (nest.cost * vector))
+    held = {team: min(several, most // bytes_ if bytes_ else several) for team, most in HELD.items()}
     if accesses <= 32 * held["warp"]:
         together = min(_power(accesses), FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
         width = min(32, max(_power(-(-accesses // min(4, held["warp"]))), together))

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long s1_0,
     long long s2_0,
     long long s3_0,
-    unsigned long long m1)
+    long long m1)
 {
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 1) / 2;
