@@ -251,7 +251,9 @@ class GPUBackend(Backend):
         """A new tensor with the values of an array, list, number, tensor or tree; arrays on the device stay there."""
         if isinstance(values, OpTreeNode) and values.backend is self:
             values = self.evaluate([values])[0]
-        if not hasattr(values, "__cuda_array_interface__"):
+        if isinstance(values, Tensor) and self.is_own(values.array):
+            values = values.array
+        if not self.is_own(values) and not hasattr(values, "__cuda_array_interface__"):
             return super().array(values, dtype, name)
         with self.active():
             array = self.cupy.asarray(values)

@@ -343,4 +343,6 @@ class Tensor(Variable):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if is_bfloat16(self.dtype):
+            raise AttributeError(f"__cuda_array_interface__ has no name for the bfloat16 of {self.label}; DLPack has")
         return self.array.__cuda_array_interface__  # which NumPy's arrays, rightly, do not have

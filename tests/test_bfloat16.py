@@ -129,6 +129,14 @@ def test_numpy_does_not_export_it() -> None:
         np.from_dlpack(x)
 
 
+def test_the_array_interface_of_cuda_does_not_lie() -> None:
+    be = home("stand-in")
+    x = be.array([1.0, 2.5], "bfloat16")
+    assert not hasattr(x, "__cuda_array_interface__") and hasattr(be.ones(3), "__cuda_array_interface__")
+    assert be.array(x, "bfloat16").get().tolist() == be.array(x).get().tolist() == [1.0, 2.5]
+    assert be.adopt(x.raw()).dtype == B
+
+
 # What is computed
 
 
