@@ -52,3 +52,23 @@ def test_a_process_starts_without_what_is_loaded_later() -> None:
     done(python("import optree; assert optree.grad and optree.metadiff.Metadiff and optree.check_grad"))
     done(python("from optree import *; assert grad and check_grad and metadiff"))
     done(python("from backends import gen_backend; assert (gen_backend('cpu').ones(3) + 1).is_input_dependent()"))
+
+
+REGISTERED = """
+import importlib, sys
+import backends, optree
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+def known():
+    kinds = optree.Variable, optree.OpTreeNode, optree.Tensor, backends.Backend
+    return [set(x) for x in (FUNCTIONS, NUMPY_FUNCTIONS, OPS, *map(dir, kinds))]
+before = known()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+assert known() == before
+"""
+
+
+def test_what_is_loaded_later_adds_nothing_to_what_programs_see() -> None:
+    """No op, function or method is there or not by what else has been asked for."""
+    names = [name for name in UNNEEDED if name.startswith(("optree", "backends"))]
+    done(python(f"import sys; sys.argv[1:] = {names!r}\n{REGISTERED}"))
