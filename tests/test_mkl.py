@@ -24,12 +24,15 @@ INSTALLED = mkl._installed()
 STAND_IN = """
 #include <stddef.h>
 int calls, layer;
-int MKL_Set_Threading_Layer(int wanted) { return wanted; }
+static __thread int threads = 5;
+int MKL_Set_Num_Threads_Local(int wanted) { int before = threads; threads = wanted; return before; }
 int MKL_Set_Interface_Layer(int wanted) { return layer ? layer : wanted; }
 #define GEMM(name, T) void name(int order, int ta, int tb, int m, int n, int k, T alpha, const T *a, int lda, \\
                                 const T *b, int ldb, T beta, T *c, int ldc) \\
 { \\
-    if (order != 101 || beta != 0 || ldc < n || lda < (ta == 111 ? k : m) || ldb < (tb == 111 ? n : k)) \\
+    if (threads != 1 || order != 101 || beta != 0 || ldc < n) \\
+        return; \\
+    if (lda < (ta == 111 ? k : m) || ldb < (tb == 111 ? n : k)) \\
         return; \\
     __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST); \\
     for (ptrdiff_t i = 0; i < m; i++) \\
@@ -200,6 +203,14 @@ def test_misfits_are_numpys_errors(product):
         product(values(200, 200), values(201, 200))
     with pytest.raises(ValueError):
         product(values(200, 200), values(200, 200), out=np.empty((200, 199), np.float32))
+
+
+def test_threads_that_others_ask_mkl_for_stay(product):
+    set_threads, _ = product._functions
+    set_threads(3)
+    x = values(300, 300)
+    np.testing.assert_array_equal(product(x, x), x @ x)
+    assert set_threads(0) == 3
 
 
 # Backends

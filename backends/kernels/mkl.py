@@ -2,7 +2,8 @@
 
 MKL multiplies in the thread that calls it, and the process's own threads share
 a large product: so OPTREE_NUM_THREADS counts here too, a child that was forked
-computes on, and no second kind of threads comes along.
+computes on, and no second kind of threads comes along. What else in the
+process uses MKL keeps its threads: nothing is set for longer than a call.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ PIECE, PIECES = 1 << 22, 2
 #: The last versions of the library that are looked for, by the number in its name.
 VERSIONS = range(9, 0, -1)
 
-#: How MKL's functions name things: layers (mkl_service.h), orders of matrices (mkl_cblas.h).
-_SEQUENTIAL, _LP64 = 1, 0
+#: How MKL's functions name things: the layer of 32-bit integers (mkl_service.h), orders of matrices (mkl_cblas.h).
+_LP64 = 0
 _ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112
 
 _FUNCTIONS: dict[np.dtype, tuple[str, Any]] = {
@@ -64,8 +65,8 @@ def described(product: Callable[..., Any]) -> str:
     """What multiplies matrices, in words."""
     if isinstance(product, Product):
         return f"large matrix products by MKL ({product.path})"
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-overload, index]
-    return f"matrix products by NumPy's BLAS ({blas['name']} {blas['version']})"
+    blas = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})  # type: ignore[call-overload, index]
+    return f"matrix products by NumPy's BLAS ({blas.get('name', 'none')} {blas.get('version', '')})"
 
 
 def _installed() -> str | None:
@@ -139,27 +140,30 @@ class Product:
         flags = [_PLAIN if order == "C" else _TRANSPOSED for order in orders[:2]]
         pointers = map(HOST.address, (x, y, z))
         (a, lda), (b, ldb), (c, ldc) = zip(pointers, leads, strict=True)
-        self._functions[z.dtype](_ROWS, *flags, *z.shape, x.shape[-1], 1.0, a, lda, b, ldb, 0.0, c, ldc)
+        set_threads, functions = self._functions
+        before = set_threads(1)
+        functions[z.dtype](_ROWS, *flags, *z.shape, x.shape[-1], 1.0, a, lda, b, ldb, 0.0, c, ldc)
+        set_threads(before)
 
     @cached_property
-    def _functions(self) -> dict[np.dtype, Any]:
-        """MKL's functions, by the dtype that they multiply."""
+    def _functions(self) -> tuple[Any, dict[np.dtype, Any]]:
+        """What sets how many threads the calling one may use, and gives how many it might; products by their dtype."""
         try:
             library = ctypes.CDLL(self.path)
-            layers = library.MKL_Set_Threading_Layer(_SEQUENTIAL), library.MKL_Set_Interface_Layer(_LP64)
+            layer, set_threads = library.MKL_Set_Interface_Layer(_LP64), library.MKL_Set_Num_Threads_Local
             found = {dtype: (getattr(library, name), number) for dtype, (name, number) in _FUNCTIONS.items()}
         except (OSError, AttributeError) as error:
             raise BackendError(f"MKL cannot be loaded: {error}; OPTREE_BLAS=numpy leaves it out") from None
-        if layers[1] != _LP64:
+        if layer != _LP64:
             raise BackendError(
-                f"MKL counts in another kind of integers here (layer {layers[1]}: MKL_INTERFACE_LAYER, or another "
+                f"MKL counts in another kind of integers here (layer {layer}: MKL_INTERFACE_LAYER, or another "
                 "library that uses it); OPTREE_BLAS=numpy leaves it out"
             )
         integer, pointer = ctypes.c_int, ctypes.c_void_p
         for function, number in found.values():
             function.restype = None
             function.argtypes = [integer] * 6 + [number, *(pointer, integer) * 2, number, pointer, integer]
-        return {dtype: function for dtype, (function, _) in found.items()}
+        return set_threads, {dtype: function for dtype, (function, _) in found.items()}
 
 
 _product = cache(Product)
