@@ -45,7 +45,7 @@ from backends.kernels.expressions import (
 )
 from backends.kernels.halves import narrow_functions
 from backends.kernels.loopnest import LoopNest, Statement, Walk, walks
-from backends.kernels.vectormath import VECTOR_MATH
+from backends.kernels.vectormath import EXP, VECTOR_MATH
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
 #: takes tens of microseconds, and so does so much work.
@@ -67,7 +67,7 @@ PIECE = 1024
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
-{SHARED}"""
+{EXP}{SHARED}"""
 
 
 def source(nest: LoopNest) -> str:
