@@ -47,6 +47,18 @@ def test_they_are_made_together(be, updating):
     np.testing.assert_array_equal(b.get(), [3, 6])
 
 
+def test_integers_wrap_around_whatever_their_rank(be, updating):
+    """NumPy's own scalars are refused where its arrays are not."""
+    for shape in ((), (3,)):
+        x = be.array(np.full(shape, 126), dtype="uint8", name="x")
+        total, small = be.zeros(shape, name="total"), be.zeros(shape, dtype="int8", name="small")
+        updating(None, {total: total + 1, small: x + x})()
+        assert (small.get() == -4).all()
+        assert (total.get() == 1).all()
+        small[...] = x + x + 1
+        assert (small.get() == -3).all()
+
+
 def failing(be: Any, name: str) -> tuple[Any, Any]:
     """An update whose value refuses what it is given."""
     if name == "a negative power":

@@ -68,6 +68,8 @@ class Assign(NonDifferentiableOperator):
         """Write the value, all of which is read before, where the two overlap."""
         if not isinstance(target, np.ndarray) and overlap(target, value):  # NumPy sees to that itself
             value = value.copy()
+        if isinstance(value, np.generic):  # whose integers NumPy refuses where those of arrays wrap around
+            value = np.asarray(value)
         target[...] = rounded(value, target.dtype, copy=False) if is_bfloat16(target.dtype) else value
         return target
 
