@@ -222,12 +222,8 @@ class Function(Locked):
         if self.inputs or args or kwargs:
             values = self._values(args, kwargs)
             self._check_sizes(values)
-        lock = self.lock  # another in a child that is forked meanwhile
-        lock.acquire()  # a `with` takes twice as long
-        try:
+        with self.lock:  # between `acquire` and `try` an interrupt could come, and the lock stay taken
             found = self._plan(values, None)
-        finally:
-            lock.release()
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]

@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 import warnings
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -385,3 +386,27 @@ def test_an_input_stands_for_the_node_that_an_application_makes_of_it(be):
     assert isinstance(out, Input)
     Apply(AddInPlace(), [be.ones(2), be.ones(2)], [out])
     assert (out + 1).asnumpyarray().tolist() == [3.0, 3.0]
+
+
+def test_an_interrupt_at_any_place_leaves_the_function_callable(be):
+    """As Ctrl-C in a loop of calls, which comes where functions begin, and after those of C: its lock is let go of."""
+    x = be.zeros(3)
+    step = function([], updates={x: x + 1})
+    step()
+    for place in count():
+        left = iter(range(place))
+
+        def interrupt(frame, event, argument):
+            if event in ("call", "c_return") and next(left, None) is None:  # noqa: B023 runs in this round alone
+                raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            step()
+        except KeyboardInterrupt:
+            assert not step.lock.locked()
+        else:
+            break
+        finally:
+            sys.setprofile(None)
+    assert place > 3
