@@ -12,6 +12,7 @@ from backends.kernels.c_accumulators import (
     each_column,
     in_lanes,
     opened_lines,
+    part_type,
     settled,
     simd,
     tile_of,
@@ -375,7 +376,7 @@ def _row_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     if not walk.reductions:
         return ["#pragma omp simd", f"for (int64_t i = {start}; i < {end}; i++)", *body]
     lines = [_block_end(nest, end)]
-    lines += [f"{type_of(r.dtype)} p{r.value} = {initial(r)};" for r in walk.reductions]
+    lines += [f"{part_type(r)} p{r.value} = {initial(r)};" for r in walk.reductions]
     lines += [f"int f{r.value} = 0;" for r in walk.reductions if r.accumulator.of_numbers]
     joins = [f" reduction({'+' if r.accumulator.sums else f'join{r.value}'} : p{r.value})" for r in walk.reductions]
     joins += [f" reduction(| : f{r.value})" for r in walk.reductions if r.accumulator.of_numbers]
@@ -404,7 +405,7 @@ def _column_blocks(nest: LoopNest, walk: Walk, start: str, end: str) -> Lines:
     if not walk.reductions:
         return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
     lines = [_block_end(nest, end)]
-    lines += [f"{type_of(r.dtype)} p{r.value}[{tile_of(nest)}];" for r in walk.reductions]
+    lines += [f"{part_type(r)} p{r.value}[{tile_of(nest)}];" for r in walk.reductions]
     flagged = [r.value for r in walk.reductions if r.accumulator.of_numbers]
     lines += [f"int f{value}[{tile_of(nest)}];" for value in flagged]
     opened = [f"p{r.value}[j] = {initial(r)};" for r in walk.reductions]

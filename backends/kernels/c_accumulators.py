@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from backends.kernels.c_elements import at_element, type_of
 from backends.kernels.expressions import Lines, braced, initial, wide
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
-#: Walks of up to so many sums, of so many instructions, add up whole blocks in lanes of so many bytes.
-LIGHT, LANES = (3, 12), 128
+#: Walks of up to so many sums, of so many instructions (a function is 8), add up whole blocks in lanes of so many bytes.
+LIGHT, LANES = (3, 7), 128
 
 #: So many columns are reduced together: where rows are walked once, and where a walk finds them in the cache again.
 TILES = (512, 64)
@@ -28,6 +30,11 @@ def each_column(lines: Lines) -> Lines:
     return ["#pragma omp simd", "for (int64_t j = 0; j < m; j++)", *braced(lines)]
 
 
+def part_type(r: Reduction) -> str:
+    """The type of a part: of bools a byte, for compilers take no bools into vectors."""
+    return "uint8_t" if r.dtype == np.bool_ else type_of(r.dtype)
+
+
 def declarations(nest: LoopNest) -> Lines:
     """How OpenMP combines what the lanes of a vector have accumulated."""
     lines = []
@@ -35,7 +42,7 @@ def declarations(nest: LoopNest) -> Lines:
         if not r.accumulator.sums and not nest.columns:
             combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
             lines.append(
-                f"#pragma omp declare reduction(join{r.value} : {type_of(r.dtype)} : omp_out = {combined}) "
+                f"#pragma omp declare reduction(join{r.value} : {part_type(r)} : omp_out = {combined}) "
                 f"initializer(omp_priv = {initial(r)})"
             )
     return lines

@@ -41,65 +41,14 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
             {
                 const int64_t e = b + 512 < n1 ? b + 512 : n1;
                 float p4 = 0;
-                if (e - b == 512)
+                #pragma omp simd reduction(+ : p4)
+                for (int64_t i = b; i < e; i++)
                 {
-                    float l4[32];
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 32; j++)
-                    {
-                        l4[j] = 0;
-                    }
-                    for (int64_t c = b; c < e; c += 32)
-                    {
-                        #pragma omp simd
-                        for (int64_t j = 0; j < 32; j++)
-                        {
-                            const int64_t i = c + j;
-                            const float v0 = y0[i];
-                            const float v2 = (float)(v0 - v1);
-                            const float v3 = (float)(exp(v2));
-                            l4[j] = l4[j] + v3;
-                            g3[i] = v3;
-                        }
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 16; j++)
-                    {
-                        l4[j] += l4[j + 16];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 8; j++)
-                    {
-                        l4[j] += l4[j + 8];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 4; j++)
-                    {
-                        l4[j] += l4[j + 4];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 2; j++)
-                    {
-                        l4[j] += l4[j + 2];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 1; j++)
-                    {
-                        l4[j] += l4[j + 1];
-                    }
-                    p4 = l4[0];
-                }
-                else
-                {
-                    #pragma omp simd reduction(+ : p4)
-                    for (int64_t i = b; i < e; i++)
-                    {
-                        const float v0 = y0[i];
-                        const float v2 = (float)(v0 - v1);
-                        const float v3 = (float)(exp(v2));
-                        p4 = p4 + v3;
-                        g3[i] = v3;
-                    }
+                    const float v0 = y0[i];
+                    const float v2 = (float)(v0 - v1);
+                    const float v3 = (float)(exp(v2));
+                    p4 = p4 + v3;
+                    g3[i] = v3;
                 }
                 r4 = r4 + p4;
             }
