@@ -321,13 +321,17 @@ struct Signals {
     struct sigaction before[4];
     stack_t stack_before;
     static inline pthread_t launching;
+    static inline volatile sig_atomic_t timed_out;
 
     static void handle(int number, siginfo_t *info, void *)
     {
         const bool here = pthread_equal(pthread_self(), launching);
         if (number == SIGVTALRM) {  // which any thread of the process may get
             if (!here) pthread_kill(launching, number);
-            else if (running) fault("%s goes on and on", name_of(fibres[current]).c_str());
+            else if (running && !timed_out) {
+                timed_out = 1;  // what it says is allocated, and the next signal would come in the midst of that
+                fault("%s goes on and on", name_of(fibres[current]).c_str());
+            }
             return;  // between two fibres: the timer comes again
         }
         if (!running || !here) {
@@ -355,6 +359,7 @@ struct Signals {
         other.ss_size = sizeof stack;
         sigaltstack(&other, &stack_before);
         launching = pthread_self();
+        timed_out = 0;
         struct sigaction action = {};
         action.sa_sigaction = handle;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
