@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.floats import can_cast, finfo, is_floating
+from optree.floats import can_cast, finfo, is_floating, is_narrow
 from optree.node import applied
 from optree.reference import performer, value_of
 from optree.registry import f
@@ -348,12 +348,17 @@ def reduced_in_two(value: Value) -> Any:
 
 @on("assign")
 def assigned_by_a_kernel(value: Value) -> Any:
-    """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of."""
+    """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of.
+
+    Not copies of halves, which NumPy copies as they are: a kernel makes float32 of them, and halves of those.
+    """
     target, x = value.inputs
     if x.is_weak or x.type.ndim > target.type.ndim:
         return None
     if x.dtype != target.dtype:
         return applied(value.node[0], [target.operand, f.cast(x.operand, target.dtype)])
+    if is_narrow(x.dtype):
+        return None
     if x.is_leaf or (x.op.view_map and not x.is_a("broadcast_like")):
         return applied(value.node[0], [target.operand, f.broadcast_like(x.operand, target.operand)])
     return None

@@ -18,7 +18,11 @@ from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_num
 from backends import gen_backend, source
 from backends.kernels.compiler import FLAGS, find_compiler
 from backends.kernels.expressions import NARROW
+from optree import OpTreeNode
+from optree.dims import Sizes
 from optree.floats import finfo, rounded
+from optree.fusion import Kernel, fuse
+from optree.rewrites import decompose
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -111,3 +115,14 @@ def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:
     (text,) = source(be.exp(x) * y)
     assert f"rounded_{name}((exp(v0)))" in text and f"to_{name}(v" in text
     assert name not in source(be.ones((5, 7)) * 2)[0]
+
+
+def test_they_are_copied_as_they_are(kernels: Any, dtype: np.dtype) -> None:
+    """By NumPy, not by way of float32, which takes several times as long: nans too keep their bits."""
+    bits = np.arange(1 << 16, dtype="uint16").reshape(256, 256)
+    x, target = (kernels.array(array.view(dtype), dtype=dtype) for array in (bits, np.zeros_like(bits)))
+    for value, wanted in ((x, bits), (x.T, bits.T), (x[3], np.broadcast_to(bits[3], bits.shape))):
+        program = decompose(kernels.program([OpTreeNode.build("assign", target, value)]))
+        assert not any(isinstance(step, Kernel) for step in fuse(program, Sizes(program)))
+        target[:] = value
+        np.testing.assert_array_equal(target.get().view("uint16"), wanted)
