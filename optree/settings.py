@@ -118,7 +118,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "an integer of 1 or more",
                 _count,
                 None,
-                "How many threads a kernel may use; by default OMP_NUM_THREADS, or as many as there are processors.",
+                "How many threads a kernel may use, up to 256; by default OMP_NUM_THREADS, or one for each processor.",
             ),
             Setting(
                 "OPTREE_SHOW",
