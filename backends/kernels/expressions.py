@@ -29,6 +29,7 @@ def statement(nest: LoopNest, made: Statement, type: Types, name: Callable[[int]
     for i, (argument, dtype) in enumerate(zip(made.arguments, made.loop, strict=True)):
         found = name(argument)
         if nest.dtype_of(argument) != dtype:
+            found = f"(int){found}" if nest.dtype_of(argument) == np.bool_ else found  # GCC takes no _Bool to vectors
             lines.append(f"const {type(dtype)} v{made.value}_{i} = {converted(found, dtype, type)};")
             found = f"v{made.value}_{i}"
         names.append(found)

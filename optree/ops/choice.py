@@ -175,7 +175,9 @@ class Cast(UnaryOperator, ElementwiseOperator):
         return self.make(dtype=as_dtype(self.dtype))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return "{0} != 0" if self.dtype.kind == "b" else self.kernel
+        if self.dtype.kind == "b":
+            return "{0} != 0"
+        return "(int){0}" if dtypes[0].kind == "b" else self.kernel  # GCC takes no _Bool to vectors
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)
