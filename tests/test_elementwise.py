@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
+from backends.kernels.compiler import find_compiler
 from optree.autodiff import grad
 from optree.errors import DTypeError, NumberOverflowError, OperandError, ShapeError
 from optree.registry import f
@@ -210,6 +211,24 @@ def test_a_cast_names_its_dtype(be: Any) -> None:
         be.cast(x)
     with pytest.raises(DTypeError, match="complex128 is not supported"):
         be.cast(x, complex)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("given", ["float16", "float32", "float64"])
+def test_negative_floats_wrap_in_unsigned_dtypes_in_kernels_too(given: str, dtype: str) -> None:
+    """Which C leaves open: a value must not change when a kernel takes over."""
+    values = np.array([-50.0, -1.0, -0.5, 3.0, 65504.0 if dtype != "uint8" else 200.0], given)
+    wide = dtype == "uint64" and given != "float16"
+    values = np.append(values, np.array([2.0**63, 2.0**63 + 2.0**41, -(2.0**62)] if wide else [], given))
+    wanted = [int(v) % (1 << 8 * np.dtype(dtype).itemsize) for v in values]
+    for jit in ("auto", True) if find_compiler() else ("auto",):
+        be = gen_backend("cpu", jit=jit)
+        x, target = be.array(values), be.zeros(len(values), dtype)
+        tree = be.cast(x * 1.0, dtype)
+        for _ in range(3):
+            assert tree.asnumpyarray().tolist() == wanted
+        be.assign(target, be.cast(x, dtype)).execute()
+        assert target.get().tolist() == wanted
 
 
 def test_fill_like_takes_one_value_that_fits(be: Any) -> None:

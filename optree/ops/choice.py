@@ -155,7 +155,11 @@ NUMPY_FUNCTIONS[np.where] = _numpy_where
 
 
 class Cast(UnaryOperator, ElementwiseOperator):
-    """x in another dtype, converted as `numpy.ndarray.astype` does."""
+    """x in another dtype, converted as `numpy.ndarray.astype` does.
+
+    A negative float that an unsigned integer dtype cannot hold wraps, as NumPy's do on x86-64: -50.0 is 206 in
+    uint8. What nan, inf and floats beyond the dtype become is undefined, as it is in NumPy and C.
+    """
 
     name = "cast"
     __props__ = ("dtype",)
@@ -167,6 +171,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
         (((),), {"dtype": np.dtype("bool")}),
         (([0, 1, 2],), {"dtype": np.dtype("float64")}),
         (([3],), {"dtype": np.dtype("float32")}),
+        *((([3],), {"dtype": np.dtype(name)}) for name in ("uint8", "uint32", "uint64")),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
@@ -177,6 +182,11 @@ class Cast(UnaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if self.dtype.kind == "b":
             return "{0} != 0"
+        if self.dtype.kind == "u" and is_floating(dtypes[0]):  # C leaves open what a negative one becomes at once
+            if self.dtype.itemsize < 8:
+                return "(long long){0}" if self.dtype.itemsize == 4 else "(int){0}"
+            limit = "0x1p63" if dtypes[0].itemsize == 8 else "0x1p63f"
+            return f"{{0}} >= {limit} ? (unsigned long long){{0}} : (unsigned long long)(long long){{0}}"
         return "(int){0}" if dtypes[0].kind == "b" else self.kernel  # GCC takes no _Bool to vectors
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -139,12 +140,14 @@ def operands_for(case: Case) -> list[np.ndarray]:
 
 
 def _is_defined(case: Case, arrays: list[np.ndarray]) -> np.ndarray:
-    """Where C and NumPy say what the value is: a float cast to an integer dtype must fit it."""
+    """Where it is said what the value is: a float cast to an integer dtype must fit it, or be a negative that wraps."""
     if case.op.name != "cast" or not is_floating(case.operands[0]) or case.result.kind not in "iu":
         return np.ones(arrays[0].shape, bool)
     limits = np.iinfo(case.result)
-    whole = np.trunc(arrays[0].astype(np.float64))
-    return (whole >= float(limits.min)) & (whole < float(limits.max))
+    whole, least = np.trunc(arrays[0].astype(np.float64)), float(limits.min)
+    if case.result.kind == "u" and platform.machine().lower() in ("x86_64", "amd64"):
+        least = -(2.0 ** (63 if case.result.itemsize == 8 else 31))  # beyond which NumPy's own depend on the length
+    return (whole >= least) & (whole < float(limits.max))
 
 
 def ulps_between(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
