@@ -22,7 +22,7 @@ from optree.computation import ComputationOp
 from optree.derivatives import Rop
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.floats import finfo, is_floating
-from optree.function import function
+from optree.function import function, running_on
 from optree.missing import is_disconnected, is_null
 from optree.node import find_op
 from optree.op import Op
@@ -32,7 +32,7 @@ from optree.schedule import apart, schedule
 from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
 from optree.types import TensorType
-from optree.variable import Constant, Variable
+from optree.variable import Constant, Variable, check_same_backend
 
 
 class Subject:
@@ -265,13 +265,15 @@ CLAUSES = (
 
 def check_on(op: Any, inputs: Sequence[Any]) -> None:
     """Check each clause of the contract on an op, its class or its name, at inputs; `check_op` tells more."""
+    backend = check_same_backend("check_op", inputs)
     subject = Subject(find_op(op) if isinstance(op, str) else op, inputs)
-    for clause in CLAUSES:
-        try:
-            clause(subject)
-        except Exception as error:
-            error.add_note(f"found by check_op, which checks: {clause.__doc__}")
-            raise
+    with running_on(backend):  # the clauses' functions take inputs of no backend
+        for clause in CLAUSES:
+            try:
+                clause(subject)
+            except Exception as error:
+                error.add_note(f"found by check_op, which checks: {clause.__doc__}")
+                raise
 
 
 # What the clauses are checked with

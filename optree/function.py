@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,18 @@ def last_backend() -> Any:
 def use_backend(backend: Any) -> None:
     """Let functions without tensors run on a backend, as long as it lives."""
     _backends[:] = [*(made for made in _backends if made() is not None), ref(backend)]
+
+
+@contextmanager
+def running_on(backend: Any) -> Iterator[None]:
+    """Within it, functions without tensors run on a backend; on None, as they do without it."""
+    before = _backends[:]
+    if backend is not None:
+        use_backend(backend)
+    try:
+        yield
+    finally:
+        _backends[:] = before
 
 
 def function(

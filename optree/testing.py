@@ -42,8 +42,8 @@ def check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None = None) -> No
         What it is applied to: arrays, tensors, numbers, and ``Constant(type,
         value)`` for a value of a type of one's own. Without them it is held to all
         that this project's own ops are, on its `examples`, and for an elementwise
-        one on each way to broadcast; its values are compared with those of the
-        last backend made.
+        one on each way to broadcast. Its values are compared with those of the
+        tensors' backend; without tensors, with those of the last backend made.
 
     Raises
     ------

@@ -11,8 +11,9 @@ from harness.ops import DoubleOp, double
 
 from backends import gen_backend
 from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
-from optree.errors import DefinitionError, OptreeError
+from optree.errors import BackendError, DefinitionError, OptreeError
 from optree.examples import examples_of
+from optree.function import last_backend
 from optree.missing import is_disconnected
 from optree.registry import OPS, f
 from optree.testing import check_op
@@ -227,6 +228,18 @@ def test_a_kernel_that_computes_another_value_is_found() -> None:
     with pytest.raises(DefinitionError, match="Broken: in a function of mode 'default' it gives"):
         check_op(changed(Bell, kernel="exp({0} * {0})"), [X])
     assert backend.jit is True
+
+
+@needs_compiler
+def test_an_op_is_checked_on_the_backend_of_its_tensors() -> None:
+    compiling = gen_backend("cpu", jit=True)
+    last = gen_backend("cpu", jit=False)
+    with pytest.raises(DefinitionError, match="in a function of mode 'default' it gives"):
+        check_op(changed(Bell, kernel="exp({0} * {0})"), [compiling.array(X)])
+    assert last_backend() is last
+    check_op(changed(Bell, kernel="exp({0} * {0})"), [last.array(X)])
+    with pytest.raises(BackendError, match="check_op: "):
+        check_op("add", [compiling.array(X), last.array(X)])
 
 
 @needs_compiler
