@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, brief, describe, names
+from optree.errors import BackendError, brief, describe
 from optree.floats import is_floating
 from optree.later import later
 from optree.node import OpTreeNode, signature, signature_of
@@ -229,9 +229,11 @@ class Backend(RandomMethods):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
-            near = difflib.get_close_matches(name, dir(self), 3)
+            near = difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise AttributeError(f"the backend has no function {name!r}{meant}; it has {names(FUNCTIONS)}")
+            raise AttributeError(
+                f"the backend has no function {name!r}{meant}; dir(be) and docs/functions.md list all that it has"
+            )
         method = _method(self, name)
         self.__dict__[name] = method
         return method

@@ -159,7 +159,8 @@ def text() -> str:
         return returned == "Tensor" and name not in RUNNING
 
     parts += ["\n## Random numbers\n", *rows(method_rows(RandomMethods))]
-    parts += ["\n## New tensors\n", *rows(method_rows(Backend, makes_tensors))]
+    made = [row for cls in Backend.__mro__ if cls is not RandomMethods for row in method_rows(cls, makes_tensors)]
+    parts += ["\n## New tensors\n", *rows(made)]
     parts += ["\n## Running trees\n", *rows(method_rows(Backend, lambda name, _: name in RUNNING))]
     parts += ["\n## Methods of tensors and trees alike\n", *rows(method_rows(Variable))]
     parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]

@@ -144,7 +144,7 @@ def test_an_unknown_op_lists_those_there_are(be, x):
     assert "'hadd'" in message and "add" in message and "tanh" in message
     assert "'hadd'" in message_of(UnknownOpError, lambda: OpTreeNode({"op": "hadd", "shape": (2, 3)}, x, x))
     assert "None" in message_of(UnknownOpError, lambda: OpTreeNode({}, x, x))
-    with pytest.raises(AttributeError, match=r"'hadd'.*tanh"):
+    with pytest.raises(AttributeError, match=r"'hadd'; did you mean .*\badd\b"):
         be.hadd(x, x)
 
 
@@ -461,3 +461,18 @@ def test_sizes_that_cannot_be():
     assert "0 or more" in message_of(ShapeError, lambda: TensorType("float32", (-1, 8)))
     assert TensorType("float32", 8) is TensorType("float32", (8,))
     assert "only a call tells" in message_of(OperandError, lambda: gen_backend("cpu").zeros((None, 3)))
+
+
+@pytest.mark.parametrize(
+    "name, meant", [("arry", "array"), ("zeross", "zeros"), ("tanhh", "tanh"), ("evalute", "evaluate")]
+)
+def test_a_function_that_a_backend_has_not_is_told_with_those_of_like_names(name, meant):
+    with pytest.raises(AttributeError, match=rf"no function '{name}'; did you mean .*\b{meant}\b.*dir\(be\)") as caught:
+        getattr(gen_backend("cpu"), name)
+    assert len(str(caught.value)) < 200
+
+
+def test_suggestions_are_no_private_names():
+    with pytest.raises(AttributeError) as caught:
+        getattr(gen_backend("cpu"), "shapes")  # noqa: B009
+    assert "_shape" not in str(caught.value)
