@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -45,7 +45,7 @@ class Backend(RandomMethods):
     and return `out`. A number or array given where an operand must be a tensor
     (``be.exp(2.0)``) is made one.
 
-    Make backends with `backends.gen_backend`.
+    Make backends with `backends.gen_backend`. One copies as itself, by `copy.deepcopy` too: a tensor's copy stays on it.
 
     Attributes
     ----------
@@ -240,6 +240,15 @@ class Backend(RandomMethods):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *FUNCTIONS})
+
+    def __copy__(self) -> Backend:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self} is of this process and does not pickle; make one there with gen_backend")
 
     def __repr__(self) -> str:
         return f"{self.name} backend {id(self):#x}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import tracemalloc
 import weakref
 
@@ -472,3 +474,13 @@ def test_an_op_that_is_defined_anew_is_the_one_that_is_called(be):
     finally:
         for table in (OPS, FUNCTIONS):
             table.pop("scaled_for_this_test", None)
+
+
+def test_a_backend_copies_as_itself_and_says_that_it_does_not_pickle(be):
+    model = {"be": be, "w": be.ones(3)}
+    be.evaluate([model["w"] * 2])
+    copied = copy.deepcopy(model)
+    assert copied["be"] is be and copy.copy(be) is be
+    assert copied["w"] is not model["w"] and copied["w"].backend is be
+    with pytest.raises(TypeError, match="does not pickle; make one there with gen_backend"):
+        pickle.dumps(be)
