@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -212,6 +213,18 @@ def test_faults_that_every_run_finds(name: str, order: str) -> None:
     with pytest.raises(KernelFault, match=EVERY_RUN[name]):
         module.launch("k", 1, 64, [np.zeros(68, np.int32)], order=order)
     check_softmax(right(None)["softmax"])  # what comes after is as if nothing had been
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_frame_larger_than_its_stack_ends_at_that_stacks_guard_page(order: str) -> None:
+    """It once went beyond: the threads that Python started later died of what it wrote there."""
+    with pytest.raises(KernelFault) as raised:
+        faulty(samples.DEEP).launch("k", 1, 64, [np.zeros(64, np.int32)], order=order)
+    told = re.search(r"thread \((\d+), 0, 0\) .* not there, at 0x([0-9a-f]+)$", str(raised.value))
+    stacks, page = cuda._Library._stacks, 4096
+    assert told and stacks
+    stack = stacks + int(told[1]) * 17 * page
+    assert stack <= int(told[2], 16) < stack + page
 
 
 @pytest.mark.parametrize("sanitize", [None, "address"])

@@ -51,9 +51,12 @@ TOGETHER = 32
 #: A kernel that takes longer, in seconds, is ended.
 LIMIT = 60.0
 
+#: Stacks are probed page by page: a frame as large as samples.DEEP's would reach over its stack's guard page, and
+#: write into what lies beyond, which may be the stack of a thread of Python's.
 FLAGS = (
     *("-std=c++17", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions"),
+    "-fstack-clash-protection",
 )
 
 #: How kernels are compiled beyond this, and linked, for each sanitizer. None: a library that is loaded
