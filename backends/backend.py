@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 
 from backends.randomness import RandomMethods
-from optree.errors import BackendError, brief, describe
+from optree.errors import BackendError, OperandError, brief, describe
 from optree.floats import is_floating
 from optree.later import later
 from optree.node import OpTreeNode, signature, signature_of
@@ -45,7 +45,8 @@ class Backend(RandomMethods):
     and return `out`. A number or array given where an operand must be a tensor
     (``be.exp(2.0)``) is made one.
 
-    Make backends with `backends.gen_backend`. One copies as itself, by `copy.deepcopy` too: a tensor's copy stays on it.
+    Make backends with `backends.gen_backend`. One copies as itself, by `copy.deepcopy` too: a
+    tensor's copy stays on it.
 
     Attributes
     ----------
@@ -145,9 +146,14 @@ class Backend(RandomMethods):
 
         Raises
         ------
+        OperandError
+            If it is no tree.
         BackendError
             If the tree is of another backend.
         """
+        if tree.__class__ is not OpTreeNode:
+            remedy = "; be.evaluate runs a list" if isinstance(tree, list | tuple) else ""
+            raise OperandError(f"execute: a tree is wanted, not {describe(tree)}{remedy}")
         op_dict, target, value = tree
         if op_dict.op.name != "assign":
             return self.evaluate([tree])[0]
@@ -171,9 +177,17 @@ class Backend(RandomMethods):
 
         Raises
         ------
+        OperandError
+            If that is no list or tuple, or something in it is no tree, tensor or number.
         BackendError
             If a tree is of another backend.
         """
+        if isinstance(trees, Variable) or not isinstance(trees, list | tuple):  # a tree is a tuple
+            remedy = "; put it into a list: be.evaluate([x])" if isinstance(trees, Variable) else ""
+            raise OperandError(f"evaluate: a list of trees is wanted, not {describe(trees)}{remedy}")
+        for tree in trees:
+            if not isinstance(tree, Variable) and type(tree) not in NUMBERS:
+                raise OperandError(f"evaluate: a tree, tensor or number is wanted in the list, not {describe(tree)}")
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):

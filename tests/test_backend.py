@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import pickle
 import tracemalloc
 import weakref
 
@@ -14,6 +12,7 @@ import pytest
 import backends
 from backends import gen_backend
 from optree import Autodiff, Op, OpTreeNode, Tensor, grad
+from optree.errors import OperandError
 from optree.registry import FUNCTIONS, OPS
 from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.types import DTYPES
@@ -476,11 +475,26 @@ def test_an_op_that_is_defined_anew_is_the_one_that_is_called(be):
             table.pop("scaled_for_this_test", None)
 
 
-def test_a_backend_copies_as_itself_and_says_that_it_does_not_pickle(be):
-    model = {"be": be, "w": be.ones(3)}
-    be.evaluate([model["w"] * 2])
-    copied = copy.deepcopy(model)
-    assert copied["be"] is be and copy.copy(be) is be
-    assert copied["w"] is not model["w"] and copied["w"].backend is be
-    with pytest.raises(TypeError, match="does not pickle; make one there with gen_backend"):
-        pickle.dumps(be)
+@pytest.mark.parametrize(
+    "run, message",
+    [
+        (lambda be, x: be.execute(x), r"execute: a tree is wanted, not x \(2, 3\) float32"),
+        (lambda be, x: be.execute([x * 2]), r"execute: a tree is wanted, not a list of 1.*; be.evaluate runs a list"),
+        (lambda be, x: be.execute(None), "execute: a tree is wanted, not None"),
+        (lambda be, x: be.evaluate(x * 2), r"evaluate: a list .* not mul.*; put it into a list: be.evaluate\(\[x\]\)"),
+        (lambda be, x: be.evaluate(x), r"evaluate: a list .* not x \(2, 3\) float32.*; put it into a list"),
+        (lambda be, x: be.evaluate(3), r"evaluate: a list of trees is wanted, not 3 \(int\)$"),
+        (lambda be, x: be.evaluate(t for t in [x]), "evaluate: a list of trees is wanted, not <generator"),
+        (lambda be, x: be.evaluate({"a": x}), "evaluate: a list of trees is wanted, not .*dict"),
+        (lambda be, x: be.evaluate([x, [x]]), "evaluate: a tree, tensor or number is wanted in the list, not a list"),
+        (
+            lambda be, x: be.evaluate([x * 2, None]),
+            "evaluate: a tree, tensor or number is wanted in the list, not None",
+        ),
+    ],
+)
+def test_what_is_no_tree_to_run(be, run, message):
+    x = be.ones((2, 3), name="x")
+    with pytest.raises(OperandError, match=message):
+        run(be, x)
+    assert [y.get().sum() for y in be.evaluate((x * 2, x, 3))] == [12, 6, 3]

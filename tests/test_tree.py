@@ -344,6 +344,16 @@ def test_a_tensor_copies_its_memory_and_says_how_to_pickle_it(be):
         pickle.dumps(x)
 
 
+def test_a_backend_copies_as_itself_and_says_that_it_does_not_pickle(be):
+    model = {"be": be, "w": be.ones(3)}
+    be.evaluate([model["w"] * 2])
+    copied = copy.deepcopy(model)
+    assert copied["be"] is be and copy.copy(be) is be
+    assert copied["w"] is not model["w"] and copied["w"].backend is be
+    with pytest.raises(TypeError, match="does not pickle; make one there with gen_backend"):
+        pickle.dumps(be)
+
+
 # Size
 
 
