@@ -11,7 +11,7 @@ from optree import numpy_protocol
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
 from optree.floats import is_floating
 from optree.missing import NoValueType, is_disconnected, is_null
-from optree.registry import FUNCTIONS, f
+from optree.registry import f
 from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
 if TYPE_CHECKING:
@@ -97,10 +97,6 @@ class Variable:
     def astype(self, dtype: Any) -> OpTreeNode:
         """A tree of the operand's values in another dtype."""
         return f.cast(self, as_dtype(dtype))
-
-    def __getattr__(self, name: str) -> Any:
-        function = f"; be.{name}(x, ...) is a function" if name in FUNCTIONS else ""
-        raise AttributeError(f"{self.__class__.__name__!r} object has no attribute {name!r}{function}")
 
     def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").

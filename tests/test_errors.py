@@ -447,16 +447,6 @@ def test_an_op_that_breaks_its_promise_is_convicted(be):
     assert not out.get().any()
 
 
-def test_what_numpy_has_as_a_method_is_named_as_a_function():
-    be = gen_backend("cpu")
-    x = be.ones((2, 3), name="x")
-    for operand in (x, x + 1, TensorType("float32", (None,))("rows")):
-        with pytest.raises(AttributeError, match=r"no attribute 'sum'; be.sum\(x, ...\) is a function"):
-            operand.sum()
-        with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
-            operand.nothing  # noqa: B018
-
-
 def test_sizes_that_cannot_be():
     assert "0 or more" in message_of(ShapeError, lambda: TensorType("float32", (-1, 8)))
     assert TensorType("float32", 8) is TensorType("float32", (8,))
