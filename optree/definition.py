@@ -9,16 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import DefinitionError, OperandError, caller_origin
+from optree.errors import DefinitionError, OperandError, brief, caller_origin
 from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.types import HUGE, is_huge
 from optree.variable import Variable
 
+#: An op whose operands have no names takes no more of them in a kernel.
+MOST = 64
 
-def register(cls: Any, base: Any) -> None:
-    """Check a named op's definition and offer it wherever ops are offered; `base` is `Op`."""
-    _check_definition(cls, base)
+
+def check_and_register(cls: Any, base: Any) -> None:
+    """Check an op's definition, and offer one that has a name wherever ops are offered; `base` is `Op`.
+
+    Raises
+    ------
+    DefinitionError
+        If it lacks a part or has a wrong one, or its name is taken.
+    """
+    if "kernel" in cls.__dict__:
+        _check_kernel(cls)
+    if "name" in cls.__dict__:
+        _check_definition(cls, base)
+        _register(cls, base)
+
+
+def _register(cls: Any, base: Any) -> None:
     name = str(cls.name)
     earlier = OPS.get(name)
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -47,6 +63,23 @@ def _check_definition(cls: Any, base: Any) -> None:
     missing = [prop for prop in cls.__props__ if not hasattr(cls, prop)]
     if missing:
         raise DefinitionError(f"{cls.__name__}: give {', '.join(missing)} a default as a class attribute")
+
+
+def _check_kernel(cls: Any) -> None:
+    """A kernel is an expression that `str.format` fills with the operands' names; a property may make it."""
+    kernel, operands = cls.kernel, cls.operands
+    if kernel is None or isinstance(kernel, property):
+        return
+    if not isinstance(kernel, str):
+        raise DefinitionError(f"{cls.__name__}: kernel is a C expression such as '{{0}} * {{0}}', not {brief(kernel)}")
+    try:
+        kernel.format(*(operands or ["x"] * MOST))
+    except (AttributeError, IndexError, KeyError, ValueError) as error:
+        known = ", ".join(f"{{{i}}} is {x}" for i, x in enumerate(operands or ())) or "they are {0}, {1}, ..."
+        raise DefinitionError(
+            f"{cls.__name__}: kernel {kernel!r} does not take its operands: {known}, and C's own braces are doubled "
+            f"({type(error).__name__}: {error})"
+        ) from None
 
 
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:

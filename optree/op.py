@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from optree.apply import Apply
-from optree.definition import register, sorted_arguments, usage
+from optree.definition import check_and_register, sorted_arguments, usage
 from optree.differentiable import Differentiable
 from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
 from optree.floats import is_floating, ufunc_dtypes
@@ -118,8 +118,7 @@ class Op(Differentiable, AbstractOperator):
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
         cls._instances = {}
-        if "name" in cls.__dict__:
-            register(cls, Op)
+        check_and_register(cls, Op)
 
     def __init__(self, *args: Any, **props: Any) -> None:
         names = self.prop_names()

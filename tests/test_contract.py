@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from optree.missing import is_disconnected
 from optree.node import OpTreeNode
 from optree.program import flatten
 from optree.reference import evaluate
+from optree.registry import OPS
 from optree.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 
 int64, float64 = TensorType("int64", ()), TensorType("float64", ())
@@ -309,3 +311,24 @@ def test_a_kernel_alone_is_no_value(be):
 
     with pytest.raises(DefinitionError, match="Bell: write numpy or value, or perform"):
         Bell()(be.ones(2)).asnumpyarray()
+
+
+@pytest.mark.parametrize("name", [None, "broken_kernel"])
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("{1} * 2", "kernel '{1} * 2' does not take its operands: {0} is x, "),
+        ("{foo}", "kernel '{foo}' does not take its operands: {0} is x, "),
+        ("{0} * {", "kernel '{0} * {' does not take its operands: {0} is x, and C's own braces are doubled "),
+        ("{0.real}", "kernel '{0.real}'"),
+        (5, "kernel is a C expression such as '{0} * {0}', not 5"),
+    ],
+)
+def test_a_kernel_that_takes_no_operands_is_refused_where_it_is_defined(name: Any, kernel: Any, message: str) -> None:
+    parts = {"kernel": kernel, "numpy": np.square, "grad": lambda self, inputs, output_gradients: output_gradients}
+    bases = (UnaryOperator, ElementwiseOperator, FloatOperator)
+    with pytest.raises(DefinitionError, match=f"^Broken: {re.escape(message)}"):
+        type("Broken", bases, parts if name is None else {**parts, "name": name})
+    assert "broken_kernel" not in OPS
+    for fine in ("{0} * {0}", "({{ 2 }}, {0})", None, property(lambda self: "{0} * 2")):
+        type("Fine", bases, {**parts, "kernel": fine})
