@@ -193,7 +193,8 @@ def test_an_expression_that_does_not_compile_is_known_by_its_op_and_its_line():
     with pytest.raises(CompilerError, match="tahn") as caught:
         z[:] = tree
     notes = "\n".join(caught.value.__notes__)
-    assert re.search(r"not op-tree's: .*Misspelt", notes)
+    assert re.search(r"not op-tree's: .*Misspelt", caught.value.__notes__[0])
+    assert "jit=False" in notes
     assert re.search(r"while running .*test_compiler\.py:\d+", notes)
 
 

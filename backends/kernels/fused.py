@@ -205,7 +205,8 @@ class FusedKernel:
                 runner = self._runners[key] = self._compile(self.nest(*key))
             except CompilerError as error:
                 if self._foreign:
-                    error.add_note(f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}")
+                    foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
+                    error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before what is said of any failure
                 raise
         return runner
 
