@@ -72,7 +72,7 @@ def gen_backend(
     Raises
     ------
     BackendError
-        If there is no such backend, mode or option, or this machine lacks what it needs: for jit=True, a compiler.
+        If there is no such backend, mode or option, or what it needs is not here: a compiler that works, say.
 
     Examples
     --------

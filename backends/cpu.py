@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.kernels.compiler import compile_counts, compile_source, find_compiler
+from backends.kernels.compiler import asked_for, compile_counts, compile_source, find_compiler
 from backends.kernels.entry import SOURCE as ENTER
 from backends.kernels.memory import empty_array
 from backends.kernels.mkl import described, matrix_product
@@ -50,7 +50,9 @@ class CPUBackend(Backend):
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
-        if jit is True:  # so that one that does not work says so at once; all kernels need what it makes here
+        if self.compiler is not None and (jit is True or asked_for()):
+            # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
+            # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
         if "logging" in sys.modules:  # nobody listens else

@@ -160,24 +160,33 @@ def test_a_cc_that_fails_is_an_error_with_its_output(monkeypatch, tmp_path):
         compiled()
 
 
-def test_jit_with_a_compiler_that_does_not_work_says_so_at_once(monkeypatch, tmp_path, counted):
+@pytest.mark.parametrize("jit", ["auto", True])
+def test_a_cc_that_does_not_work_is_refused_as_the_backend_is_made(monkeypatch, tmp_path, counted, jit):
     monkeypatch.setenv("CC", str(program(tmp_path / "broken", "echo licence expired >&2; exit 3")))
     with pytest.raises(CompilerError, match=r"broken does not work: status 3: licence expired") as caught:
-        gen_backend("cpu", jit=True)
+        gen_backend("cpu", jit=jit)
     assert "jit=False" in caught.value.__notes__[0]
-    for jit in ("auto", False):  # need none yet, or never
-        assert (gen_backend("cpu", jit=jit).ones(2) + 1).asnumpyarray().tolist() == [2, 2]
+    assert (gen_backend("cpu", jit=False).ones(2) + 1).asnumpyarray().tolist() == [2, 2]
 
 
-def test_that_a_compiler_works_is_remembered(monkeypatch, tmp_path, counted):
+def test_a_compiler_that_nobody_asked_for_is_tried_when_it_is_needed(monkeypatch, tmp_path, counted):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(program(tmp_path / "cc", "exit 3").parent))
+    assert (gen_backend("cpu").ones(2) + 1).asnumpyarray().tolist() == [2, 2]
+    with pytest.raises(CompilerError, match="cc does not work: status 3"):
+        gen_backend("cpu", jit=True)
+
+
+@pytest.mark.parametrize("jit", ["auto", True])
+def test_that_a_compiler_works_is_remembered(monkeypatch, tmp_path, counted, jit):
     real, calls = find_compiler().command[0], tmp_path / "calls"
     monkeypatch.setenv("CC", str(program(tmp_path / "mine", f'echo >> {calls}; exec {real} "$@"')))
-    gen_backend("cpu", jit=True)
+    gen_backend("cpu", jit=jit)
     ran = calls.stat().st_size
     assert ran > 0
-    gen_backend("cpu", jit=True)
+    gen_backend("cpu", jit=jit)
     forget()  # as a new process, which finds what was made on disk
-    gen_backend("cpu", jit=True)
+    gen_backend("cpu", jit=jit)
     assert calls.stat().st_size == ran
     assert counted() == {"hits": 1, "disk_hits": 1, "misses": 1}
 

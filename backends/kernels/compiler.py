@@ -106,6 +106,11 @@ def compile_counts() -> dict[str, Any]:
 # Finding a compiler
 
 
+def asked_for() -> str:
+    """What CC says; nothing where it is not set."""
+    return os.environ.get("CC", "").strip()
+
+
 def find_compiler() -> Compiler | None:
     """The compiler that CC names, else cc, gcc or clang, the first that is there; None where there is none.
 
@@ -114,8 +119,8 @@ def find_compiler() -> Compiler | None:
     CompilerError
         If CC names one that is not there.
     """
-    chosen = os.environ.get("CC", "")
-    if not chosen.strip():
+    chosen = asked_for()
+    if not chosen:
         return next((found for name in ("cc", "gcc", "clang") if (found := _compiler([name]))), None)
     try:
         found = _compiler(shlex.split(chosen))
