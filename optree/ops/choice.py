@@ -157,8 +157,9 @@ NUMPY_FUNCTIONS[np.where] = _numpy_where
 class Cast(UnaryOperator, ElementwiseOperator):
     """x in another dtype, converted as `numpy.ndarray.astype` does.
 
-    A negative float that an unsigned integer dtype cannot hold wraps, as NumPy's do on x86-64: -50.0 is 206 in
-    uint8. What nan, inf and floats beyond the dtype become is undefined, as it is in NumPy and C.
+    A negative float wraps in an unsigned integer dtype, as NumPy's do on x86-64, if the signed one of that size
+    holds it: -50.0 is 206 in uint8. What nan, inf and other floats that the dtype cannot hold become is undefined,
+    as it is in NumPy and C.
     """
 
     name = "cast"
