@@ -109,7 +109,7 @@ class _Fusion:
         for instruction, waits in zip(program.instructions, self.waits, strict=True):
             for i in waits:
                 self.readers.setdefault(i, []).append(instruction)
-        self.failing = [place for place, each in enumerate(program.instructions) if may_fail(each)]
+        self.failing = [place for place, each in enumerate(program.instructions) if may_fail(each.op, each.node)]
         self.needs: list[int] = []  # for each step, a bit for each step that it needs, by others too, and its own
 
     def run(self) -> list[Kernel | Call]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from optree.node import applied
+from optree.node import OpTreeNode, applied
 from optree.program import Instruction, Program
 from optree.registry import OPS
 from optree.tensor import Tensor
@@ -72,9 +72,8 @@ def memories(program: Program) -> list[frozenset[Any]]:
     return [found[x] for x in (*range(len(draft.leaves)), *draft.steps)]
 
 
-def may_fail(instruction: Instruction) -> bool:
-    """Whether an op may refuse operands whose types and sizes are right."""
-    op, node = instruction.op, instruction.node
+def may_fail(op: Any, node: OpTreeNode) -> bool:
+    """Whether a node's op may refuse operands whose types and sizes are right."""
     if op.name in CERTAIN:
         return type(op) is not OPS[op.name]
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
@@ -216,7 +215,7 @@ class _Draft:
         """For each step those that it must come after."""
         memory = self.memory()
         waits = {step: [x for x in step.inputs if isinstance(x, _Step)] for step in self.steps}
-        failing = [step for step in self.steps if may_fail(Instruction(step.op, (), step.node))]
+        failing = [step for step in self.steps if may_fail(step.op, step.node)]
         for step in self.steps:
             if not step.op.destroy_map:
                 continue

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.golden import CUDA_TREES, softmax_by_warps
+from harness.golden import CUDA_TREES, check_golden, softmax_by_warps
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, under_way, version
 
 from backends import launches, source
@@ -31,10 +31,7 @@ def test_the_source_is_the_one_that_was_reviewed(be, tree, request):
     heads = [f"// {each.name}: grid {each.grid}, block {each.block}, shared {each.shared}" for each in found]
     # What all have in common, up to the type of indices, stands in backends/kernels/cuda.py alone.
     text = "\n".join([*heads, "", *(kernel[kernel.index("\ntypedef") + 1 :] for kernel in kernels)])
-    path = GOLDEN / f"{tree.__name__}.cu"
-    if request.config.getoption("--update-golden"):
-        path.write_text(text)
-    assert path.exists() and text == path.read_text(), "if the change is meant: pytest --update-golden, and read it"
+    check_golden(text, GOLDEN / f"{tree.__name__}.cu", request)
 
 
 def test_no_golden_file_is_left_over():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from harness.compiling import ROOT, needs_compiler
-from harness.golden import TREES
+from harness.golden import TREES, check_golden
 
 from backends import gen_backend, source
 from backends.kernels import c, compiler
@@ -33,10 +33,7 @@ def test_the_source_is_the_one_that_was_reviewed(be, tree, request):
     kernels = source(tree(be))
     assert kernels and all(kernel.startswith(c.HEAD) for kernel in kernels)
     text = "\n".join(kernel.removeprefix(c.HEAD).lstrip() for kernel in kernels)
-    path = GOLDEN / f"{tree.__name__}.c"
-    if request.config.getoption("--update-golden"):
-        path.write_text(text)
-    assert path.exists() and text == path.read_text(), "if the change is meant: pytest --update-golden, and read it"
+    check_golden(text, GOLDEN / f"{tree.__name__}.c", request)
 
 
 def test_no_golden_file_is_left_over():

@@ -285,8 +285,8 @@ def _places_in_parts(nest: LoopNest) -> tuple[Lines, Lines]:
     """A function for the parts of each walk, and the kept loops, one place after the other, with the walks."""
     functions: Lines = []
     loops, found = _kept(nest), walks(nest)
-    known = [*_scratch_lines(nest), *_at_place(nest), *_parts(nest)]
-    body = known[len(_scratch_lines(nest)) :]
+    arrays, body = _scratch_lines(nest), [*_at_place(nest), *_parts(nest)]
+    known = [*arrays, *body]
     for stage, walk in enumerate(found):
         name, given = f"walk{stage}", [("int64_t ", loop.name) for loop in loops] + _taken(nest, walk)
         members = [f"{type}{member};" for type, member in (("const int64_t *", "a"), *given)]
@@ -304,7 +304,7 @@ def _places_in_parts(nest: LoopNest) -> tuple[Lines, Lines]:
     body += _outer(nest, len(found), found)
     for loop in reversed(loops):
         body = [f"for (int64_t {loop.name} = 0; {loop.name} < {loop.places}; {loop.name}++)", *braced(body)]
-    return functions, [*_scratch_lines(nest), *body]
+    return functions, [*arrays, *body]
 
 
 def _taken(nest: LoopNest, walk: Walk) -> list[tuple[str, str]]:

@@ -108,8 +108,12 @@ class FusedKernel:
         """
         inputs = [self.memory.array(values[i]) for i in self.reads]
         likes = self.shapes_like(values)
-        address = self.memory.address
-        lies = [x if x is None else (x.shape, x.strides, address(x) % x.dtype.alignment) for x in (*inputs, *targets)]
+        address, count = self.memory.address, len(inputs)
+        places = [None if x is None else address(x) for x in (*inputs, *targets)]
+        lies = [
+            None if place is None else (x.shape, x.strides, place % x.dtype.alignment)
+            for x, place in zip((*inputs, *targets), places, strict=True)
+        ]
         key = tuple(lies), *likes
         known = self._layouts.get(key)
         if known is None:
@@ -125,7 +129,8 @@ class FusedKernel:
         if layout is None:
             return None
         if runner is not None:
-            pointers = [*map(address, inputs), *[0] * len(self._counted), *map(address, outputs)]
+            written = [address(x) if place is None else place for x, place in zip(outputs, places[count:], strict=True)]
+            pointers = [*places[:count], *[0] * len(self._counted), *written]
             runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 

@@ -329,7 +329,7 @@ def _targets(
     """
     first, owned = len(program.leaves), memories(program)
     step_of = {place: n for n, step in enumerate(steps) for place in _places(step)}
-    failing = [step_of[place] for place, each in enumerate(program.instructions) if may_fail(each)]
+    failing = [step_of[place] for place, each in enumerate(program.instructions) if may_fail(each.op, each.node)]
     readers: dict[int, list[int]] = {}
     for place, instruction in enumerate(program.instructions):
         for i in instruction.inputs:

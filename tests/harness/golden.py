@@ -1,14 +1,22 @@
-"""The trees whose kernels' source is kept in tests/golden/."""
+"""The trees whose kernels' source is kept in tests/golden/, and how it is compared."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from optree import function, grad
 from optree.types import TensorType
+
+
+def check_golden(text: str, path: Path, request: Any) -> None:
+    """Compare a text with what is kept in a file, or keep it there, under ``--update-golden``."""
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.exists() and text == path.read_text(), "if the change is meant: pytest --update-golden, and read it"
 
 
 def _input(*shape: int, name: str = "x") -> Any:
