@@ -20,6 +20,7 @@ import optree
 from backends import Backend, gen_backend
 from backends.randomness import RandomMethods
 from optree import OpTreeNode, Tensor, Variable, pictures, testing
+from optree.methods import Methods
 from optree.numpy_protocol import REDUCTIONS
 from optree.ops.logic import CONDITIONS
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
@@ -45,6 +46,12 @@ NUMPY = """
 
 On tensors and trees, these build trees, and mean what they mean in NumPy (`np.sum(x, axis=0)` drops the axis). All
 others, and arguments that have no equal here, are refused by name.
+"""
+
+
+ARRAY_METHODS = """
+These are NumPy's: `x.sum(axis=0)` is `np.sum(x, axis=0)`, and drops the axis. They take the arguments of the array
+methods of those names, and give trees:
 """
 
 
@@ -138,6 +145,11 @@ def library_rows(module: Any) -> Iterator[tuple[str, str]]:
             yield f"`{name}`", described(thing)
 
 
+def listed(names: Iterable[str]) -> Iterator[str]:
+    """Names one after the other, in a paragraph."""
+    yield "\n" + textwrap.fill(", ".join(f"`{name}`" for name in names), 120, break_on_hyphens=False) + ".\n"
+
+
 def numpy_names() -> list[str]:
     """What NumPy calls the functions that build trees."""
     names = {
@@ -163,12 +175,12 @@ def text() -> str:
     parts += ["\n## New tensors\n", *rows(made)]
     parts += ["\n## Running trees\n", *rows(method_rows(Backend, lambda name, _: name in RUNNING))]
     parts += ["\n## Methods of tensors and trees alike\n", *rows(method_rows(Variable))]
+    parts += [ARRAY_METHODS, *listed(f"x.{name}" for name in sorted(set(vars(Methods)) - set(vars(Variable))))]
     parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
     for module in (backends, optree, testing, pictures):
         parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
-    names = ", ".join(f"`{name}`" for name in numpy_names())
-    parts += [NUMPY, "\n", textwrap.fill(names, 120, break_on_hyphens=False), ".\n"]
+    parts += [NUMPY, *listed(numpy_names())]
     return "".join(parts)
 
 

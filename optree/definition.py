@@ -11,7 +11,7 @@ import numpy as np
 
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
 from optree.node import OpTreeNode
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+from optree.registry import FUNCTIONS, OPS, stand_for
 from optree.types import HUGE, is_huge
 from optree.variable import Variable
 
@@ -46,7 +46,7 @@ def _register(cls: Any, base: Any) -> None:
     mine = getattr(cls.numpy, "__module__", "") or ""
     own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
     for numpy_function in cls.numpy_names or own:
-        NUMPY_FUNCTIONS[numpy_function] = call
+        stand_for(numpy_function, call)
     for method, operator in zip(cls.operator, (_operator, _reflected), strict=False):
         setattr(Variable, method, operator(cls, method))
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from optree.methods import offer_method
+
 #: name -> Op class, for every op that has a name.
 OPS: dict[str, Any] = {}
 
@@ -18,6 +20,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 #: NumPy function or ufunc -> the function here that means the same.
 NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+
+
+def stand_for(numpy_function: Any, ours: Callable[..., Any]) -> None:
+    """Let a function here stand for one of NumPy's on variables, and for the array method of its name."""
+    NUMPY_FUNCTIONS[numpy_function] = ours
+    offer_method(numpy_function)
 
 
 class FunctionNamespace:
@@ -54,7 +62,7 @@ def function(
         for name in (composed.__name__, *names):
             FUNCTIONS[name] = composed
         if numpy is not None:
-            NUMPY_FUNCTIONS[numpy] = composed
+            stand_for(numpy, composed)
         return composed
 
     return register

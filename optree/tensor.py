@@ -15,7 +15,7 @@ from optree.floats import can_cast, is_bfloat16, is_narrow
 from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
 from optree.types import Spec, TensorType, array_of, check_fits
-from optree.variable import Variable, as_operand, check_name, is_neon, one_or_many
+from optree.variable import Variable, as_operand, check_name, is_neon
 
 #: So many kinds of array are remembered, each with its spec.
 SPECS = 4096
@@ -208,13 +208,26 @@ class Tensor(Variable):
             If the number of elements differs, or the memory cannot be viewed so:
             ``be.reshape(x, shape)`` is a tree that copies then.
         """
-        view = self._view(f.reshape(self, one_or_many(shape) or ()))
+        view = self._view(super().reshape(*shape))
         if self.size and not np.may_share_memory(view.array, self.array):
             raise ShapeError(
                 f"reshape: the memory of {self.label} {self.shape} cannot be viewed as {view.shape}; "
                 "be.reshape(x, shape) copies, and x.copy().reshape(shape) does"
             )
         return view
+
+    def ravel(self, order: str = "C") -> Any:
+        """A view with the elements in one row; a tree of them, where the memory cannot be viewed so."""
+        tree = super().ravel(order)
+        return self._view(tree) if self.is_contiguous else tree
+
+    def squeeze(self, axis: Any = None) -> Tensor:
+        """A view without axes of size 1: those given, or all."""
+        return self._view(super().squeeze(axis))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """A view with two axes exchanged."""
+        return self._view(super().swapaxes(axis1, axis2))
 
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices; a tree of the gathered values for index arrays."""

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: From the bottom up. A name that ends in a dot stands for every module that begins so; those of
 #: one row may import each other where that makes no cycle.
 LAYERS = (
-    ("optree.registry", "optree.errors", "optree.later", "optree.locks"),
+    ("optree.registry", "optree.methods", "optree.errors", "optree.later", "optree.locks"),
     ("optree.settings", "optree.floats"),
     ("optree.types", "optree.missing", "optree.arrays", "optree.philox", "optree.walks", "optree.printing"),
     ("optree.numpy_protocol",),

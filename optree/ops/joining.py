@@ -11,7 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, stand_for
 from optree.traits import AssociativeOperator, MorphOperator
 from optree.types import Shape, TensorType, check_fits, normalise_axis
 from optree.variable import Variable, as_operand, as_variable
@@ -337,6 +337,6 @@ def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: 
     return f.pad(x, pad_width, constant_values)
 
 
-NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
-NUMPY_FUNCTIONS[np.pad] = _numpy_pad
-NUMPY_FUNCTIONS[np.repeat] = f.repeat
+stand_for(np.concatenate, f.concatenate)
+stand_for(np.pad, _numpy_pad)
+stand_for(np.repeat, f.repeat)

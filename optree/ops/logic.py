@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.errors import DTypeError, describe
 from optree.floats import is_floating
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
+from optree.registry import FUNCTIONS, stand_for
 from optree.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -185,7 +185,7 @@ CONDITIONS = (
 def _install_conditions() -> None:
     for symbol, method, name, ufunc in CONDITIONS:
         joined = _on_conditions(symbol, name)
-        NUMPY_FUNCTIONS[ufunc] = joined
+        stand_for(ufunc, joined)
         setattr(Variable, f"__{method}__", lambda *operands, call=joined: call(*operands))
         if symbol != "~":
             setattr(Variable, f"__r{method}__", lambda self, other, call=joined: call(other, self))

@@ -1,0 +1,140 @@
+"""NumPy's array methods on tensors and trees: each that the registry knows means what NumPy's does."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from types import MethodDescriptorType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from optree import OpTreeNode, Tensor, TensorType, Variable
+from optree.errors import AxisError, ShapeError
+from optree.methods import IN_PLACE, Methods
+from optree.promises import compare
+from optree.registry import NUMPY_FUNCTIONS
+
+METHODS = sorted(name for name in vars(Methods) if not name.startswith("_"))
+
+#: Calls of each method, on arrays, tensors or trees of shape (2, 1, 3).
+CALLS: dict[str, list[Callable[..., Any]]] = {
+    **{
+        name: [
+            lambda x, name=name: getattr(x, name)(),
+            lambda x, name=name: getattr(x, name)(0),
+            lambda x, name=name: getattr(x, name)(axis=-1, keepdims=True),
+        ]
+        for name in ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "std", "var")
+    },
+    "clip": [lambda x: x.clip(1, 3), lambda x: x.clip(max=2), lambda x: x.clip(None, 2.5)],
+    "copy": [lambda x: x.copy()],
+    "dot": [lambda x: x.reshape(2, 3).dot(np.ones((3, 2))), lambda x: x.flatten().dot(x.flatten())],
+    "ravel": [lambda x: x.ravel(), lambda x: x.T.ravel()],
+    "repeat": [lambda x: x.repeat(2), lambda x: x.repeat(2, axis=0)],
+    "reshape": [
+        lambda x: x.reshape(3, 2),
+        lambda x: x.reshape((6,)),
+        lambda x: x.reshape(-1),
+        lambda x: x.reshape(1, -1),
+    ],
+    "squeeze": [lambda x: x.squeeze(), lambda x: x.squeeze(axis=1), lambda x: x.squeeze(-2)],
+    "swapaxes": [lambda x: x.swapaxes(0, 2), lambda x: x.swapaxes(-1, 1)],
+    "take": [lambda x: x.take(np.array([5, 0])), lambda x: x.take(np.array([0, 0]), axis=1)],
+    "transpose": [lambda x: x.transpose(), lambda x: x.transpose(2, 0, 1), lambda x: x.transpose((1, 0, 2))],
+    "flatten": [lambda x: x.flatten(), lambda x: x.T.flatten()],
+}
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Any:
+    """A backend of float64."""
+    return gen_backend("cpu", datatype=np.float64)
+
+
+@pytest.fixture
+def values() -> Any:
+    return np.array([[[3.0, 1.0, 2.0]], [[0.0, 5.0, 4.0]]])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_tested(name: str) -> None:
+    assert name in CALLS, "say in CALLS how it is called"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_method_means_what_numpys_does(name: str, cpu: Any, values: Any) -> None:
+    x = cpu.array(values, name="x")
+    for call in CALLS[name]:
+        wanted, text = call(values), inspect.getsource(call).strip()
+        for operand in (x, x * 1.0):
+            found = call(operand)
+            assert isinstance(found, Variable), text
+            compare(found.asnumpyarray(), np.asarray(wanted), text, f"as a method of a {type(operand).__name__}")
+
+
+def test_every_numpy_function_that_arrays_have_as_a_method_is_one_here() -> None:
+    methods = {n for n in dir(np.ndarray) if isinstance(getattr(np.ndarray, n), MethodDescriptorType)} - IN_PLACE
+    here = {f.__name__ for f in NUMPY_FUNCTIONS if getattr(np, f.__name__, None) is f}
+    missing = [name for name in sorted(methods & here) if not hasattr(Variable, name)]
+    assert not missing and "sum" in methods & here
+
+
+def test_type_checkers_know_every_method() -> None:
+    said = {x.target.id for x in ast.walk(ast.parse(inspect.getsource(Methods))) if isinstance(x, ast.AnnAssign)}
+    assert said == {name for name in METHODS if name not in vars(Variable)}
+
+
+def test_a_method_builds_the_tree_of_the_function(cpu: Any, values: Any) -> None:
+    x = cpu.array(values, name="x")
+    assert str(x.sum(axis=0)) == str(np.sum(x, axis=0))
+    assert x.sum(axis=0).shape == (1, 3), "NumPy's meaning: the axis is dropped"
+    assert cpu.sum(x, axis=0).shape == (1, 1, 3), "neon's: it stays"
+    v = TensorType("float64", (None,))("v")
+    assert type(v.max()) is OpTreeNode
+
+
+def test_methods_take_out_and_dtype_and_refuse_what_has_no_equal(cpu: Any, values: Any) -> None:
+    x, out = cpu.array(values, name="x"), cpu.zeros((1, 3))
+    assert x.sum(0, out=out) is out
+    np.testing.assert_array_equal(out.get(), values.sum(0))
+    assert x.mean(dtype="float32").dtype == np.float32
+    with pytest.raises(TypeError, match=r"np\.sum on op-tree operands does not take where"):
+        x.sum(where=x > 1)
+    with pytest.raises(AxisError, match="x"):
+        x.sum(axis=7)
+    with pytest.raises(ShapeError):
+        (x + 1).reshape(4)
+
+
+def test_what_numpy_gives_as_a_view_is_one_and_can_be_assigned_to(cpu: Any, values: Any) -> None:
+    x = cpu.array(values, name="x")
+    for view in (x.ravel(), x.squeeze(), x.swapaxes(0, 2), x.reshape(-1), x.transpose()):
+        assert isinstance(view, Tensor) and view.base is x
+    x.squeeze()[0, 1] = 7.0
+    x.swapaxes(0, 2)[0, 0, 1] = 8.0
+    x.ravel()[5] = 9.0
+    np.testing.assert_array_equal(x.get(), [[[3.0, 7.0, 2.0]], [[8.0, 5.0, 9.0]]])
+    assert isinstance(x.copy(), Tensor) and isinstance((x + 1).copy(), OpTreeNode)
+
+
+def test_neons_own_methods_stay(cpu: Any, values: Any) -> None:
+    x = cpu.array(values, name="x")
+    assert isinstance(x.get(), np.ndarray) and x.fill(2.0) is x and x.set(values) is x
+    assert str(x.take([0], axis=0).op) == "take{axis=0, flat=False}"
+    tree = x + 1
+    assert tree.index == 0 and tree.op.name == "add" and len(tree) == 3, "no method hides an attribute of nodes"
+
+
+def test_the_value_as_pythons_lists(cpu: Any, values: Any) -> None:
+    x = cpu.array(values)
+    assert x.tolist() == (x * 1.0).tolist() == values.tolist()
+    assert x.sum().tolist() == 15.0
+
+
+def test_help_on_a_method_tells_numpys_parameters(cpu: Any) -> None:
+    assert list(inspect.signature(cpu.ones(2).sum).parameters)[:3] == ["axis", "dtype", "out"]
+    assert "np.sum" in inspect.getdoc(Tensor.sum)
