@@ -48,8 +48,8 @@ class Creation:
     def _shape(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
-            unknown = "; only a call tells a size of None: np.zeros_like(x) and be.dropout_mask(x) take x's" * (
-                None in sizes
+            unknown = "; only a call tells a size of None: np.zeros_like(x) and be.dropout_mask(x) take x's" * any(
+                n is None for n in sizes
             )
             raise OperandError(f"a shape is of sizes of 0 or more, not {brief(shape)}{unknown}")
         if is_neon(self) and len(sizes) < 2:

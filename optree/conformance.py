@@ -224,9 +224,9 @@ def check_gradient(subject: Subject) -> None:
         gradient = np.zeros(np.shape(subject.values[x])) if is_disconnected(tree) else subject.run([tree])[0]
         step, allowed = _precision([x, *seeds], [subject.values[x], *(outputs[i] for i in connected)])
         wanted = _difference(subject, x, seeds, step)
-        subject.expect(np.shape(gradient) == wanted.shape, f"the gradient by {x} has shape {np.shape(gradient)}")
+        subject.expect(np.shape(gradient) == wanted.shape, f"the gradient by {x.label} has shape {np.shape(gradient)}")
         wrong = where_off(np.asarray(gradient), wanted, allowed, allowed)
-        subject.expect(wrong is None, f"the gradient by {x} is wrong {wrong}")
+        subject.expect(wrong is None, f"the gradient by {x.label} is wrong {wrong}")
 
 
 def check_directional(subject: Subject) -> None:
@@ -246,7 +246,7 @@ def check_directional(subject: Subject) -> None:
             ends.append(np.asarray(subject.run([y], {x: _as_value(x, moved)})[0], float))
         wanted = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * step)
         wrong = where_off(np.asarray(found), wanted, allowed, allowed)
-        subject.expect(wrong is None, f"R_op of {y} along {x} is wrong {wrong}")
+        subject.expect(wrong is None, f"R_op of {y.label} along {x.label} is wrong {wrong}")
 
 
 CLAUSES = (

@@ -93,11 +93,13 @@ def caller_origin() -> Origin | None:
 
 
 def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
-    """A value as an error shows it, cut short where its text is long."""
+    """A value as an error shows it, in one line, cut short where its text is long; of an operand its label."""
+    if hasattr(value, "label"):
+        return f"{value.label} {value.type}"
     if isinstance(value, int):
         bits = value.bit_length()
         return text(value) if bits < 256 else f"an integer of {bits} bits"
-    shown = text(value)
+    shown = " ".join(line.strip() for line in text(value).splitlines())
     return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}..."
 
 

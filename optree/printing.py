@@ -19,7 +19,7 @@ def text(root: Any) -> str:
     while pending:
         entry = pending.pop()
         if not isinstance(entry, tuple):
-            parts.append(str(entry))
+            parts.append(_leaf(entry))
         elif printed == PRINTED_NODES:
             parts.append("...")
         else:
@@ -39,7 +39,7 @@ def lines(root: Any) -> str:
         entry, depth = pending.pop()
         indent = "  " * min(depth, 40)
         if not isinstance(entry, tuple):
-            found.append(f"{indent}{entry}")
+            found.append(f"{indent}{_leaf(entry)}")
         elif id(entry) in numbers:
             found.append(f"{indent}{entry.label} (see line {numbers[id(entry)]})")  # type: ignore[attr-defined]
         else:
@@ -53,6 +53,11 @@ class _Text(str):
     """Text on a printer's stack, told apart from operands."""
 
 
+def _leaf(entry: Any) -> str:
+    """What stands in a tree for a leaf: its name, and never its values."""
+    return getattr(entry, "label", None) or str(entry)
+
+
 def _head(node: Any) -> str:
     props = "".join(f" {key}={value!r}" for key, value in node[0].items() if key not in ("op", "shape"))
     return f"{node.label}{props} {node.type}"
@@ -60,7 +65,7 @@ def _head(node: Any) -> str:
 
 def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "") -> str:
     """A program, a line a step: its number, op, inputs, type, a remark, and the line that built it."""
-    found = [f"%{i} = {leaf}" for i, leaf in enumerate(program.leaves)]
+    found = [f"%{i} = {_leaf(leaf)}" for i, leaf in enumerate(program.leaves)]
     for i, instruction in enumerate(program.instructions, len(program.leaves)):
         inputs = ", ".join(f"%{number}" for number in instruction.inputs)
         line = line_of(instruction.node.origin)

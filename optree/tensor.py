@@ -96,11 +96,28 @@ class Tensor(Variable):
         return bool(self.array.flags.c_contiguous)
 
     def __str__(self) -> str:
-        return self.label
+        values, threshold = self._excerpt()
+        with np.printoptions(threshold=threshold):
+            return str(values)
 
     def __repr__(self) -> str:
-        name = f"{self.name!r}, " if self.name else ""
-        return f"Tensor({name}shape={self.shape}, dtype={self.dtype}, backend={self.backend})"
+        values, threshold = self._excerpt()
+        written = np.array2string(values, separator=", ", prefix="Tensor(", threshold=threshold)
+        name = f", name={self.name!r}" if self.name else ""
+        return f"Tensor({written}{name}, shape={self.shape}, dtype={self.dtype}, backend={self.backend.name})"
+
+    def _excerpt(self) -> tuple[np.ndarray, int]:
+        """The values, or of many the ends that NumPy prints, and the threshold by which it prints these."""
+        options = np.get_printoptions()
+        threshold, edge, array = options["threshold"], options["edgeitems"], self.array
+        if self.size <= threshold:
+            return self.get(), threshold
+        with self.backend.active():
+            for axis, size in enumerate(self.shape):
+                if size > 2 * edge + 1:  # one more than is printed, which an ellipsis stands for
+                    ends = (slice(edge + 1), slice(size - edge, None))
+                    array = np.concatenate([array[(slice(None),) * axis + (end,)] for end in ends], axis)
+        return self.backend.to_host(array), 0
 
     def __len__(self) -> int:
         if not self.shape:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import OpTreeNode, Tensor
+from optree import OpTreeNode, Tensor, debugprint
 from optree.errors import ShapeError
 
 
@@ -29,12 +29,38 @@ def test_attributes(be):
     assert be.zeros((2,)).name is None
 
 
-def test_repr_and_str(be):
-    x = be.zeros((2, 3), name="x")
-    assert repr(x).startswith(f"Tensor('x', shape=(2, 3), dtype=float32, backend={be.name}")
-    assert str(x) == "x"
-    y = be.zeros(())
-    assert str(y) == f"tensor-{id(y):#x}" and repr(y).startswith("Tensor(shape=(), dtype=float32")
+def test_str_and_repr_show_the_values(be):
+    x = be.array([[1.0, 2.5], [3.0, 4.0]], name="x")
+    assert str(x) == f"{x}" == "[[1.  2.5]\n [3.  4. ]]"
+    written = "Tensor([[1. , 2.5],\n        [3. , 4. ]], name='x', shape=(2, 2), dtype=float32"
+    assert repr(x) == f"{written}, backend={be.name})"
+    y = be.ones(())
+    assert str(y) == "1.0" and repr(y).startswith("Tensor(1., shape=(), dtype=float32")
+    assert str([y]) == f"[{y!r}]"
+
+
+@pytest.mark.parametrize("shape", [(2000,), (60, 30), (2, 3000), (7, 7, 30), (11, 10, 11), (2,) * 11, (0, 3)])
+def test_many_values_are_shown_as_numpy_shows_them(be, shape, monkeypatch):
+    a = np.random.RandomState(0).normal(size=shape).astype("float32")
+    x, copied, to_host = be.array(a), [], be.to_host
+    monkeypatch.setattr(be, "to_host", lambda array, *args: copied.append(array.size) or to_host(array, *args))
+    assert str(x) == str(a) and str(x.T) == str(a.T)
+    with np.printoptions(edgeitems=1, threshold=10, precision=2):
+        assert str(x) == str(a)
+    assert repr(x).endswith(f", shape={shape}, dtype=float32, backend={be.name})")
+    assert max(copied) <= 2048, "what is not shown is not copied"
+
+
+def test_errors_and_trees_name_tensors_and_show_no_values(be):
+    x = be.array([[1.25, 2.0], [3.0, 4.0]], name="x")
+    assert str(x + 1) == "({'shape': (2, 2), 'op': 'add'}, x, 1)" and "1.25" not in (x + 1).pp()
+    ran = be.stats()["executions"]
+    assert "1.25" not in str(x + 1) + repr(x * 2) + debugprint(x + 1) and be.stats()["executions"] == ran
+    for wrong in (lambda: x + be.ones(3), lambda: (x + 1)[x], lambda: be.zeros(x), lambda: x.sum(axis=x)):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            wrong()
+        message = str(caught.value)
+        assert "x" in message and "1.25" not in message and "\n" not in message, message
 
 
 def test_a_name_may_be_given_later(be):
