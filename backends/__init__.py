@@ -10,6 +10,7 @@ import numpy as np
 
 from backends.backend import Backend
 from backends.cpu import CPUBackend
+from optree import settings
 from optree.errors import BackendError, OperandError, describe, names
 from optree.function import Function, use_backend
 from optree.later import later
@@ -71,8 +72,8 @@ def gen_backend(
 
     Raises
     ------
-    BackendError
-        If there is no such backend, mode or option, or what it needs is not here: a compiler that works, say.
+    BackendError, SettingError
+        If there is no such backend, mode or option, an OPTREE_ variable is wrong, or a compiler, say, is missing.
 
     Examples
     --------
@@ -83,17 +84,19 @@ def gen_backend(
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
     make = BACKENDS[backend]()
-    _check_options(backend, make, options)
+    _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
     return made
 
 
-def _check_options(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
+def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
+    """Refuse options that the backend does not have, and variables of the environment that are wrong."""
     kinds = inspect.signature(make).parameters.values()
     known = [parameter.name for parameter in kinds if parameter.kind is parameter.KEYWORD_ONLY]
     for name in options.keys() - set(known):
         raise BackendError(f"the backend {backend!r} has no option {name!r}; it has {names(known)}")
+    settings.read()
 
 
 def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") -> list[str]:

@@ -1,7 +1,7 @@
 """Every OPTREE_ variable of the environment: its name, type, default and meaning, and its value now.
 
-A variable is read when it is first asked for, and kept. `override` changes
-settings for a block of code:
+A variable is read when it is first asked for, or as a first backend is made, and
+kept. `override` changes settings for a block of code:
 
 >>> with override(num_threads=2):
 ...     value("num_threads")
@@ -104,7 +104,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "a folder",
                 _folder,
                 None,
-                "Where compiled kernels are kept; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
+                "Where compiled kernels are kept; a relative path counts from the working folder in which the process "
+                "makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
             ),
             Setting(
                 "OPTREE_COMPILE_SECONDS",
@@ -174,6 +175,12 @@ def override(**values: Any) -> Iterator[None]:
         yield
     finally:
         _overrides.values = before
+
+
+def read() -> None:
+    """Read all variables of the environment that have not been read, so that a wrong one is an error early."""
+    for name in SETTINGS:
+        value(name)
 
 
 def reread() -> None:

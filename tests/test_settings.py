@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backends import gen_backend
 from optree import settings
 from optree.settings import SETTINGS, SettingError, override, value
 
@@ -60,6 +61,23 @@ def test_wrong_values_are_errors_that_say_what_is_taken(monkeypatch, name, text)
         value(name)
     with pytest.raises(SettingError, match=expected), override(**{name: text}):
         pass
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, bad) in EXAMPLES.items() if bad])
+def test_a_wrong_variable_is_an_error_as_a_backend_is_made(monkeypatch, name):
+    setting = SETTINGS[name]
+    monkeypatch.setenv(setting.variable, EXAMPLES[name][2][0])
+    with pytest.raises(SettingError, match=f"{setting.variable} takes {setting.takes}"):
+        gen_backend("cpu")
+
+
+def test_a_relative_cache_folder_counts_from_where_the_first_backend_is_made(monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPTREE_CACHE_DIR", "kernels")
+    gen_backend("cpu")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert value("cache_dir") == tmp_path / "kernels"
 
 
 def test_override_holds_within_its_block():

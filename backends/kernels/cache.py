@@ -63,7 +63,7 @@ def usable_folder() -> Path | None:
     folder = cache_folder()
     try:
         if not folder.is_absolute():
-            raise RuntimeError("there is no home folder; name one in OPTREE_CACHE_DIR")
+            raise RuntimeError("there is no home folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         real = folder.resolve(strict=True)  # from here on, what links lead to it no longer matters
@@ -74,7 +74,8 @@ def usable_folder() -> Path | None:
         return real
     if reason not in _complaints:
         _complaints.add(reason)
-        logging.getLogger(__name__).warning("%s; compiled kernels are kept in memory only", reason)
+        remedy = "to keep them, name in OPTREE_CACHE_DIR a folder that is yours alone"
+        logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
     return None
 
 
@@ -90,7 +91,7 @@ def why_not(folder: Path) -> str | None:
     if state.st_uid != os.geteuid():
         return f"{folder} belongs to another user"
     if state.st_mode & _OTHERS_WRITE:
-        return f"others may write to {folder}: chmod 700 it, or name another in OPTREE_CACHE_DIR"
+        return f"others may write to {folder}"
     for above in reversed(folder.parents):
         state = above.stat()
         if state.st_uid not in (0, os.geteuid()):
