@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-
-import numpy as np
 
 from optree.errors import BackendError
 
@@ -21,30 +17,6 @@ ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
 #: The compute capability that TensorFloat-32 needs at the least.
 TF32_CAPABILITY = 80
-
-
-class Precision:
-    """Within it, CuPy multiplies float32 matrices in float32, or in TensorFloat-32 if that was asked for.
-
-    CuPy has one choice for the whole process, at first that of ``CUPY_TF32`` in the
-    environment: it is made for the work of a backend, and what was chosen before comes back.
-    """
-
-    def __init__(self, cupy: Any, tf32: bool) -> None:
-        self._core, kinds = cupy._core, cupy._core._routines_linalg
-        self.tf32, self._fast, self._plain = tf32, kinds.COMPUTE_TYPE_TF32, kinds.COMPUTE_TYPE_DEFAULT
-
-    @contextmanager
-    def chosen(self) -> Iterator[None]:
-        found = self._core.get_compute_type(np.float32)
-        if (found == self._fast) == self.tf32:
-            yield
-            return
-        self._core.set_compute_type(np.float32, self._fast if self.tf32 else self._plain)
-        try:
-            yield
-        finally:
-            self._core.set_compute_type(np.float32, found)
 
 
 def find_cupy() -> tuple[Any, int]:

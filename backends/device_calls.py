@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
+from backends.products import Products
 from optree.arrays import is_array, is_portable, overlap
-from optree.floats import is_bfloat16
+from optree.floats import is_floating
 from optree.program import Instruction, Program
 from optree.reference import checked, is_widened, performer, value_of_op
+from optree.registry import OPS
 from optree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -18,6 +21,7 @@ class Device(Protocol):
     """What calls need of the backend whose arrays they take."""
 
     host_calls: int
+    products: Products
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is an array of the device's."""
@@ -34,8 +38,8 @@ def call_of(device: Device, program: Program, place: int, keep: bool) -> Callabl
     instruction = program.instructions[place]
     if not is_portable(instruction.op):
         return _host_call(device, instruction, performer(instruction, program.given_away(place) if keep else None))
-    if _is_matrix_product(program, place):
-        return np.matmul  # bare, for it can write into memory that is there
+    if _multiplies_floats(program, place):
+        return device.products if instruction.op.numpy is np.matmul else _Contraction(device.products, instruction.op)
     if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
         return performer(instruction, program.given_away(place) if keep else None)
     return checked(instruction, _device_value(device, program, place))
@@ -70,15 +74,31 @@ def _is_plain_ufunc(instruction: Instruction) -> bool:
     return plain and not is_widened(instruction.node)
 
 
-def _is_matrix_product(program: Program, place: int) -> bool:
-    """Whether an instruction multiplies matrices, or stacks of them, of the floating dtype that it gives."""
-    op, inputs, _ = program.instructions[place]
-    types = [program.type_of(i) for i in inputs]
-    if op.numpy is not np.matmul or op.defines("value") or any(t.dtype != types[0].dtype for t in types):
-        return False
-    if is_bfloat16(types[0].dtype):  # of which stacks fail in CuPy (its issue 10317)
-        return all(t.ndim == 2 for t in types)
-    return all(t.ndim >= 2 and t.dtype.kind == "f" for t in types)
+def _multiplies_floats(program: Program, place: int) -> bool:
+    """Whether an instruction sums products of two arrays, and gives floats."""
+    instruction = program.instructions[place]
+    op = instruction.op
+    is_ours = type(op) is OPS.get(op.name) and op.numpy in (np.matmul, np.tensordot)
+    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
+    return is_ours and is_floating(instruction.type.dtype) and not has_numbers
+
+
+class _Contraction:
+    """A tensordot as a product of matrices."""
+
+    is_captured = True
+
+    def __init__(self, product: Products, op: Any) -> None:
+        self._product, self._axes = product, op.axes
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        left, right = self._axes
+        kept = [[i for i in range(z.ndim) if i not in axes] for z, axes in ((x, left), (y, right))]
+        shape = (*(x.shape[i] for i in kept[0]), *(y.shape[i] for i in kept[1]))
+        count = prod(x.shape[i] for i in left)
+        rows = x.transpose(*kept[0], *left).reshape(prod(x.shape[i] for i in kept[0]), count)
+        columns = y.transpose(*right, *kept[1]).reshape(count, prod(y.shape[i] for i in kept[1]))
+        return self._product(rows, columns).reshape(shape)
 
 
 def ufunc_call(program: Program, place: int) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.device import ALLOCATION_FAILED, TF32_CAPABILITY, Precision, find_cupy
+from backends.device import ALLOCATION_FAILED, TF32_CAPABILITY, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
@@ -25,6 +25,7 @@ from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from backends.kernels.steps import fused_steps
 from backends.launchers import LAUNCHERS
+from backends.products import Products
 from optree.arrays import is_portable
 from optree.dims import Sizes
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
@@ -100,7 +101,7 @@ class GPUBackend(Backend):
         for option, value in (("jit", jit), ("graphs", graphs), ("tf32", tf32)):
             if not isinstance(value, bool):
                 raise BackendError(f"{option} is True or False on a GPU, not {value!r}")
-        self.graphs, self._precision = Counts(), Precision(self.cupy, tf32)
+        self.graphs, self.products = Counts(), Products(self.cupy, tf32)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         capability = self.cupy.cuda.Device(self.device_id).compute_capability
@@ -129,7 +130,7 @@ class GPUBackend(Backend):
         cuda = self.cupy.cuda
         allocator = nullcontext() if self._allocator is None else cuda.using_allocator(self._allocator.malloc)
         try:
-            with cuda.Device(self.device_id), allocator, self._precision.chosen():
+            with cuda.Device(self.device_id), allocator:
                 yield
         except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError) as error:
             if getattr(error, "status", ALLOCATION_FAILED) != ALLOCATION_FAILED:
@@ -170,8 +171,8 @@ class GPUBackend(Backend):
         return (
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
-            f"by CuPy {self.cupy.__version__}, products of float32 in "
-            f"{'TensorFloat-32' if self._precision.tf32 else 'float32'}, memory from {memory}"
+            f"by CuPy {self.cupy.__version__}, products by cuBLASLt, those of float32 in "
+            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Functions on a GPU as CUDA graphs: runs of kernels are captured once, and launched again on the same memory.
 
-What CUDA or CuPy cannot capture (products, for CuPy refuses cuBLAS; ops on the
-host; calls that wait for the device) runs between the graphs.
+What cannot be captured (ops on the host, calls that wait for the device, what
+CuPy computes by functions of its own) runs between the graphs.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class _Memory:
 
 
 def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
-    """The steps in order, as few parts as can be; a graph has a kernel."""
+    """The steps in order, as few parts as can be; a graph has a kernel or a product."""
     told = [True] * len(program.leaves)
     for instruction in program.instructions:
         told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
@@ -277,7 +277,7 @@ def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
         parts[-1].steps.append(placed)
     found: list[Part] = []
     for part in parts:
-        is_graph = part.is_graph and any(isinstance(step, KernelStep) for step, *_ in part.steps)
+        is_graph = part.is_graph and any(_computes(step) for step, *_ in part.steps)
         if found and not is_graph and not found[-1].is_graph:
             found[-1].steps.extend(part.steps)
         else:
@@ -289,8 +289,12 @@ def _looks_at_sizes(step: CallStep) -> bool:
     return len(step.shaped) == len(step.instruction.inputs) > 0
 
 
-def _is_capturable(step: Any) -> bool:
-    if isinstance(step, KernelStep):
+def _computes(step: KernelStep | CallStep) -> bool:
+    return isinstance(step, KernelStep) or getattr(step.call, "is_captured", False)
+
+
+def _is_capturable(step: KernelStep | CallStep) -> bool:
+    if isinstance(step, KernelStep) or _computes(step):
         return True
     op = step.instruction.op
     return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)

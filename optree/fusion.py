@@ -49,9 +49,10 @@ MOVES = RESHAPES | {"transpose", "slice"}
 
 
 class Call(NamedTuple):
-    """One instruction by its own routine."""
+    """One instruction by a routine of its own, which computes those along with it of which only it needs the values."""
 
     place: int
+    along: tuple[int, ...] = ()
 
 
 @dataclass

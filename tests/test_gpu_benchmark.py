@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
+from harness.fake_cublaslt import FakeCuBLASLt
 from harness.fake_kernels import add_kernels
 from scipy import special
 
-from backends import gen_backend
+from backends import gen_backend, products
 from optree.errors import BackendError
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -53,6 +54,7 @@ def cupy(tmp_path: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         patch.setitem(sys.modules, "cupy", cupy)
+        patch.setattr(products, "installed", lambda: FakeCuBLASLt(cupy.machine))
         patch.setitem(sys.modules, "cupyx.scipy.special", _cupyx(cupy))
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         yield cupy

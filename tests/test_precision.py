@@ -32,7 +32,7 @@ def test_tensor_float_32_is_asked_for_by_name() -> None:
         np.testing.assert_array_equal(_product(plain), EXACT)
         np.testing.assert_array_equal(_product(fast), np.full((2, 2), 2))
         assert cupy.machine.compute_type == DEFAULT
-    assert "products of float32 in float32" in plain.info() and "in TensorFloat-32" in fast.info()
+    assert "those of float32 in float32" in plain.info() and "in TensorFloat-32" in fast.info()
 
 
 def test_the_environments_choice_does_not_count_and_stays() -> None:

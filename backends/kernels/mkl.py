@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.kernels.matrices import order_and_lead
 from backends.kernels.memory import HOST
 from backends.kernels.pool import share
 from backends.kernels.threads import thread_count
@@ -136,7 +137,7 @@ class Product:
 
     def _gemm(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> None:
         """Write x @ y into z, a part of rows that lie together, in this thread."""
-        orders, leads = zip(*map(_order_and_lead, (x, y, z)), strict=True)
+        orders, leads = zip(*map(order_and_lead, (x, y, z)), strict=True)
         flags = [_PLAIN if order == "C" else _TRANSPOSED for order in orders[:2]]
         pointers = map(HOST.address, (x, y, z))
         (a, lda), (b, ldb), (c, ldc) = zip(pointers, leads, strict=True)
@@ -169,20 +170,10 @@ class Product:
 _product = cache(Product)
 
 
-def _order_and_lead(x: np.ndarray) -> tuple[str | None, int]:
-    """Whether a matrix's rows lie together ('C') or its columns ('F'), and how many elements apart; None for neither.
-
-    Of a stack, each of its matrices.
-    """
-    (rows, columns), (down, along) = x.shape[-2:], x.strides[-2:]
-    for order, near, far, size in (("C", along, down, columns), ("F", down, along, rows)):
-        if near == x.itemsize and far >= size * x.itemsize and far % x.itemsize == 0 and far < x.itemsize << 31:
-            return order, far // x.itemsize
-    return None, 0
-
-
 def _order(x: np.ndarray) -> str | None:
-    return _order_and_lead(x)[0]
+    """As `order_and_lead`; None too where MKL's integers of 32 bits do not reach."""
+    order, lead = order_and_lead(x)
+    return order if lead < 1 << 31 else None
 
 
 def _laid_out(x: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.kernels.entry import Entry
+from backends.kernels.epilogues import Epilogue, places, with_epilogues
 from backends.kernels.fused import LAST
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
@@ -79,16 +80,16 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
     sizes = Sizes(program)
     steps: list[Kernel | Call] = []
     kernels: list[Runnable] = []
-    for step in fuse(program, sizes):
+    calls_of = {place: call_of(place) for place in range(len(program.instructions))}
+    fused, calls_of = with_epilogues(program, fuse(program, sizes), calls_of)
+    for step in fused:
         kernel = executor(program, step, sizes, call_of) if isinstance(step, Kernel) else None
         if kernel is not None:
             kernels.append(kernel)
             steps.append(step)
         else:
             steps += [Call(place) for place in step.places] if isinstance(step, Kernel) else [step]
-    calls = {
-        place: CallStep(program, sizes, place, call_of(place), memory) for step in steps for place in _places(step)
-    }
+    calls = {place: CallStep(program, sizes, place, call, memory) for place, call in calls_of.items()}
     products = {place for place, call in calls.items() if call.is_product}
     targets = _targets(program, steps, sizes.dims, products)
     first = len(program.leaves)
@@ -113,10 +114,12 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
 class CallStep:
     """A call's step; an operand of which it takes a known shape alone need not be there.
 
-    What a product makes for an assignment alone goes into its target, where that overlaps no operand.
+    What a product makes for an assignment alone goes into its target.
 
     Attributes
     ----------
+    inputs : tuple of int
+        The values that the call takes.
     makes : list of int
         The values that it can write into memory that is there: a ufunc's.
     kept : set of int
@@ -129,7 +132,8 @@ class CallStep:
         self, program: Program, sizes: Sizes, place: int, call: Callable[..., Any], memory: Memory = HOST
     ) -> None:
         self.instruction, self.output, self.call = program.instructions[place], len(program.leaves) + place, call
-        self.sizes, self.memory, inputs = sizes, memory, self.instruction.inputs
+        self.sizes, self.memory = sizes, memory
+        self.inputs = inputs = call.inputs if isinstance(call, Epilogue) else self.instruction.inputs
         alone = self.instruction.op.shape_only
         #: The dtypes of the operands that need not be there, for their known shape is all that counts.
         self.shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
@@ -140,7 +144,7 @@ class CallStep:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a product that can be written into a target of any layout."""
+        """Whether it is a product that can be written into a target of any layout, though it overlaps operands."""
         return self.call is np.matmul or getattr(self.call, "is_product", False)
 
     def assign_to(self, target: int, assignment: int) -> None:
@@ -150,37 +154,29 @@ class CallStep:
         self.gives.append(assignment)
 
     def __call__(self, values: list[Any]) -> None:
-        inputs = [values[i] for i in self.instruction.inputs]
-        if self.target is not None:
-            return self._assign(inputs, values[self.target], values)
+        inputs = [values[i] for i in self.inputs]
         for n, dtype in self.shaped.items():
-            inputs[n] = self.memory.shaped(self.sizes.shape_of(self.instruction.inputs[n], values), dtype)
-        if self.kept:
+            inputs[n] = self.memory.shaped(self.sizes.shape_of(self.inputs[n], values), dtype)
+        if self.target is not None:
+            self.call(*inputs, out=values[self.target])
+            for i in self.gives:
+                values[i] = values[self.target]
+        elif self.kept:
             self.call(*inputs, out=values[self.output])
         else:
             value = self.call(*inputs)
             # Kernels are handed over arrays.
             values[self.output] = np.asarray(value) if isinstance(value, np.generic) else value
-        return None
-
-    def _assign(self, inputs: Sequence[Any], target: Any, values: list[Any]) -> None:
-        if any(overlap(x, target) for x in inputs):
-            target[...] = self.call(*inputs)
-        else:
-            self.call(*inputs, out=target)
-        for i in self.gives:
-            values[i] = target
 
     def again(self, values: list[Any], steady: set[int]) -> Callable[[], Any] | None:
         """See `KernelStep.again`."""
         self(values)
-        inputs, op = self.instruction.inputs, self.instruction.op
+        inputs, op = self.inputs, self.instruction.op
         if self.target is not None and self.target in steady:
             steady.update(self.gives)
-            arrays, target = [values[i] for i in inputs], values[self.target]
-            if not steady.issuperset(inputs) or any(overlap(x, target) for x in arrays):
+            if not steady.issuperset(inputs):
                 return None
-            call = partial(self.call, *arrays, out=target)
+            call = partial(self.call, *[values[i] for i in inputs], out=values[self.target])
             return lambda: call() is None
         if steady.issuperset(inputs) and self.kept:
             steady.add(self.output)
@@ -328,7 +324,7 @@ def _targets(
         The places of the calls that can write where they are told to.
     """
     first, owned = len(program.leaves), memories(program)
-    step_of = {place: n for n, step in enumerate(steps) for place in _places(step)}
+    step_of = {place: n for n, step in enumerate(steps) for place in places(step)}
     failing = [step_of[place] for place, each in enumerate(program.instructions) if may_fail(each.op, each.node)]
     readers: dict[int, list[int]] = {}
     for place, instruction in enumerate(program.instructions):
@@ -350,17 +346,12 @@ def _targets(
     return found
 
 
-def _places(step: Kernel | Call) -> Sequence[int]:
-    """The instructions of a step."""
-    return step.places if isinstance(step, Kernel) else (step.place,)
-
-
 def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
     """For each step the values, none of them leaves, that no later step and no view needs."""
     first = len(program.leaves)
     last: dict[int, int] = {i: len(steps) for i in program.outputs}
     for number in range(len(steps) - 1, -1, -1):
-        for place in reversed(_places(steps[number])):
+        for place in reversed(places(steps[number])):
             instruction = program.instructions[place]
             until = max(number, last.get(first + place, -1)) if instruction.op.shared_inputs() else number
             for i in instruction.inputs:

@@ -54,6 +54,8 @@ class Machine:
         The bytes that there are at addresses.
     graphs : int
         Launches of graphs.
+    products : list of dict
+        What cuBLASLt was asked for: alpha, beta, whether there was a bias, and how many matrices.
     compute_type : int
         How CuPy multiplies float32 matrices, by its numbers: `DEFAULT` or `TF32`.
     limits : dict
@@ -72,6 +74,7 @@ class Machine:
         self.live: dict[int, int] = {}
         self._addresses: list[np.ndarray] = []
         self.graphs = 0
+        self.products: list[dict[str, Any]] = []
         self.limits: dict[int, int] = {}
         self.emulator: Any = None
         self._local = threading.local()

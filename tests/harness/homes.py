@@ -9,6 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from backends import gen_backend
+from backends.cublaslt import CuBLASLt
+from harness.fake_cublaslt import FakeCuBLASLt
 from harness.fake_cupy import fake_cupy
 from optree.errors import BackendError
 
@@ -29,4 +31,6 @@ def home(kind: str, **options: Any) -> Any:
 def stand_in(cupy: Any, jit: bool = False, **options: Any) -> Any:
     """A GPU backend on a stand-in for CuPy; its kernels run only where that has an emulator."""
     with patch.dict(sys.modules, cupy=cupy):
-        return gen_backend("gpu", jit=jit, **options)
+        be = gen_backend("gpu", jit=jit, **options)
+    be.products.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
+    return be

@@ -1,0 +1,161 @@
+"""Kernels that only scale a product and add to it, as the product's own epilogues: BLAS computes that along with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.fusion import Call, Kernel
+from optree.program import Program
+from optree.registry import OPS
+from optree.schedule import memories
+
+
+class Factor(NamedTuple):
+    """A sign, times a number among a program's values, if there is one."""
+
+    sign: int = 1
+    number: int | None = None
+
+    def of(self, values: dict[int, Any]) -> float:
+        """Its value, where the number has one."""
+        return self.sign * (1.0 if self.number is None else float(values[self.number]))
+
+
+#: The factor of what is not multiplied.
+ONCE = Factor()
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """A product with all that goes along with it: ``alpha * (x @ y) + beta * addend + bias``.
+
+    Attributes
+    ----------
+    product : callable
+        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
+    inputs : tuple of int
+        The values of the program that it works on, those of x and y first.
+    alpha, beta : Factor
+    addend, bias : int or None
+        Which of them these are.
+    """
+
+    product: Callable[..., Any]
+    inputs: tuple[int, ...]
+    alpha: Factor
+    addend: int | None = None
+    beta: Factor = ONCE
+    bias: int | None = None
+
+    is_product = is_captured = True
+
+    def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
+        given: dict[Any, Any] = dict(zip(self.inputs[2:], others, strict=True))
+        addend, bias = given.get(self.addend), given.get(self.bias)
+        return self.product(x, y, self.alpha.of(given), addend, self.beta.of(given), bias, out=out)
+
+
+def with_epilogues(
+    program: Program, steps: Sequence[Kernel | Call], calls: dict[int, Callable[..., Any]]
+) -> tuple[list[Kernel | Call], dict[int, Callable[..., Any]]]:
+    """The steps and their calls with products that take along what a kernel of its own would do to their values.
+
+    Parameters
+    ----------
+    calls : dict
+        From the place of an instruction to its function. One that takes an epilogue says so, by `takes_epilogue`.
+    """
+    first = len(program.leaves)
+    made_by = {
+        first + step.place: n
+        for n, step in enumerate(steps)
+        if isinstance(step, Call) and getattr(calls[step.place], "takes_epilogue", False)
+    }
+    found, kept = dict(calls), dict(enumerate(steps))
+    for n, step in enumerate(steps) if made_by else ():
+        if not isinstance(step, Kernel):
+            continue
+        product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
+        if product is None or not _may_wait(program, product, steps[made_by[product] : n], step.places):
+            continue
+        epilogue = _epilogue(program, step, product, calls[product - first])
+        if epilogue is not None:
+            place = step.places[-1]
+            found[place], kept[n] = epilogue, Call(place, (product - first, *step.places[:-1]))
+            del kept[made_by[product]]
+    return list(kept.values()), found
+
+
+def _may_wait(program: Program, product: int, between: Sequence[Kernel | Call], users: Sequence[int]) -> bool:
+    """Whether only these instructions need a product, and none before them overwrites its operands."""
+    first, owned = len(program.leaves), memories(program)
+    reading = {place for place, instruction in enumerate(program.instructions) if product in instruction.inputs}
+    if product in program.outputs or not reading.issubset(users):
+        return False
+    operands = frozenset().union(*(owned[i] for i in program.instructions[product - first].inputs))
+    passed = [program.instructions[place] for step in between for place in places(step)]
+    return not any(owned[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
+
+
+def _epilogue(program: Program, kernel: Kernel, product: int, call: Callable[..., Any]) -> Epilogue | None:
+    """A product with what a kernel does to it; None if that is more than an epilogue computes."""
+    first = len(program.leaves)
+    value = first + kernel.places[-1]
+    terms = _terms(program, kernel, program.type_of(product).dtype)
+    if kernel.reduced or kernel.writes != [value] or terms is None or product not in terms:
+        return None
+    alpha, along = terms.pop(product), kernel.axes[product]
+    if along != kernel.axes[value] or None in along:
+        return None
+    addends = {i: factor for i, factor in terms.items() if kernel.axes[i] == along}
+    biases = [i for i, factor in terms.items() if i not in addends and factor == ONCE]
+    if len(addends) > 1 or len(biases) > 1 or len(addends) + len(biases) < len(terms):
+        return None
+    if biases and (kernel.axes[biases[0]] != along[-1:] or program.type_of(product).dtype == np.float64):
+        return None  # in float64, BLAS adds no bias
+    addend, beta = next(iter(addends.items()), (None, ONCE))
+    others = [i for i in (alpha.number, addend, beta.number, *biases) if i is not None]
+    inputs = (*program.instructions[product - first].inputs, *dict.fromkeys(others))
+    return Epilogue(call, inputs, alpha, addend, beta, next(iter(biases), None))
+
+
+def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Factor] | None:
+    """What a kernel's last value is the sum of, each value from outside with its factor; None if it is no such sum."""
+    first = len(program.leaves)
+    sums: dict[int, dict[int, Factor]] = {}
+    for place in kernel.places:
+        op, inputs, _ = program.instructions[place]
+        numbers = [i for i in inputs if i < first and type(program.leaves[i]) in (int, float)]
+        arrays = [sums.get(i, {i: ONCE}) for i in inputs if i not in numbers]
+        outside = [i for i in inputs if i not in numbers and i not in sums]
+        is_ours = type(op) is OPS.get(op.name) and all(
+            program.type_of(i).dtype == dtype for i in (*outside, first + place)
+        )
+        if not is_ours or len(numbers) > (op.name == "mul") or not arrays:
+            return None
+        found = _combined(op.name, arrays, numbers)
+        if found is None:
+            return None
+        sums[first + place] = found
+    return sums[first + kernel.places[-1]]
+
+
+def _combined(name: str, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
+    """The sum that an operation makes of sums."""
+    if name == "mul" and numbers and all(factor.number is None for factor in terms[0].values()):
+        return {i: Factor(factor.sign, numbers[0]) for i, factor in terms[0].items()}
+    if name == "neg":
+        return {i: Factor(-factor.sign, factor.number) for i, factor in terms[0].items()}
+    if name in ("add", "sub") and not terms[0].keys() & terms[1].keys():
+        sign = -1 if name == "sub" else 1
+        return terms[0] | {i: Factor(sign * factor.sign, factor.number) for i, factor in terms[1].items()}
+    return None
+
+
+def places(step: Kernel | Call) -> Sequence[int]:
+    """The instructions of a step."""
+    return step.places if isinstance(step, Kernel) else (*step.along, step.place)

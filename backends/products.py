@@ -1,0 +1,214 @@
+"""Products of matrices of floats on a GPU, by cuBLASLt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from backends.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
+from backends.kernels.matrices import order_and_lead
+from optree.arrays import overlap
+from optree.errors import BackendError
+from optree.locks import Locked
+from optree.types import promote
+
+#: So many ways to compute products are remembered.
+WAYS = 1024
+
+
+class Products(Locked):
+    """np.matmul of a device's arrays of floats, and what BLAS computes along with it.
+
+    Products of float16 and bfloat16 are summed in float32 and rounded once.
+
+    Parameters
+    ----------
+    cupy : module
+    tf32 : bool
+        Whether float32 is multiplied in TensorFloat-32.
+    """
+
+    #: It writes into memory that it is given as `out`, as a ufunc does, takes more than a product along, and can be
+    #: captured in a CUDA graph.
+    is_product = takes_epilogue = is_captured = True
+
+    def __init__(self, cupy: Any, tf32: bool) -> None:
+        super().__init__()
+        self.cupy, self.tf32 = cupy, tf32
+        self._ways: dict[Problem, Way] = {}
+
+    @cached_property
+    def library(self) -> CuBLASLt:
+        """The library, which is loaded for the first product."""
+        return CuBLASLt(installed())
+
+    def __call__(
+        self,
+        x: Any,
+        y: Any,
+        alpha: float = 1.0,
+        addend: Any = None,
+        beta: float = 1.0,
+        bias: Any = None,
+        out: Any = None,
+    ) -> Any:
+        """``alpha * (x @ y) + beta * addend + bias``.
+
+        Parameters
+        ----------
+        x, y : cupy.ndarray
+        alpha, beta : float
+        addend : cupy.ndarray, optional
+            Of the shape of the product; it may be `out` itself.
+        bias : cupy.ndarray, optional
+            Of the shape of the product's last axis, where that is y's.
+        out : cupy.ndarray, optional
+            Where the value is written, as if the operands had been read before.
+        """
+        dtype = promote(x.dtype, y.dtype)
+        x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
+        is_row, is_column = x.ndim == 1, y.ndim == 1
+        left, right = x[None, :] if is_row else x, y[:, None] if is_column else y
+
+        def framed(z: Any) -> Any:
+            """An array of the value's shape, with the axes that operands of one axis do not have."""
+            z = z[..., None] if is_column else z
+            return z[..., None, :] if is_row else z
+
+        stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        shape = (*stack, *left.shape[-2:-1] * (not is_row), *right.shape[-1:] * (not is_column))
+        is_free = out is not None and not any(overlap(z, out) for z in (x, y))
+        if is_free and addend is not None and overlap(addend, out):
+            is_free = _place(addend) == _place(out)
+        into_out = is_free and out.dtype == dtype and _lies(framed(out), stack) is not None
+        made = out if into_out else self.cupy.empty(shape, dtype)
+        added = None if addend is None else framed(addend)
+        if made.size and not self._at_once(left, right, framed(made), alpha, added, beta, bias):
+            self._in_parts(left, right, framed(made), alpha, added, beta, bias)
+        if out is None or into_out:
+            return made
+        out[...] = made
+        return out
+
+    def _at_once(
+        self, x: Any, y: Any, target: Any, alpha: float = 1.0, addend: Any = None, beta: float = 0.0, bias: Any = None
+    ) -> bool:
+        """Let the library compute all; whether it can."""
+        stack = target.shape[:-2]
+        if not x.shape[-1] or not alpha or (addend is not None and not beta):
+            return False  # it would not read what may be no number
+        if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
+            x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
+            stack = ()
+        if order_and_lead(target)[0] == "F":
+            if bias is not None:
+                return False
+            x, y, target, addend = (z if z is None else z.swapaxes(-1, -2) for z in (y, x, target, addend))
+        if bias is not None and not bias.flags.c_contiguous:
+            return False
+        arrays = (self._laid_out(y, stack), self._laid_out(x, stack), target if addend is None else addend, target)
+        problem = self._problem(arrays, bias is not None)
+        if problem is None:
+            return False
+        with self.lock:
+            way = self._way(problem)
+            if way.choice is None and addend is None and bias is None:
+                raise BackendError(f"cuBLASLt has no way to multiply {x.shape} by {y.shape} of {x.dtype}")
+            if way.choice is not None:
+                self._run(way, arrays, alpha, 0.0 if addend is None else beta, bias)
+            return way.choice is not None
+
+    def _problem(self, arrays: Sequence[Any], bias: bool) -> Problem | None:
+        """What the library is asked: the arrays are columns for it, so that it swaps and transposes all."""
+        stack = arrays[3].shape[:-2]
+        lies = [found for z in arrays if (found := _lies(z, stack)) is not None]
+        if len(lies) < len(arrays) or lies[2][0]:
+            return None
+        (flip_a, a), (flip_b, b), (_, c), (_, d) = lies
+        dtype = arrays[3].dtype
+        tf32 = self.tf32 and dtype == np.float32
+        a_bytes, b_bytes, c_bytes, d_bytes = (gcd(z.data.ptr, ALIGNED) for z in arrays)
+        aligned = a_bytes, b_bytes, c_bytes, d_bytes
+        return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), bias, aligned)
+
+    def _run(self, way: Way, arrays: Sequence[Any], alpha: float, beta: float, bias: Any) -> None:
+        assert way.choice is not None
+        size = way.choice.workspace
+        memory = self.cupy.empty(size, np.uint8) if size else None
+        stream = self.cupy.cuda.get_current_stream().ptr
+        addresses = [z.data.ptr for z in arrays]
+        way.run(
+            addresses,
+            alpha,
+            beta,
+            None if bias is None else bias.data.ptr,
+            0 if memory is None else memory.data.ptr,
+            stream,
+        )
+
+    def _way(self, problem: Problem) -> Way:
+        way = self._ways.get(problem)
+        if way is None:
+            if len(self._ways) >= WAYS:
+                self._ways.clear()
+            way = self._ways[problem] = Way(self.library, problem)
+        return way
+
+    def _in_parts(self, x: Any, y: Any, target: Any, alpha: float, addend: Any, beta: float, bias: Any) -> None:
+        """Compute the product, and then what goes along with it."""
+        product = self.cupy.empty(target.shape, target.dtype)
+        if x.shape[-1]:
+            self._at_once(x, y, product)
+        else:
+            product[...] = 0
+        product *= alpha
+        if addend is not None:
+            product += addend * beta
+        if bias is not None:
+            product += bias
+        target[...] = product
+
+    def _laid_out(self, x: Any, stack: tuple[int, ...]) -> Any:
+        """An operand as the library takes it: as it lies, or else a copy."""
+        if _lies(x, stack) is not None:
+            return x
+        return self.cupy.ascontiguousarray(self.cupy.broadcast_to(x, (*stack, *x.shape[-2:])))
+
+
+def _lies(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
+    """Whether a matrix, or each of a stack, lies transposed, for one who goes column after column; and how.
+
+    None if it lies in no such way.
+    """
+    order, lead = order_and_lead(x)
+    apart = _apart(x, stack)
+    if order is None or apart is None:
+        return None
+    rows, columns = x.shape[-2:]
+    return (False, Matrix(columns, rows, lead, apart)) if order == "C" else (True, Matrix(rows, columns, lead, apart))
+
+
+def _apart(x: Any, stack: tuple[int, ...]) -> int | None:
+    """How many elements matrices are from each other; None if it is now so many, now so many."""
+    shape, strides = x.shape[:-2], x.strides[:-2]
+    missing = len(stack) - len(shape)
+    apart, following = 0, None
+    for size, own, step in zip(
+        reversed(stack), reversed((*[1] * missing, *shape)), reversed((*[0] * missing, *strides)), strict=True
+    ):
+        if size > 1:
+            step = step if own > 1 else 0
+            if following is None:
+                apart = step
+            elif step != following:
+                return None
+            following = step * size
+    return apart // x.itemsize if apart % x.itemsize == 0 and apart >= 0 else None
+
+
+def _place(x: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return x.data.ptr, x.shape, x.strides

@@ -1,0 +1,206 @@
+"""A stand-in for cuBLASLt, on NumPy's memory, entered as C enters it: it refuses what `cublasLt.h` refuses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from backends import cublaslt
+from harness.fake_cuda import Machine
+from optree.floats import bfloat16
+
+#: The library's numbers for dtypes and for what products are computed in.
+DTYPES = {0: np.dtype("float32"), 1: np.dtype("float64"), 2: np.dtype("float16"), 14: bfloat16()}
+COMPUTES = {68: np.float32, 70: np.float64, 77: np.float32}
+IN_TF32 = 77
+
+STATUS = {7: b"CUBLAS_STATUS_INVALID_VALUE", 15: b"CUBLAS_STATUS_NOT_SUPPORTED"}
+NAMES = {status: ctypes.create_string_buffer(name) for status, name in STATUS.items()}
+SUCCESS, INVALID, UNSUPPORTED = 0, 7, 15
+
+#: The attributes that there are, with their types.
+ATTRIBUTES: dict[str, dict[int, Any]] = {
+    "MatmulDesc": {3: ctypes.c_int32, 4: ctypes.c_int32, 7: ctypes.c_uint32, 8: ctypes.c_void_p},
+    "MatrixLayout": {5: ctypes.c_int32, 6: ctypes.c_int64},
+    "MatmulPreference": {1: ctypes.c_uint64, 3: ctypes.c_uint32, **dict.fromkeys(range(5, 9), ctypes.c_uint32)},
+}
+
+#: What products of longer rows than so many elements work in here.
+LONG, WORKSPACE = 256, 640
+
+
+class FakeCuBLASLt:
+    """What `backends.cublaslt.CuBLASLt` takes as a loaded library.
+
+    Attributes
+    ----------
+    living : dict
+        What was created and not destroyed.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.living: dict[int, dict[Any, Any]] = {}
+        self._numbers = count(1)
+        for name, arguments in cublaslt._FUNCTIONS.items():
+            result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int
+            setattr(self, f"cublasLt{name}", ctypes.CFUNCTYPE(result, *arguments)(self._function(name)))
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        for kind in ATTRIBUTES:
+            if name == f"{kind}SetAttribute":
+                return lambda which, attribute, buffer, size: self._set(kind, which, attribute, buffer, size)
+            if name == f"{kind}Destroy":
+                return lambda which: self.living.pop(which) and SUCCESS
+        return {
+            "Create": lambda to: self._create(to, {"kind": "handle"}),
+            "MatmulDescCreate": lambda to, compute, scale: self._create(
+                to, {"kind": "MatmulDesc", "compute": compute, "scale": scale, 3: 0, 4: 0, 7: 1, 8: None}
+            ),
+            "MatrixLayoutCreate": lambda to, dtype, rows, columns, lead: self._create(
+                to, {"kind": "MatrixLayout", "dtype": DTYPES[dtype], "shape": (rows, columns), "lead": lead, 5: 1, 6: 0}
+            ),
+            "MatmulPreferenceCreate": lambda to: self._create(
+                to, {"kind": "MatmulPreference", 1: 0, 3: 7, **dict.fromkeys(range(5, 9), 256)}
+            ),
+            "MatmulAlgoGetHeuristic": self._heuristic,
+            "Matmul": self._matmul,
+            "GetStatusName": lambda status: ctypes.addressof(NAMES[status]),
+        }[name]
+
+    def _create(self, to: int, made: dict[Any, Any]) -> int:
+        number = next(self._numbers) << 8
+        self.living[number] = made
+        ctypes.c_void_p.from_address(to).value = number
+        return SUCCESS
+
+    def _set(self, kind: str, which: int, attribute: int, buffer: int, size: int) -> int:
+        wanted = ATTRIBUTES[kind].get(attribute)
+        if self.living[which]["kind"] != kind or wanted is None or size != ctypes.sizeof(wanted):
+            return INVALID
+        self.living[which][attribute] = wanted.from_address(buffer).value
+        return SUCCESS
+
+    def _heuristic(
+        self,
+        handle: int,
+        operation: int,
+        a: int,
+        b: int,
+        c: int,
+        d: int,
+        preference: int,
+        most: int,
+        to: int,
+        found: int,
+    ) -> int:
+        asked, layouts = self.living[operation], [self.living[each] for each in (a, b, c, d)]
+        if self.living[handle]["kind"] != "handle" or most < 1 or not _fit(asked, layouts):
+            return INVALID
+        if asked[7] == 4 and asked["compute"] == 70:  # no bias is added in float64
+            return UNSUPPORTED
+        choice = cublaslt.Choice.from_address(to)
+        aligned = [self.living[preference][place] for place in range(5, 9)]
+        choice.algorithm[:] = [operation, a, b, c, d, sum(bytes_ << 16 * i for i, bytes_ in enumerate(aligned)), 0, 0]
+        choice.workspace, choice.state = _workspace(asked, layouts), SUCCESS
+        assert self.living[preference][1] >= WORKSPACE
+        assert self.living[preference][3] == 2, "parts are to be summed in the dtype that they are computed in"
+        ctypes.c_int.from_address(found).value = 1
+        return SUCCESS
+
+    def _matmul(
+        self,
+        handle: int,
+        operation: int,
+        alpha: int,
+        a: int,
+        of_a: int,
+        b: int,
+        of_b: int,
+        beta: int,
+        c: int,
+        of_c: int,
+        d: int,
+        of_d: int,
+        algorithm: int,
+        workspace: int,
+        size: int,
+        stream: int,
+    ) -> int:
+        asked, layouts = dict(self.living[operation]), [dict(self.living[each]) for each in (of_a, of_b, of_c, of_d)]
+        chosen = (ctypes.c_uint64 * 8).from_address(algorithm)
+        addresses = [a, b, c, d]
+        aligned = [chosen[5] >> 16 * i & 0xFFFF for i in range(4)]
+        if (
+            chosen[:5] != [operation, of_a, of_b, of_c, of_d]
+            or not _fit(asked, layouts)
+            or size < _workspace(asked, layouts)
+        ):
+            return INVALID
+        if (stream or 0) != self.machine.stream.ptr or any(
+            x % bytes_ for x, bytes_ in zip(addresses, aligned, strict=True)
+        ):
+            return INVALID
+        number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
+        by, added = number.from_address(alpha).value, number.from_address(beta).value
+        self.machine.products.append({"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5]})
+        arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
+        memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
+        bias = _array(asked[8], {**layouts[3], "shape": (layouts[3]["shape"][0], 1), 5: 1}) if asked[7] == 4 else None
+        assert not any(np.may_share_memory(x, arrays[3]) for x in arrays[:2]), "a product writes over what it reads"
+
+        def work() -> None:
+            memory[...] = 0xCD
+            x, y = (np.swapaxes(z, 1, 2) if asked[way] else z for z, way in zip(arrays, (3, 4), strict=False))
+            wide = COMPUTES[asked["compute"]]
+            x, y = (_cut(z.astype(wide)) if asked["compute"] == IN_TF32 else z.astype(wide) for z in (x, y))
+            with np.errstate(all="ignore"):
+                value = wide(by) * (x @ y)
+                if added:
+                    value += wide(added) * arrays[2].astype(wide)
+                if bias is not None:
+                    value += bias.astype(wide)
+                arrays[3][...] = value.astype(arrays[3].dtype)
+
+        self.machine.kernels += 1
+        self.machine.do(work, *arrays, memory, *([] if bias is None else [bias]))
+        return SUCCESS
+
+
+def _fit(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> bool:
+    """Whether the sizes, dtypes and numbers of matrices go together."""
+    a, b, c, d = layouts
+    (rows, inner), (other, columns) = (x["shape"][::-1] if asked[way] else x["shape"] for x, way in ((a, 3), (b, 4)))
+    same = c["shape"] == d["shape"] == (rows, columns) and inner == other and inner > 0
+    dtype = d["dtype"]
+    double = dtype == np.float64
+    computed = asked["compute"] in ((70,) if double else (68, 77) if dtype == np.float32 else (68,))
+    alike = all(x["dtype"] == dtype and x[5] == d[5] >= 1 and x["lead"] >= x["shape"][0] for x in layouts)
+    return same and alike and computed and asked["scale"] == int(double)
+
+
+def _workspace(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> int:
+    inner = layouts[0]["shape"][0 if asked[3] else 1]
+    return WORKSPACE if inner > LONG else 0
+
+
+def _array(address: int, layout: dict[Any, Any]) -> np.ndarray:
+    """A stack of matrices, which lie column after column."""
+    rows, columns = layout["shape"]
+    size, steps = layout["dtype"].itemsize, (layout[6], 1, layout["lead"])
+    reach = sum(step * (n - 1) for step, n in zip(steps, (layout[5], rows, columns), strict=True)) + 1
+    strides = tuple(step * size for step in steps)
+    return np.ndarray((layout[5], rows, columns), layout["dtype"], _bytes(address, reach * size), strides=strides)
+
+
+def _bytes(address: int, size: int) -> np.ndarray:
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+def _cut(x: np.ndarray) -> np.ndarray:
+    """Numbers as such a device multiplies them: 10 bits of each."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)

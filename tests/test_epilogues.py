@@ -1,0 +1,273 @@
+"""Products on a GPU, by cuBLASLt's stand-in: of all layouts, and with what is computed along with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
+from harness.fake_cublaslt import FakeCuBLASLt
+from harness.fake_cupy import fake_cupy
+from harness.homes import stand_in
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import cublaslt, products
+from backends.products import Products
+from optree import function, grad
+from optree.errors import BackendError
+from optree.types import as_dtype
+
+CUPY = fake_cupy()
+
+
+def multiplier(tf32: bool = False) -> tuple[Products, FakeCuBLASLt]:
+    made, library = Products(CUPY, tf32), FakeCuBLASLt(CUPY.machine)
+    CUPY.machine.products.clear()
+    made.library = cublaslt.CuBLASLt(library)
+    return made, library
+
+
+def exact(*shape: int, seed: int = 0) -> np.ndarray:
+    """Numbers whose products and sums of some hundred all dtypes hold."""
+    return np.random.RandomState(seed).randint(-2, 3, shape).astype(np.float32)
+
+
+#: How an operand may lie: from an array to one of the same values elsewhere.
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "as it is": lambda x: x.copy(),
+    "transposed": lambda x: x.copy() if x.ndim < 2 else np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "a part": lambda x: np.pad(x, [(1, 2)] * x.ndim)[tuple(slice(1, n + 1) for n in x.shape)],
+    "every other": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "backwards": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "stack last": lambda x: np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0),
+}
+
+SHAPES = [
+    ((5, 7), (7, 3)),
+    ((7,), (7, 3)),
+    ((5, 7), (7,)),
+    ((7,), (7,)),
+    ((1, 7), (7, 1)),
+    ((5, 1), (1, 3)),
+    ((2, 5, 7), (7, 3)),
+    ((5, 7), (2, 7, 3)),
+    ((2, 3, 5, 7), (2, 3, 7, 4)),
+    ((2, 1, 5, 7), (3, 7, 4)),
+    ((2, 5, 7), (7,)),
+    ((7,), (2, 7, 3)),
+    ((1, 5, 7), (4, 7, 3)),
+    ((0, 7), (7, 3)),
+    ((5, 0), (0, 3)),
+    ((2, 5, 300), (2, 300, 3)),
+]
+
+
+def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
+    return np.matmul(np.zeros(x), np.zeros(y)).shape
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    shapes=st.sampled_from(SHAPES),
+    layouts=st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 4),
+    dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16"]),
+    alpha=st.sampled_from([1.0, -2.0, 0.5, 0.0]),
+    beta=st.sampled_from([None, 1.0, -0.5, 0.0]),
+    bias=st.booleans(),
+    out=st.sampled_from(["new", "given", "the addend"]),
+)
+def test_products_of_any_layout(
+    shapes: Any, layouts: Any, dtype: str, alpha: float, beta: float | None, bias: bool, out: str
+) -> None:
+    multiply, library = multiplier()
+    made = shape_of(*shapes)
+    wanted = as_dtype(dtype)
+    arrays = [exact(*shape, seed=seed) for seed, shape in enumerate((*shapes, made, made[-1:]))]
+    x, y, addend, vector = (
+        CUPY.ndarray(LAYOUTS[layout if array.ndim else "as it is"](array.astype(wanted))) for layout, array in zip(layouts, arrays, strict=True)
+    )
+    expected = alpha * np.matmul(*arrays[:2])
+    expected = expected if beta is None else expected + beta * arrays[2]
+    bias = bias and len(shapes[1]) > 1
+    expected = expected + arrays[3] if bias else expected
+    target = None if out == "new" else addend if out == "the addend" else CUPY.ndarray(np.full(made, 9).astype(wanted))
+    found = multiply(
+        x, y, alpha, None if beta is None else addend, 1.0 if beta is None else beta, vector if bias else None, target
+    )
+    assert found.dtype == wanted and found.shape == made and (target is None or found is target)
+    np.testing.assert_array_equal(found.get().astype(np.float64), expected)
+    multiply._ways.clear()
+    kinds = {made["kind"] for made in library.living.values()}
+    assert kinds == {"handle"} or not library.machine.products, "what was made for a way that is gone is destroyed"
+
+
+def test_what_is_not_read_may_be_no_number() -> None:
+    multiply, _ = multiplier()
+    nan, one = CUPY.ndarray(np.full((2, 2), np.nan)), CUPY.ndarray(np.ones((2, 2)))
+    assert np.isnan(multiply(one, one, 1.0, nan, 0.0).get()).all()
+    assert np.isnan(multiply(nan, one, 0.0, one).get()).all()
+    assert multiply(one, one, out=nan).get().tolist() == [[2, 2], [2, 2]]
+
+
+def test_one_way_serves_all_products_that_are_alike() -> None:
+    multiply, library = multiplier()
+    x, y = (CUPY.ndarray(exact(4, 4, seed=seed)) for seed in (0, 1))
+    for alpha in (1.0, 2.0):
+        multiply(x, y, alpha)
+    assert len(multiply._ways) == 1 and [each["alpha"] for each in library.machine.products] == [1, 2]
+
+
+def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    be = stand_in(fake_cupy())
+    del be.products.library
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(
+        BackendError, match=r"cuBLASLt, which does not load .*pip install 'neon-optree\[gpu\]'"
+    ) as found:
+        be.dot(be.ones((2, 3)), be.ones((3, 2))).asnumpyarray()
+    assert "while running dot" in found.value.__notes__[0]
+    multiply, _ = multiplier()
+    monkeypatch.setattr(products.Way, "__init__", lambda self, *given: setattr(self, "choice", None))
+    with pytest.raises(BackendError, match=r"no way to multiply \(2, 3\) by \(3, 2\) of float64"):
+        multiply(CUPY.ndarray(np.ones((2, 3))), CUPY.ndarray(np.ones((3, 2))))
+
+
+# What plans make of trees
+
+
+@pytest.fixture(params=[pytest.param("", marks=needs_gxx)])
+def be(folder: Any) -> Any:  # kernels are kept in a folder of the test's own
+    return stand_in(emulated_cupy(), jit=True)
+
+
+def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool]], int]:
+    """The alpha, beta and bias of the products that a call computes, and how many kernels it launches."""
+    machine = be.cupy.machine
+    machine.products.clear()
+    machine.launches.clear()
+    call()
+    return [(each["alpha"], each["beta"], each["bias"]) for each in machine.products], len(machine.launches)
+
+
+X, Y, Z, V = exact(6, 8), exact(8, 5, seed=1), exact(6, 5, seed=2), exact(5, seed=3)
+
+#: From x, y, z, v to a tree, its value by NumPy, and what computes it: products, and kernels.
+TREES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[float, float, bool]], int]] = {
+    "twice": (lambda be, x, y, z, v: 2 * be.dot(x, y), lambda x, y, z, v: 2 * (x @ y), [(2, 0, False)], 0),
+    "minus": (lambda be, x, y, z, v: -be.dot(x, y), lambda x, y, z, v: -(x @ y), [(-1, 0, False)], 0),
+    "plus": (lambda be, x, y, z, v: z + be.dot(x, y), lambda x, y, z, v: z + x @ y, [(1, 1, False)], 0),
+    "step": (
+        lambda be, x, y, z, v: z - 0.5 * be.dot(x, y),
+        lambda x, y, z, v: z - 0.5 * (x @ y),
+        [(-0.5, 1, False)],
+        0,
+    ),
+    "both": (
+        lambda be, x, y, z, v: be.dot(x, y) * 4 - z * 3,
+        lambda x, y, z, v: 4 * (x @ y) - 3 * z,
+        [(4, -3, False)],
+        0,
+    ),
+    "bias": (lambda be, x, y, z, v: be.dot(x, y) + v, lambda x, y, z, v: x @ y + v, [(1, 0, True)], 0),
+    "all": (
+        lambda be, x, y, z, v: v + (2 * be.dot(x, y) - z),
+        lambda x, y, z, v: 2 * (x @ y) - z + v,
+        [(2, -1, True)],
+        0,
+    ),
+    "sum of products": (
+        lambda be, x, y, z, v: be.dot(x, y) + be.dot(z, be.dot(z.T, z)),
+        lambda x, y, z, v: x @ y + z @ (z.T @ z),
+        [(1, 0, False), (1, 0, False), (1, 1, False)],
+        0,
+    ),
+    "more than that": (
+        lambda be, x, y, z, v: be.maximum(be.dot(x, y) + v, 0),
+        lambda x, y, z, v: np.maximum(x @ y + v, 0),
+        [(1, 0, False)],
+        1,
+    ),
+    "scaled bias": (lambda be, x, y, z, v: be.dot(x, y) + 2 * v, lambda x, y, z, v: x @ y + 2 * v, [(1, 0, True)], 1),
+    "a column": (
+        lambda be, x, y, z, v: be.dot(x, y) + z[:, :1],
+        lambda x, y, z, v: x @ y + z[:, :1],
+        [(1, 0, False)],
+        1,
+    ),
+    "used twice": (
+        lambda be, x, y, z, v: (d := be.dot(x, y)) + z * be.sum(d, axis=1),
+        lambda x, y, z, v: (d := x @ y) + z * d.sum(1, keepdims=True),
+        [(1, 0, False)],
+        1,
+    ),
+    "times an array": (lambda be, x, y, z, v: be.dot(x, y) * z, lambda x, y, z, v: (x @ y) * z, [(1, 0, False)], 1),
+    "times two numbers": (
+        lambda be, x, y, z, v: be.dot(x, y) * 3 * 2 + 1,
+        lambda x, y, z, v: (x @ y) * 6 + 1,
+        [(1, 0, False)],
+        1,
+    ),
+    "of another dtype": (
+        lambda be, x, y, z, v: be.dot(x, y) + be.cast(z, "float64" if z.dtype == "float32" else "float32"),
+        lambda x, y, z, v: x @ y + z,
+        [(1, 0, False)],
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_what_products_take_along(be: Any, name: str, dtype: str) -> None:
+    build, expected, asked, kernels = TREES[name]
+    x, y, z, v = (be.array(a, dtype) for a in (X, Y, Z, V))
+    if dtype == "float64" and any(bias for *_, bias in asked):  # of which BLAS adds none
+        asked, kernels = [(1, 0, False)], kernels + 1
+    tree = build(be, x, y, z, v)
+    target = be.zeros((6, 5), tree.dtype)
+    for number in range(3):
+        found = ran(be, lambda: target.__setitem__(np.s_[:], tree))
+        np.testing.assert_array_equal(target.get(), expected(X, Y, Z, V), err_msg=f"run {number}")
+        assert found == (asked, kernels)
+
+
+def test_a_step_of_gradient_descent_is_its_products(be: Any) -> None:
+    """The weights' update is computed along with their gradient, in the weights' own memory."""
+    x, w, t = be.array(X), be.array(Y), be.array(Z)
+    loss = be.sum(be.square(be.dot(x, w) - t)) * 0.5
+    step = function([], updates={w: w - 0.125 * grad(loss, w)})
+    machine, expected = be.cupy.machine, Y
+    for _ in range(4):
+        before = machine.allocations
+        asked, kernels = ran(be, step)
+        expected = expected - 0.125 * (X.T @ (X @ expected - Z))
+        np.testing.assert_allclose(w.get(), expected, rtol=1e-5)
+    assert be.stats()["graphs"]["captures"] == 1 and (asked, kernels) == ([], 0), "all of it is a graph"
+    assert machine.allocations == before
+
+
+def test_a_product_does_not_wait_for_what_overwrites_its_operands(be: Any) -> None:
+    x, y, z = be.array(exact(4, 4)), be.array(exact(4, 4, seed=1)), be.array(exact(4, 4, seed=2))
+    a, b, c = x.get(), y.get(), z.get()
+    step = function([], updates={x: be.dot(x, y) + z, z: z - be.dot(x, x), y: y + be.dot(y, x)})
+    for _ in range(3):
+        step()
+        a, b, c = a @ b + c, b + b @ a, c - a @ a
+        for tensor, expected in ((x, a), (y, b), (z, c)):
+            np.testing.assert_array_equal(tensor.get(), expected)
+
+
+def test_numbers_count_as_they_are_at_the_call(be: Any) -> None:
+    x, y, z = (be.array(a) for a in (X, Y, Z))
+    target = be.zeros((6, 5))
+    for rate in (0.5, 2, 0.0):
+        target[:] = z - rate * be.dot(x, y)
+        np.testing.assert_array_equal(target.get(), Z - rate * (X @ Y))
+    nan = be.array(np.full((6, 5), np.nan))
+    target[:] = nan * 0 + be.dot(x, y)
+    assert np.isnan(target.get()).all()
