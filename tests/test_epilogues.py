@@ -88,9 +88,9 @@ def test_products_of_any_layout(
     made = shape_of(*shapes)
     wanted = as_dtype(dtype)
     arrays = [exact(*shape, seed=seed) for seed, shape in enumerate((*shapes, made, made[-1:]))]
-    x, y, addend, vector = (
-        CUPY.ndarray(LAYOUTS[layout if array.ndim else "as it is"](array.astype(wanted))) for layout, array in zip(layouts, arrays, strict=True)
-    )
+    ways = [LAYOUTS[way if array.ndim else "as it is"] for way, array in zip(layouts, arrays, strict=True)]
+    lying = [CUPY.ndarray(way(array.astype(wanted))) for way, array in zip(ways, arrays, strict=True)]
+    x, y, addend, vector = lying
     expected = alpha * np.matmul(*arrays[:2])
     expected = expected if beta is None else expected + beta * arrays[2]
     bias = bias and len(shapes[1]) > 1
