@@ -143,11 +143,9 @@ def source(nest: LoopNest, variant: Variant) -> str:
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
-    # Large blocks leave registers for as many threads as a multiprocessor of any kind has.
-    bounds = f"{variant.threads}, {1024 // variant.threads}" if variant.threads >= 512 else f"{variant.threads}"
     for name, body in printer.kernels():
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
-        lines += ["", f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(', f"    {parameters})"]
+        lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
         lines += braced(needed(body))
     return "\n".join([*lines, ""])
 
@@ -295,7 +293,7 @@ class _Printer(ElementPrinter):
         axes = list(range(nest.kept))
         count = self.count("", axes)
         lines: Lines = []
-        if self.variant.kept == "shared" and self.slots:
+        if self.variant.kept in ("shared", "part") and self.slots:
             lines.append("extern __shared__ __align__(16) unsigned char memory[];")
         if team == "block":
             lines.append("const int lane = threadIdx.x, lanes = blockDim.x;")
@@ -359,7 +357,8 @@ class _Printer(ElementPrinter):
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
         width = self.variant.width if self.nest.columns else self.variant.vector
-        lines = [f"const Index padded = (row * {width} + 15) / 16 * 16;"]
+        kept = "(Index)held" if self.variant.kept == "part" else "row"
+        lines = [f"const Index padded = ({kept} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):
             type = self.held(value)
             lines.append(f"{type} *const g{value} = ({type} *)(memory + padded * {sum(sizes[:slot])});")

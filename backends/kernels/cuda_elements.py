@@ -47,8 +47,9 @@ class Variant:
         Whether indices have 64 bits.
     team : {'', 'tiles', 'warp', 'block', 'columns'}
         Who reduces; in a nest without reductions nobody, or blocks hand over tiles.
-    kept : {'', 'shared', 'registers'}
-        Where what several walks need of a row stays. In registers each thread has all of its part of a row at once.
+    kept : {'', 'shared', 'part', 'registers'}
+        Where what several walks need of a row stays. In registers each thread has all of its part of a row at once;
+        'part' is shared memory that holds the row's first accesses, of what is read alone.
     split : bool
         Whether the reduced loops are shared out to blocks.
     accesses : int
@@ -77,9 +78,15 @@ def type_of(dtype: np.dtype) -> str:
     return TYPES[str(computed(dtype))]
 
 
-def slot_bytes(nest: LoopNest) -> list[int]:
-    """How many bytes an element has in each of the rows in which a nest keeps what several walks need."""
-    return [size for _, size in sorted(set(_slots(nest, walks(nest)).values()))]
+def slot_bytes(nest: LoopNest, keep: bool = True) -> list[int]:
+    """How many bytes an element has in each of the rows in which a nest keeps what several walks need.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether what is dear to make again is among it, or only what is read.
+    """
+    return [size for _, size in sorted(set(_slots(nest, walks(nest, keep)).values()))]
 
 
 def held_bytes(nest: LoopNest) -> int:
@@ -99,7 +106,7 @@ class ElementPrinter:
 
     def __init__(self, nest: LoopNest, variant: Variant) -> None:
         self.nest, self.variant = nest, variant
-        self.walks = walks(nest, keep=bool(variant.kept))
+        self.walks = walks(nest, keep=variant.kept in ("shared", "registers"))
         self.slots = _slots(nest, self.walks) if variant.kept else {}
         self.last = nest.rank - 1  # the loop along which a thread's elements lie
 
@@ -121,6 +128,8 @@ class ElementPrinter:
             type = "long long" if dtype.kind == "b" else type_of(dtype)
             found.append((f"{type} c{len(nest.reads) + i}", f"c{len(nest.reads) + i}"))
         found += [(f"long long m{axis}", f"m{axis}") for axis in self.divisors()]
+        if variant.kept == "part":
+            found.append(("long long held", "held"))
         if variant.split:
             found += [("long long part", "part"), ("int parts", "parts")]
         return found
@@ -258,8 +267,15 @@ class ElementPrinter:
                 lines += self.access(value, letter) if value in first else []
                 continue
             declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{count}];")
-            lines += self.access(value, letter) if value in first else [f"b{value}[u] = {self.kept(value)};"]
+            access = self.access(value, letter) if value in walk.reads else []
+            lines += access if value in first else self.if_held([f"b{value}[u] = {self.kept(value)};"], access)
         return declared, lines
+
+    def if_held(self, lines: Lines, others: Lines) -> Lines:
+        """What is done with an access that is kept, and with others, where a row is kept in part."""
+        if self.variant.kept != "part":
+            return lines
+        return ["if (k < (Index)held)", *braced(lines), *(["else", *braced(others)] if others else [])]
 
     def used(self, walk: Walk, letter: str) -> Lines:
         """What is made of one access, once it is loaded."""
@@ -267,12 +283,13 @@ class ElementPrinter:
         lines: Lines = []
         body: Lines = []
         after: Lines = []
-        if self.variant.kept == "shared":
-            lines += [f"{self.kept(place)} = b{place}[u];" for place in self.loaded(walk) if place in self.slots]
+        keeping = [f"{self.kept(place)} = b{place}[u];" for place in self.loaded(walk) if place in self.slots]
+        if keeping and self.variant.kept != "registers":
+            lines += self.if_held(keeping, [])
         for value in [*walk.reads, *walk.loads]:
             is_place = value < len(nest.reads) and nest.is_counted(value)
             found = f"{letter}{value} + {self.along(value, self.element)}" if is_place else f"{self.name(value)}.at[e]"
-            found = self.read(value, found) if value in walk.reads and not is_place else found
+            found = found if is_place else unpacked(found, nest.dtype_of(value))
             body.append(f"const {type_of(nest.dtype_of(value))} v{value} = {found};")
         for made in walk.statements:
             if isinstance(made, Reduction):
@@ -283,10 +300,10 @@ class ElementPrinter:
                 body += self.statement(made)
         for value in walk.stores:
             if self.variant.kept == "registers":
-                body.append(f"{self.kept(value)}.at[e] = v{value};")
+                body.append(f"{self.kept(value)}.at[e] = {self.written(value)};")
                 continue
             lines.append(f"Vector<{self.held(value)}, {vector}> o{value};")
-            body.append(f"o{value}.at[e] = v{value};")
+            body.append(f"o{value}.at[e] = {self.written(value)};")
             after.append(f"{self.kept(value)} = o{value};")
         for place, value in walk.writes:
             lines.append(f"Vector<{TYPES[str(nest.arrays[place])]}, {vector}> w{place};")
@@ -295,9 +312,8 @@ class ElementPrinter:
         return [*lines, *self.unrolled(body), *after]
 
     def held(self, value: int) -> str:
-        """The type in which elements of a value are loaded and kept."""
-        dtype = self.nest.dtype_of(value)
-        return TYPES[str(dtype)] if value < len(self.nest.reads) else type_of(dtype)
+        """The type in which elements of a value are loaded and kept: narrow ones, which are rounded, as such."""
+        return TYPES[str(self.nest.dtype_of(value))]
 
     def name(self, value: int) -> str:
         """An access of a value that is loaded."""
@@ -373,10 +389,7 @@ def _spans(nest: LoopNest, found: Sequence[Walk]) -> list[Span]:
         arrays = {place for place in walk.reads if not nest.is_counted(place)}
         for value in {*arrays, *walk.loads, *walk.stores}:
             needed[value] = needed.get(value, (number, number))[0], number
-    spans = []
-    for value, (first, last) in needed.items():
-        dtype = nest.dtype_of(value)
-        spans.append(Span(first, last, value, (dtype if value < len(nest.reads) else computed(dtype)).itemsize))
+    spans = (Span(first, last, value, nest.dtype_of(value).itemsize) for value, (first, last) in needed.items())
     return sorted(span for span in spans if span.last > span.first)
 
 

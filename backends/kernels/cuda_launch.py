@@ -109,7 +109,7 @@ def runner_of(nest: LoopNest, host: Host) -> Runner:
         given.update((m, np.int64(divisor(size))) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
         for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
             given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
-        given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts))
+        given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts), held=np.int64(geometry.held))
         memories = []
         for r in nest.reductions if geometry.variant.split else []:
             address, memory = host.scratch(geometry.entries * wide(r).itemsize)

@@ -12,8 +12,9 @@ so the same call runs the same kernels and gives the same bits.
   row lie together in the warp; a longer one by a block of 128 or 256 threads with at most 8 accesses each. They have
   their accesses in registers, with at most 128 bytes of what several walks need in a warp and 64 in a block.
 - Of a row that is too long for that, what several walks need stays in shared memory, where that holds it for three
-  blocks on a multiprocessor, for two, of 512 threads, or for one, of 1024. Where not even that, it is read again, by
-  one block of 1024 threads on each multiprocessor, so that rows are few enough to be found in the L2 cache.
+  blocks on a multiprocessor, for two, or for one, of 512 threads. Where not even that, what is read stays there alone,
+  and what is dear is made again. Where a row is too long for that too, its first accesses stay, as many as a block has
+  room for, and the others are read again.
 - Columns are reduced by blocks of 256 threads, 32 columns or 128 bytes side by side; more where they are so short that
   a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in shared memory
   where that holds it for four blocks.
@@ -53,8 +54,8 @@ LONG = 512
 #: How many threads a block has at most, by its teams.
 THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 256, "columns": 256}
 
-#: How many it has where shared memory keeps rows, by how many blocks a multiprocessor has room for; where none, 1024.
-ALONGSIDE = {3: 256, 2: 512, 1: 1024}
+#: How many it has where shared memory keeps rows, by how many blocks a multiprocessor has room for.
+ALONGSIDE = {3: 256, 2: 256, 1: 512}
 
 #: Bytes of shared memory that a multiprocessor needs for each block beside its own.
 RESERVED = 1 << 10
@@ -142,6 +143,8 @@ class Geometry:
         How many blocks share a row.
     entries : int
         How many elements each array of parts has.
+    held : int
+        How many accesses of a row shared memory keeps, where it keeps a part.
     """
 
     variant: Variant
@@ -149,6 +152,7 @@ class Geometry:
     part: int = 0
     parts: int = 1
     entries: int = 0
+    held: int = 0
 
 
 def geometry_of(
@@ -189,7 +193,7 @@ def _vector(nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]]
     together = [place for place in together if not nest.is_counted(place)]
     kept = [nest.dtype_of(value).itemsize for walk in walks(nest) for value in walk.stores]
     widest = max([arrays[place].itemsize for place in together] + kept, default=ACCESS)
-    vector = ACCESS // max(widest, 4 if kept else 1)
+    vector = ACCESS // widest
     for place in together:
         others = [step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1]
         size = arrays[place].itemsize
@@ -202,10 +206,10 @@ def _power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def _under_way(nest: LoopNest, vector: int, most: int, flight: int = FLIGHT) -> int:
+def _under_way(nest: LoopNest, vector: int, most: int) -> int:
     """How many accesses a thread loads before it uses the first, a power of two."""
     bytes_ = vector * min(loaded_bytes(nest))
-    found = min(most, SEVERAL, flight // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
+    found = min(most, SEVERAL, FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
     return 1 << max(found, 1).bit_length() - 1
 
 
@@ -239,20 +243,30 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
         threads = max(threads, _power(-(-accesses // held["block"])))
         found = replace(variant, kept="registers", accesses=-(-accesses // threads))
         return Geometry(found, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
-    accesses_each = -(-accesses // threads)
-    if not slots:
-        variant = replace(variant, accesses=_under_way(nest, vector, accesses_each))
-        return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
-    bytes_ = sum(slots) * (-(-accesses * vector // 16) * 16)
-    taken = bytes_ + sum(32 * accumulated(r).itemsize for r in nest.reductions) + RESERVED
-    beside = next((count for count in ALONGSIDE if taken * count <= device.shared + RESERVED), 0)
-    threads = ALONGSIDE.get(beside, 1024)
-    flight = FLIGHT if threads < 512 else FLIGHT // 2  # no more have the registers
-    variant = replace(variant, threads=threads, accesses=_under_way(nest, vector, accesses_each, flight))
-    if beside:
-        variant = replace(variant, kept="shared")
-        return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),))
-    return Geometry(variant, (Launch("kernel", (min(places, device.multiprocessors), 1), threads),))
+    if slots:
+        return _kept(nest, variant, places, accesses, device)
+    variant = replace(variant, accesses=_under_way(nest, vector, -(-accesses // threads)))
+    return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
+
+
+def _kept(nest: LoopNest, variant: Variant, places: int, accesses: int, device: Device) -> Geometry:
+    """Rows that shared memory keeps, whole or in part."""
+    joined, beside, bytes_, held = sum(32 * accumulated(r).itemsize for r in nest.reductions), 0, 0, accesses
+    for kept in ("shared", "part"):
+        size = sum(slot_bytes(nest, kept == "shared"))
+        bytes_ = size * (-(-accesses * variant.vector // 16) * 16)
+        taken = bytes_ + joined + RESERVED
+        beside = next((count for count in ALONGSIDE if taken * count <= device.shared + RESERVED), 0)
+        if beside:
+            break
+    else:
+        beside, elements = 1, (device.shared - joined) // size // 16 * 16
+        held, bytes_ = elements // variant.vector, elements * size
+    threads = ALONGSIDE[beside]
+    variant = replace(variant, kept=kept if bytes_ else "", threads=threads)
+    most = min(ACCESSES, -(-accesses // threads))
+    variant = replace(variant, accesses=_under_way(nest, variant.vector, most))
+    return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),), held=held)
 
 
 def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:

@@ -1,10 +1,10 @@
-// kernel: grid (132, 1), block 1024, shared 0
+// kernel: grid (4096, 1), block 512, shared 232064
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
+extern "C" __global__ void __launch_bounds__(512) kernel(
     const float *a0,
     float *a1,
     long long n0,
@@ -13,11 +13,13 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
     long long s1_0,
     double c1,
     double c2,
-    double c3)
+    double c3,
+    long long held)
 {
     const double v1 = (double)c1;
     const double v2 = (double)c2;
     const double v3 = (double)c3;
+    extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
@@ -28,6 +30,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
         const Index i0 = p;
         const float *x0 = a0 + i0 * (Index)s0_0;
         float *x1 = a1 + i0 * (Index)s1_0;
+        const Index padded = ((Index)held * 4 + 15) / 16 * 16;
+        float *const g0 = (float *)(memory + padded * 0);
         float r4 = -INFINITY;
         for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
@@ -38,11 +42,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
             {
                 p4[e] = -INFINITY;
             }
-            for (Index c = b; c < stop; c += 2 * (Index)lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                Vector<float, 4> b0[2];
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int u = 0; u < 2; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     const Index i = k * 4;
@@ -53,11 +57,15 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 2; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
+                        if (k < (Index)held)
+                        {
+                            *(Vector<float, 4> *)(g0 + k * 4) = b0[u];
+                        }
                         #pragma unroll
                         for (int e = 0; e < 4; e++)
                         {
@@ -89,22 +97,29 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
             {
                 p11[e] = 0;
             }
-            for (Index c = b; c < stop; c += 2 * (Index)lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                Vector<float, 4> b0[2];
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int u = 0; u < 2; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     const Index i = k * 4;
                     const float *y0 = x0;
                     if (k < stop)
                     {
-                        b0[u] = loaded<4>(y0 + i);
+                        if (k < (Index)held)
+                        {
+                            b0[u] = *(Vector<float, 4> *)(g0 + k * 4);
+                        }
+                        else
+                        {
+                            b0[u] = loaded<4>(y0 + i);
+                        }
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 2; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
@@ -135,22 +150,29 @@ extern "C" __global__ void __launch_bounds__(1024, 1) kernel(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
-        for (Index c = 0 + lane; c < row; c += 2 * (Index)lanes)
+        for (Index c = 0 + lane; c < row; c += 4 * (Index)lanes)
         {
-            Vector<float, 4> b0[2];
+            Vector<float, 4> b0[4];
             #pragma unroll
-            for (int u = 0; u < 2; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
                 const Index i = k * 4;
                 const float *y0 = x0;
                 if (k < row)
                 {
-                    b0[u] = loaded<4>(y0 + i);
+                    if (k < (Index)held)
+                    {
+                        b0[u] = *(Vector<float, 4> *)(g0 + k * 4);
+                    }
+                    else
+                    {
+                        b0[u] = loaded<4>(y0 + i);
+                    }
                 }
             }
             #pragma unroll
-            for (int u = 0; u < 2; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
                 const Index i = k * 4;
