@@ -83,8 +83,8 @@ class Problem:
     a, b, c, d : Matrix
     transposed : tuple of bool
         Whether a and b lie transposed.
-    bias : bool
-        Whether a vector is added to each column.
+    bias : int
+        To how many bytes the address of a vector is aligned that is added to each column; 0 where there is none.
     aligned : tuple of int
         To how many bytes the addresses of a, b, c and d are aligned.
     """
@@ -97,8 +97,8 @@ class Problem:
     c: Matrix
     d: Matrix
     transposed: tuple[bool, bool]
-    bias: bool
-    aligned: tuple[int, int, int, int]
+    bias: int
+    aligned: tuple[int, ...]
 
 
 class Choice(ctypes.Structure):
@@ -142,11 +142,11 @@ def installed() -> Any:
         If it is not found.
     """
     try:
-        path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
-        return ctypes.CDLL(path)
+        # Where CuPy has loaded its own, it is that: CuPy needs this finder, too.
+        return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path)
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(
-            f"products on a GPU need NVIDIA's cuBLASLt, which does not load ({error}); "
+            f"products on a GPU need NVIDIA's cuBLASLt, which does not load ({str(error).splitlines()[0]}); "
             "pip install 'neon-optree[gpu]' installs it"
         ) from error
 
@@ -224,6 +224,8 @@ class Way:
             library.set("MatmulDesc", self._operation, attribute, value)
         if problem.bias:
             library.set("MatmulDesc", self._operation, _EPILOGUE, ctypes.c_uint32(_WITH_BIAS))
+            # The heuristics look at how the address is aligned, and at nothing there.
+            library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(problem.bias))
         self._layouts = [
             self._layout(_TYPES[name], matrix, problem.count) for matrix in (problem.a, problem.b, problem.c, problem.d)
         ]

@@ -111,7 +111,7 @@ class Products(Locked):
         if bias is not None and not bias.flags.c_contiguous:
             return False
         arrays = (self._laid_out(y, stack), self._laid_out(x, stack), target if addend is None else addend, target)
-        problem = self._problem(arrays, bias is not None)
+        problem = self._problem(arrays, bias)
         if problem is None:
             return False
         with self.lock:
@@ -122,7 +122,7 @@ class Products(Locked):
                 self._run(way, arrays, alpha, 0.0 if addend is None else beta, bias)
             return way.choice is not None
 
-    def _problem(self, arrays: Sequence[Any], bias: bool) -> Problem | None:
+    def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
         """What the library is asked: the arrays are columns for it, so that it swaps and transposes all."""
         stack = arrays[3].shape[:-2]
         lies = [found for z in arrays if (found := _lies(z, stack)) is not None]
@@ -131,9 +131,9 @@ class Products(Locked):
         (flip_a, a), (flip_b, b), (_, c), (_, d) = lies
         dtype = arrays[3].dtype
         tf32 = self.tf32 and dtype == np.float32
-        a_bytes, b_bytes, c_bytes, d_bytes = (gcd(z.data.ptr, ALIGNED) for z in arrays)
-        aligned = a_bytes, b_bytes, c_bytes, d_bytes
-        return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), bias, aligned)
+        aligned = tuple(_alignment(z) for z in arrays)
+        along = 0 if bias is None else _alignment(bias)
+        return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), along, aligned)
 
     def _run(self, way: Way, arrays: Sequence[Any], alpha: float, beta: float, bias: Any) -> None:
         assert way.choice is not None
@@ -212,3 +212,8 @@ def _apart(x: Any, stack: tuple[int, ...]) -> int | None:
 
 def _place(x: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return x.data.ptr, x.shape, x.strides
+
+
+def _alignment(x: Any) -> int:
+    """To how many bytes an array's address is aligned, so far as that matters."""
+    return gcd(x.data.ptr, ALIGNED)

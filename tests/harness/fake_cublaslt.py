@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from itertools import count
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,14 @@ class FakeCuBLASLt:
         asked, layouts = self.living[operation], [self.living[each] for each in (a, b, c, d)]
         if self.living[handle]["kind"] != "handle" or most < 1 or not _fit(asked, layouts):
             return INVALID
+        if asked[7] == 4 and not asked[8]:
+            return INVALID
         if asked[7] == 4 and asked["compute"] == 70:  # no bias is added in float64
             return UNSUPPORTED
         choice = cublaslt.Choice.from_address(to)
         aligned = [self.living[preference][place] for place in range(5, 9)]
-        choice.algorithm[:] = [operation, a, b, c, d, sum(bytes_ << 16 * i for i, bytes_ in enumerate(aligned)), 0, 0]
+        promised = sum(bytes_ << 16 * i for i, bytes_ in enumerate(aligned))
+        choice.algorithm[:] = [operation, a, b, c, d, promised, gcd(asked[8] or 1, 256), 0]
         choice.workspace, choice.state = _workspace(asked, layouts), SUCCESS
         assert self.living[preference][1] >= WORKSPACE
         assert self.living[preference][3] == 2, "parts are to be summed in the dtype that they are computed in"
@@ -137,6 +141,7 @@ class FakeCuBLASLt:
         aligned = [chosen[5] >> 16 * i & 0xFFFF for i in range(4)]
         if (
             chosen[:5] != [operation, of_a, of_b, of_c, of_d]
+            or (asked[8] or 0) % chosen[6]
             or not _fit(asked, layouts)
             or size < _workspace(asked, layouts)
         ):
