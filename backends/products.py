@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import gcd, prod
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 
 from backends.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
 from backends.kernels.matrices import order_and_lead
-from optree.arrays import overlap
 from optree.errors import BackendError
 from optree.locks import Locked
 from optree.types import promote
@@ -40,6 +39,8 @@ class Products(Locked):
         super().__init__()
         self.cupy, self.tf32 = cupy, tf32
         self._ways: dict[Problem, Way] = {}
+        #: By how operands and target lie the way to compute them as they do, and whether it takes x as the library's a.
+        self._known: dict[Any, tuple[Way, bool]] = {}
 
     @cached_property
     def library(self) -> CuBLASLt:
@@ -69,58 +70,78 @@ class Products(Locked):
         out : cupy.ndarray, optional
             Where the value is written, as if the operands had been read before.
         """
+        is_apart = out is not None and self._is_apart(out, x, y, addend)
+        alike = None
+        if is_apart and alpha and (addend is None or beta):
+            given = (x, y, addend, bias, out)
+            alike = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in given])
+            known = self._known.get(alike)
+            if known is not None:
+                way, swaps = known
+                operands = (x, y) if swaps else (y, x)
+                self._run(way, (*operands, out if addend is None else addend, out), alpha, beta, addend, bias)
+                return out
         dtype = promote(x.dtype, y.dtype)
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
-        is_row, is_column = x.ndim == 1, y.ndim == 1
-        left, right = x[None, :] if is_row else x, y[:, None] if is_column else y
-
-        def framed(z: Any) -> Any:
-            """An array of the value's shape, with the axes that operands of one axis do not have."""
-            z = z[..., None] if is_column else z
-            return z[..., None, :] if is_row else z
-
-        stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        shape = (*stack, *left.shape[-2:-1] * (not is_row), *right.shape[-1:] * (not is_column))
-        is_free = out is not None and not any(overlap(z, out) for z in (x, y))
-        if is_free and addend is not None and overlap(addend, out):
-            is_free = _place(addend) == _place(out)
-        into_out = is_free and out.dtype == dtype and _lies(framed(out), stack) is not None
+        left, right, framed, shape = _framed(x, y)
+        into_out = is_apart and out.dtype == dtype and _lies(framed(out), shape[: max(x.ndim, y.ndim) - 2]) is not None
         made = out if into_out else self.cupy.empty(shape, dtype)
         added = None if addend is None else framed(addend)
-        if made.size and not self._at_once(left, right, framed(made), alpha, added, beta, bias):
+        if made.size and not self._at_once(
+            left, right, framed(made), alpha, added, beta, bias, alike if into_out else None
+        ):
             self._in_parts(left, right, framed(made), alpha, added, beta, bias)
         if out is None or into_out:
             return made
         out[...] = made
         return out
 
+    def _is_apart(self, out: Any, x: Any, y: Any, addend: Any) -> bool:
+        """Whether nothing that is read is written over, but in its own place."""
+        share = self.cupy.may_share_memory
+        if share(x, out) or share(y, out):
+            return False
+        return addend is None or not share(addend, out) or _place(addend) == _place(out)
+
     def _at_once(
-        self, x: Any, y: Any, target: Any, alpha: float = 1.0, addend: Any = None, beta: float = 0.0, bias: Any = None
+        self,
+        x: Any,
+        y: Any,
+        target: Any,
+        alpha: float = 1.0,
+        addend: Any = None,
+        beta: float = 0.0,
+        bias: Any = None,
+        alike: Any = None,
     ) -> bool:
-        """Let the library compute all; whether it can."""
+        """Let the library compute all; whether it can. Calls of which `alike` says the same are known from then on."""
         stack = target.shape[:-2]
         if not x.shape[-1] or not alpha or (addend is not None and not beta):
             return False  # it would not read what may be no number
         if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
             x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
             stack = ()
-        if order_and_lead(target)[0] == "F":
-            if bias is not None:
-                return False
+        swaps = order_and_lead(target)[0] == "F"
+        if bias is not None and (swaps or not bias.flags.c_contiguous):
+            return False
+        if swaps:
             x, y, target, addend = (z if z is None else z.swapaxes(-1, -2) for z in (y, x, target, addend))
-        if bias is not None and not bias.flags.c_contiguous:
-            return False
-        arrays = (self._laid_out(y, stack), self._laid_out(x, stack), target if addend is None else addend, target)
+        operands = [self._laid_out(z, stack) for z in (y, x)]
+        arrays = (*operands, target if addend is None else addend, target)
         problem = self._problem(arrays, bias)
-        if problem is None:
+        way = None if problem is None else self._way(problem)
+        if way is None:
             return False
-        with self.lock:
-            way = self._way(problem)
-            if way.choice is None and addend is None and bias is None:
-                raise BackendError(f"cuBLASLt has no way to multiply {x.shape} by {y.shape} of {x.dtype}")
-            if way.choice is not None:
-                self._run(way, arrays, alpha, 0.0 if addend is None else beta, bias)
-            return way.choice is not None
+        if way.choice is None and addend is None and bias is None:
+            raise BackendError(f"cuBLASLt has no way to multiply {x.shape} by {y.shape} of {x.dtype}")
+        if way.choice is not None:
+            self._run(way, arrays, alpha, beta, addend, bias)
+            if alike is not None and operands[0] is y and operands[1] is x:
+                with self.lock:
+                    if len(self._known) >= WAYS:
+                        self._known.clear()
+                    self._known[alike] = way, swaps
+        return way.choice is not None
 
     def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
         """What the library is asked: the arrays are columns for it, so that it swaps and transposes all."""
@@ -135,28 +156,25 @@ class Products(Locked):
         along = 0 if bias is None else _alignment(bias)
         return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), along, aligned)
 
-    def _run(self, way: Way, arrays: Sequence[Any], alpha: float, beta: float, bias: Any) -> None:
+    def _way(self, problem: Problem) -> Way:
+        with self.lock:
+            way = self._ways.get(problem)
+            if way is None:
+                if len(self._ways) >= WAYS:
+                    self._ways.clear()
+                way = self._ways[problem] = Way(self.library, problem)
+            return way
+
+    def _run(self, way: Way, arrays: Sequence[Any], alpha: float, beta: float, addend: Any, bias: Any) -> None:
         assert way.choice is not None
         size = way.choice.workspace
         memory = self.cupy.empty(size, np.uint8) if size else None
-        stream = self.cupy.cuda.get_current_stream().ptr
         addresses = [z.data.ptr for z in arrays]
-        way.run(
-            addresses,
-            alpha,
-            beta,
-            None if bias is None else bias.data.ptr,
-            0 if memory is None else memory.data.ptr,
-            stream,
-        )
-
-    def _way(self, problem: Problem) -> Way:
-        way = self._ways.get(problem)
-        if way is None:
-            if len(self._ways) >= WAYS:
-                self._ways.clear()
-            way = self._ways[problem] = Way(self.library, problem)
-        return way
+        along = None if bias is None else bias.data.ptr
+        stream = self.cupy.cuda.get_current_stream().ptr
+        with self.lock:
+            beta = 0.0 if addend is None else beta
+            way.run(addresses, alpha, beta, along, 0 if memory is None else memory.data.ptr, stream)
 
     def _in_parts(self, x: Any, y: Any, target: Any, alpha: float, addend: Any, beta: float, bias: Any) -> None:
         """Compute the product, and then what goes along with it."""
@@ -177,6 +195,19 @@ class Products(Locked):
         if _lies(x, stack) is not None:
             return x
         return self.cupy.ascontiguousarray(self.cupy.broadcast_to(x, (*stack, *x.shape[-2:])))
+
+
+def _framed(x: Any, y: Any) -> tuple[Any, Any, Callable[[Any], Any], tuple[int, ...]]:
+    """Operands as matrices, what makes matrices of arrays of the product's shape, and that shape."""
+    is_row, is_column = x.ndim == 1, y.ndim == 1
+    left, right = x[None, :] if is_row else x, y[:, None] if is_column else y
+
+    def framed(z: Any) -> Any:
+        z = z[..., None] if is_column else z
+        return z[..., None, :] if is_row else z
+
+    stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    return left, right, framed, (*stack, *left.shape[-2:-1] * (not is_row), *right.shape[-1:] * (not is_column))
 
 
 def _lies(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:

@@ -102,6 +102,7 @@ def test_products_of_any_layout(
     assert found.dtype == wanted and found.shape == made and (target is None or found is target)
     np.testing.assert_array_equal(found.get().astype(np.float64), expected)
     multiply._ways.clear()
+    multiply._known.clear()
     kinds = {made["kind"] for made in library.living.values()}
     assert kinds == {"handle"} or not library.machine.products, "what was made for a way that is gone is destroyed"
 
@@ -114,12 +115,19 @@ def test_what_is_not_read_may_be_no_number() -> None:
     assert multiply(one, one, out=nan).get().tolist() == [[2, 2], [2, 2]]
 
 
-def test_one_way_serves_all_products_that_are_alike() -> None:
+@pytest.mark.parametrize("layout", ["as it is", "transposed"])
+def test_products_that_are_alike_are_computed_alike(layout: str) -> None:
     multiply, library = multiplier()
-    x, y = (CUPY.ndarray(exact(4, 4, seed=seed)) for seed in (0, 1))
-    for alpha in (1.0, 2.0):
-        multiply(x, y, alpha)
-    assert len(multiply._ways) == 1 and [each["alpha"] for each in library.machine.products] == [1, 2]
+    x, y, z = (CUPY.ndarray(exact(4, 4, seed=seed)) for seed in range(3))
+    out, other = (CUPY.ndarray(LAYOUTS[layout](np.zeros((4, 4), np.float32))) for _ in range(2))
+    for alpha, a, b, to in ((1.0, x, y, out), (2.0, y, x, other), (0.0, y, x, other), (3.0, x, z, out), (1.0, x, y, x)):
+        expected = alpha * (a.get() @ b.get())
+        assert multiply(a, b, alpha, out=to) is to
+        np.testing.assert_array_equal(to.get(), expected)
+    assert [each["alpha"] for each in library.machine.products] == [1, 2, 1, 3, 1]
+    ways = len(library.living)
+    multiply(x, z, out=out)
+    assert len(library.living) == ways, "one that is alike needs nothing new"
 
 
 def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
