@@ -171,6 +171,10 @@ class Tensor(Variable):
         self[...] = value
         return self
 
+    def sort(self, axis: int = -1) -> None:
+        """Sort the elements along an axis in place, as NumPy's method does; ``be.sort(x, axis)`` is a tree."""
+        self[...] = f.sort(self, axis)
+
     def copy(self, name: str | None = None) -> Tensor:
         """A new tensor with the same values, in C order."""
         with self.backend.active():

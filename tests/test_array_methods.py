@@ -30,6 +30,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         ]
         for name in ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "std", "var")
     },
+    "argsort": [lambda x: x.argsort(), lambda x: x.argsort(0), lambda x: x.argsort(axis=None)],
+    "cumprod": [lambda x: x.cumprod(), lambda x: x.cumprod(2)],
+    "cumsum": [lambda x: x.cumsum(), lambda x: x.cumsum(axis=0, dtype=np.float32)],
+    "round": [lambda x: x.round(), lambda x: (x / 3).round(2)],
     "clip": [lambda x: x.clip(1, 3), lambda x: x.clip(max=2), lambda x: x.clip(None, 2.5)],
     "copy": [lambda x: x.copy()],
     "dot": [lambda x: x.reshape(2, 3).dot(np.ones((3, 2))), lambda x: x.flatten().dot(x.flatten())],
@@ -127,6 +131,15 @@ def test_neons_own_methods_stay(cpu: Any, values: Any) -> None:
     assert str(x.take([0], axis=0).op) == "take{axis=0, flat=False}"
     tree = x + 1
     assert tree.index == 0 and tree.op.name == "add" and len(tree) == 3, "no method hides an attribute of nodes"
+
+
+def test_a_tensor_is_sorted_in_place_as_numpys_arrays_are(cpu: Any, values: Any) -> None:
+    x, y = cpu.array(values), cpu.array(values)
+    assert x.sort() is None and y.sort(axis=0) is None
+    np.testing.assert_array_equal(x.get(), np.sort(values))
+    np.testing.assert_array_equal(y.get(), np.sort(values, axis=0))
+    with pytest.raises(AttributeError):
+        _ = (x + 1).sort
 
 
 def test_the_value_as_pythons_lists(cpu: Any, values: Any) -> None:

@@ -83,6 +83,35 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     ],
     np.pad: [lambda x: np.pad(x, 1), lambda x: np.pad(x, ((0, 1), (2, 0)), constant_values=2.0)],
     np.repeat: [lambda x: np.repeat(x, 2, axis=0), lambda x: np.repeat(x, 2)],
+    np.cumsum: [
+        lambda x: np.cumsum(x),
+        lambda x: np.cumsum(x, axis=1),
+        lambda x: np.cumsum(x > 1, 0),
+        lambda x: np.cumsum(x, axis=0, dtype=np.float32),
+    ],
+    np.cumprod: [lambda x: np.cumprod(x), lambda x: np.cumprod(x, axis=0)],
+    np.diff: [lambda x: np.diff(x), lambda x: np.diff(x, 2, 1), lambda x: np.diff(x > 1, axis=0)],
+    np.sort: [
+        lambda x: np.sort(-x),
+        lambda x: np.sort(x, axis=0, kind="stable"),
+        lambda x: np.sort(-x, axis=None, stable=True),
+    ],
+    np.argsort: [lambda x: np.argsort(-x), lambda x: np.argsort(-x, 0), lambda x: np.argsort(-x, axis=None)],
+    np.einsum: [
+        lambda x: np.einsum("ij,kj->ik", x, x),
+        lambda x: np.einsum("ij, ij", x, np.ones((2, 3)), optimize=True),
+        lambda x: np.einsum("...j->...", x),
+    ],
+    np.round: [lambda x: np.round(x / 7, 2), lambda x: np.round(x * 5, decimals=-1), lambda x: np.round(x / 2)],
+    np.around: [lambda x: np.around(x / 7, 1)],
+    np.tile: [lambda x: np.tile(x, 2), lambda x: np.tile(x, (2, 1, 2)), lambda x: np.tile(x, reps=())],
+    np.roll: [lambda x: np.roll(x, 2), lambda x: np.roll(x, 1, axis=1), lambda x: np.roll(x, 1, axis=(0, 1))],
+    np.isclose: [
+        lambda x: np.isclose(x, x + 1e-9),
+        lambda x: np.isclose(x, 2, atol=1.0),
+        lambda x: np.isclose(x / 0.0, np.inf),
+        lambda x: np.isclose(x * np.nan, np.nan, equal_nan=True),
+    ],
     np.var: [lambda x: np.var(x, axis=1), lambda x: np.var(x), lambda x: np.var(x, axis=0, ddof=1, keepdims=True)],
     np.std: [lambda x: np.std(x), lambda x: np.std(x, axis=0)],
     np.linalg.norm: [lambda x: np.linalg.norm(x), lambda x: np.linalg.norm(x, 1, axis=0)],
@@ -101,6 +130,21 @@ FACTS = {
 }
 
 
+#: The NumPy functions that give one bool of Python's, and so run at once.
+ANSWERS = {
+    np.allclose: [
+        lambda x: np.allclose(x, 0.0),
+        lambda x: np.allclose(x, 1e-9),
+        lambda x: np.allclose(x, np.ones((2, 3)), atol=1),
+    ],
+    np.array_equal: [
+        lambda x: np.array_equal(x, np.zeros((2, 3))),
+        lambda x: np.array_equal(x, np.zeros(3)),
+        lambda x: np.array_equal(np.ones((2, 3)), x),
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def cpu() -> Any:
     """A backend of float64."""
@@ -109,7 +153,7 @@ def cpu() -> Any:
 
 @pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
 def test_every_numpy_function_is_tested(function: Any) -> None:
-    known = (UFUNCS, REDUCTIONS, CALLS, FACTS)
+    known = (UFUNCS, REDUCTIONS, CALLS, FACTS, ANSWERS)
     assert any(function in table for table in known), "say in CALLS how it is called"
 
 
@@ -177,14 +221,25 @@ def test_facts_of_tensors_and_trees_are_numpys(function: Any, cpu: Any) -> None:
         assert call(x) == call(x + 1) == call(values)
 
 
+@pytest.mark.parametrize("function", ANSWERS, ids=lambda function: f"{function.__name__}")
+def test_answers_are_pythons_bools_as_numpys_are(function: Any, cpu: Any) -> None:
+    said = []
+    for values in (np.zeros((2, 3)), np.full((2, 3), 1e-9), np.ones((2, 3)), np.full((2, 3), np.nan)):
+        x = cpu.array(values)
+        for call in ANSWERS[function]:
+            assert call(x) is call(x * 1.0) is call(values)
+            said.append(call(x))
+    assert set(said) == {True, False}
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (np.sort, "np.sort"),
+        (np.unique, "np.unique"),
         (np.linalg.inv, "np.linalg.inv"),
         (lambda x: np.left_shift(x, 1), "np.left_shift"),
         (np.add.accumulate, "np.add.accumulate"),
-        (lambda x: np.cumsum(np.ones(2) * x), "np.cumsum"),
+        (lambda x: np.trapezoid(np.ones(2) * x), "np.trapezoid"),
     ],
 )
 def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, name: str, cpu: Any) -> None:

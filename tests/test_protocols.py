@@ -264,6 +264,6 @@ def test_dlpack_of_what_tensors_cannot_hold(cpu):
 def test_a_format_specification_is_for_the_only_element(be):
     x = be.array([[1.25]], name="x")
     assert f"{x:.1f} {x + 1:.3f} {be.sum(x):g}" == "1.2 2.250 1.25"
-    assert f"{x}" == "x" and f"{x + 1}" == str(x + 1)
+    assert f"{x}" == str(x) == "[[1.25]]" and f"{x + 1}" == str(x + 1)
     with pytest.raises(ShapeError, match="6 elements"):
         format(be.ones((2, 3)), ".2f")

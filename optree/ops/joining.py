@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
+from optree.ops.shape import sizes_of
 from optree.registry import f, function, stand_for
 from optree.traits import AssociativeOperator, MorphOperator
 from optree.types import Shape, TensorType, check_fits, normalise_axis
@@ -329,6 +330,48 @@ def hstack(operands: Any) -> Any:
 def _at_least_2d(x: Any) -> Any:
     missing = 2 - as_variable(x).ndim
     return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
+
+
+@function(numpy=np.tile)
+def tile(x: Any, reps: Any) -> Any:
+    """The operand so many times over along each axis; an axis beyond its own is a new one in front."""
+    x = as_variable(as_operand(x, "tile"))
+    counts = sizes_of(reps, "tile")
+    if min(counts, default=0) < 0:
+        raise ShapeError(f"tile: an operand is there 0 times or more along each axis, not {counts}")
+    x = f.expand_dims(x, tuple(range(len(counts) - x.ndim))) if len(counts) > x.ndim else x
+    counts = (1,) * (x.ndim - len(counts)) + counts
+    many = [i for i, count in enumerate(counts) if count != 1]
+    if sum(n is None for n in x.shape) > 1 and many:
+        raise ShapeError(f"tile: of {describe(x)} more than one size is open; a function's input may name the others")
+    sizes = [-1 if n is None else n * count for n, count in zip(x.shape, counts, strict=True)]
+    blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to be repeated
+    for i in many:
+        blocks = f.repeat(blocks, counts[i], 2 * i)
+    return f.reshape(blocks, tuple(sizes)) if many else f.copy(x)
+
+
+@function(numpy=np.roll)
+def roll(x: Any, shift: Any, axis: Any = None) -> Any:
+    """The operand with its elements moved along axes, the last to the front; along all as one, if the axis is None."""
+    x = as_variable(as_operand(x, "roll"))
+    if axis is None:
+        return f.reshape_like(roll(f.reshape(x, (-1,)), shift, 0), x)
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    places = [normalise_axis(each, x.ndim, "roll") for each in axes]
+    shifts = sizes_of(shift, "roll")
+    shifts = shifts * len(places) if len(shifts) == 1 else shifts
+    if len(shifts) != len(places):
+        raise ShapeError(f"roll: {len(shifts)} shifts are given for {len(places)} axes")
+    for place, by in zip(places, shifts, strict=True):
+        size = x.shape[place]
+        if size is None:
+            raise ShapeError(f"roll: the size of axis {place} of {describe(x)} is open; only a known one can be rolled")
+        split = (size - by % size) if size else 0
+        kept = (slice(None),) * place
+        parts = [f.slice(x, (*kept, part)) for part in (slice(split, None), slice(None, split))]
+        x = f.concatenate(parts, place)
+    return x
 
 
 def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from optree.errors import DTypeError, describe
+from optree.errors import DTypeError, OperandError, brief, describe
 from optree.floats import is_floating
-from optree.registry import FUNCTIONS, stand_for
+from optree.registry import FUNCTIONS, f, function, stand_for
 from optree.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -17,7 +18,8 @@ from optree.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.variable import Variable
+from optree.types import promote
+from optree.variable import Variable, as_operand, as_variable
 
 # Comparisons
 
@@ -272,3 +274,66 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     numpy = np.sign
     kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
     aliases = ("sign",)
+
+
+@function(numpy=np.round)
+def round(x: Any, decimals: int = 0) -> Any:
+    """The operand rounded to so many decimals, to the even one of two that are as near; its derivative is zero."""
+    x = as_variable(as_operand(x, "round"))
+    if isinstance(decimals, bool) or not hasattr(decimals, "__index__"):
+        raise OperandError(f"round: decimals is an integer, not {brief(decimals)}")
+    if x.dtype.kind == "b" and decimals:
+        raise DTypeError(f"round: {describe(x)} is bool, and has no decimals")
+    if x.dtype.kind in "iu" and decimals >= 0:
+        return f.copy(x)
+    power = 10.0 ** abs(decimals)
+    rounded = f.rint(x) if not decimals else f.rint(x * power) / power if decimals > 0 else f.rint(x / power) * power
+    return f.cast(rounded, x.dtype) if x.dtype.kind in "iu" else rounded
+
+
+stand_for(np.around, round)
+
+
+# Whether values are near each other
+
+
+@function(numpy=np.isclose)
+def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether x is y, or finite and no further from it than atol + rtol * abs(y); with `equal_nan`, or both are nan."""
+    x, y = (as_variable(as_operand(operand, "isclose")) for operand in (x, y))
+    wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
+    near = (f.abs(x - wide) <= atol + rtol * f.abs(wide)) & f.finite(wide) | (x == y)
+    return near | (f.isnan(x) & f.isnan(y)) if equal_nan else near
+
+
+@function()
+def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether all elements are close (`isclose`), as one bool. np.allclose runs it, and gives Python's."""
+    return f.all(isclose(x, y, rtol, atol, equal_nan), keepdims=False)
+
+
+@function()
+def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
+    """Whether x and y have one shape and the same elements, as one bool. np.array_equal runs it, and gives Python's."""
+    x, y = (as_variable(as_operand(operand, "array_equal")) for operand in (x, y))
+    if x.ndim != y.ndim or any(
+        None not in sizes and len(set(sizes)) > 1 for sizes in zip(x.shape, y.shape, strict=True)
+    ):
+        return f.fill_like(f.all(x, keepdims=False), False)
+    same = x == y
+    return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)
+
+
+def _run(name: str) -> Callable[..., bool]:
+    """A function of one bool as NumPy's, which gives no array: it runs at once."""
+
+    def ours(a: Any, b: Any, *args: Any, **kwargs: Any) -> bool:
+        return bool(FUNCTIONS[name](a, b, *args, **kwargs).item())
+
+    ours.__name__ = name
+    ours.__signature__ = inspect.signature(FUNCTIONS[name])  # type: ignore[attr-defined]
+    return ours
+
+
+stand_for(np.allclose, _run("allclose"))
+stand_for(np.array_equal, _run("array_equal"))

@@ -46,6 +46,10 @@ def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     return meaning
 
 
+def _einsum(subscripts: str, *shapes: tuple[int, ...]) -> Case:
+    return Case(shapes, lambda *xs: f.einsum(subscripts, *xs), lambda *xs: np.asarray(np.einsum(subscripts, *xs)))
+
+
 COMPOSED: dict[str, list[Case]] = {
     "fabs": [Case(((2, 3),), lambda x: f.fabs(x), np.fabs), Case(((),), lambda x: f.fabs(x), np.fabs)],
     "clip": [
@@ -120,6 +124,67 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3, 4),), lambda x: f.moveaxis(x, (2, 0), (0, 1)), lambda x: np.moveaxis(x, (2, 0), (0, 1))),
     ],
     "ravel": [Case(((2, 3),), lambda x: f.ravel(x), np.ravel), Case(((),), lambda x: f.ravel(x), np.ravel)],
+    "round": [
+        Case(((2, 3),), lambda x: f.round(x), np.round),
+        Case(((2, 3),), lambda x: f.round(x, 1), lambda x: np.round(x, 1)),
+        Case(((2, 3),), lambda x: f.round(x * 100, -1), lambda x: np.round(x * 100, -1)),
+    ],
+    "tile": [
+        Case(((2, 3),), lambda x: f.tile(x, 2), lambda x: np.tile(x, 2)),
+        Case(((2, 3),), lambda x: f.tile(x, (2, 1, 3)), lambda x: np.tile(x, (2, 1, 3))),
+        Case(((3,),), lambda x: f.tile(x, (0, 2)), lambda x: np.tile(x, (0, 2))),
+        Case(((),), lambda x: f.tile(x, 1), lambda x: np.tile(x, 1)),
+    ],
+    "roll": [
+        Case(((2, 3),), lambda x: f.roll(x, 1), lambda x: np.roll(x, 1)),
+        Case(((2, 3),), lambda x: f.roll(x, -5, axis=1), lambda x: np.roll(x, -5, axis=1)),
+        Case(((4, 3),), lambda x: f.roll(x, (3, 2), axis=(0, -1)), lambda x: np.roll(x, (3, 2), axis=(0, -1))),
+        Case(((0, 3),), lambda x: f.roll(x, 2, axis=0), lambda x: np.roll(x, 2, axis=0)),
+    ],
+    "diff": [
+        Case(((2, 5),), lambda x: f.diff(x), lambda x: np.diff(x)),
+        Case(((5, 2),), lambda x: f.diff(x, n=2, axis=0), lambda x: np.diff(x, n=2, axis=0)),
+        Case(((3,),), lambda x: f.diff(x, n=0), lambda x: np.diff(x, n=0)),
+        Case(((2, 1),), lambda x: f.diff(x), lambda x: np.diff(x)),
+    ],
+    "isclose": [
+        Case(((2, 3), (3,)), lambda x, y: f.isclose(x, y, 0.3, 0.1), lambda x, y: np.isclose(x, y, 0.3, 0.1)),
+        Case(((2, 3), ()), lambda x, y: f.isclose(x, y), lambda x, y: np.isclose(x, y)),
+        Case(((3,),), lambda x: f.isclose(x, x, equal_nan=True), lambda x: np.isclose(x, x)),
+    ],
+    "allclose": [
+        Case(((2, 3), (2, 3)), lambda x, y: f.allclose(x, y), lambda x, y: np.asarray(np.allclose(x, y))),
+        Case(
+            ((2, 3), (2, 3)),
+            lambda x, y: f.allclose(x, y, atol=9.0),
+            lambda x, y: np.asarray(np.allclose(x, y, atol=9)),
+        ),
+    ],
+    "array_equal": [
+        Case(((2, 3), (2, 3)), lambda x, y: f.array_equal(x, y), lambda x, y: np.asarray(np.array_equal(x, y))),
+        Case(((2, 3), (3,)), lambda x, y: f.array_equal(x, y), lambda x, y: np.asarray(np.array_equal(x, y))),
+        Case(((2, 3),), lambda x: f.array_equal(x, x), lambda x: np.asarray(np.array_equal(x, x))),
+    ],
+    "einsum": [
+        *(
+            _einsum(subscripts, *shapes)
+            for subscripts, *shapes in (
+                ("ij,jk", (2, 3), (3, 4)),
+                ("ji->", (2, 3)),
+                ("ii->i", (3, 3)),
+                ("iji", (2, 3, 2)),
+                ("i,j->ji", (3,), (4,)),
+                ("ij,ij->i", (2, 3), (2, 3)),
+                ("ab,ba->b", (2, 3), (3, 2)),
+                ("bhqd,bhkd->bhqk", (2, 2, 2, 3), (2, 2, 4, 3)),
+                ("abcd,bdef->baecf", (2, 2, 3, 2), (2, 2, 2, 3)),
+                ("...ij,...j->...i", (2, 1, 2, 3), (3, 3)),
+                ("ij,jk,kl->li", (2, 3), (3, 2), (2, 3)),
+                ("zij,zkj->zik", (0, 2, 3), (0, 4, 3)),
+                (",i->i", (), (3,)),
+            )
+        ),
+    ],
     "scatter_add": [
         Case(((5, 3), (2, 3), [3, 3]), lambda x, y, i: f.scatter_add(x, i, y), _added),
         Case(((5, 3), (2, 1)), lambda x, y: f.scatter_add(x, np.s_[1:3], y), lambda x, y: _added(x, y, np.s_[1:3])),

@@ -77,6 +77,27 @@ def _like_operand(function: Meaning) -> Meaning:
     return meaning
 
 
+def _so_far(function: Meaning, dtype_of: Meaning) -> Meaning:
+    """A sum or product so far, in higher precision, rounded to NumPy's dtype of whole ones."""
+
+    def meaning(x: Any, axis: Any) -> np.ndarray:
+        wide = np.float64 if x.dtype.kind == "f" else None
+        return function(x, axis=axis, dtype=wide).astype(dtype_of(x).dtype)
+
+    return meaning
+
+
+def _recurrence(a: Any, b: Any, axis: int, reverse: bool) -> np.ndarray:
+    dtype = np.result_type(a, b)
+    a, b = (np.moveaxis(x, axis, 0).astype(np.longdouble) for x in np.broadcast_arrays(a, b))
+    result = np.zeros_like(b)
+    last = np.zeros(b.shape[1:])
+    for i in range(len(b))[:: -1 if reverse else 1]:
+        link = a[i] if not reverse else a[i + 1] if i + 1 < len(a) else 0
+        last = result[i] = link * last + b[i]
+    return np.moveaxis(result, 0, axis).astype(dtype)
+
+
 def _where(condition: Any, x: Any, y: Any) -> Any:
     return np.where(np.asarray(condition).astype(bool), x, y)
 
@@ -276,6 +297,11 @@ MEANINGS: dict[str, Meaning] = {
     **{name: _reduction(name) for name in ("sum", "prod", "max", "min", "mean", "all", "any")},
     **{name: _arg(name) for name in ("argmax", "argmin")},
     "count": _count,
+    "cumsum": _so_far(np.cumsum, np.sum),
+    "cumprod": _so_far(np.cumprod, np.prod),
+    "recurrence": _recurrence,
+    "sort": np.sort,
+    "argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
     "exclusive_prod": _exclusive_prod,
     "exclusive_prod_along": _exclusive_prod_along,
     "logsumexp": _in_double(_logsumexp, _mean_dtype),

@@ -1,0 +1,186 @@
+"""Einstein's sums, composed of transposes and products."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.errors import AxisError, OperandError, ShapeError, describe
+from optree.registry import f, function, stand_for
+from optree.variable import Variable, any_neon, as_operand, as_variable, in_dtype
+
+#: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
+HIDDEN = "0123456789"
+
+
+@function()
+def einsum(subscripts: Any, *operands: Any) -> Any:
+    """The sum of products that letters for axes describe: ``einsum("bij,bjk->bik", x, y)``.
+
+    Letters that the output lacks are summed over; without ``->`` it has those
+    that stand once, in alphabetical order. ``...`` stands for any axes, broadcast
+    together. Operands are joined from left to right, two at a time.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([[1, 2], [3, 4]])
+    >>> be.einsum("ij,ij->i", x, x).asnumpyarray(), be.einsum("ii", x).asnumpyarray()
+    (array([ 5., 25.], dtype=float32), array(5., dtype=float32))
+    """
+    if not isinstance(subscripts, str):
+        raise OperandError(f"einsum: subscripts are a text such as 'ij,jk->ik', not {describe(subscripts)}")
+    values = [as_variable(as_operand(x, "einsum")) for x in operands]
+    if any_neon(values):
+        raise OperandError(
+            "einsum: in neon's mode axes stay, where letters go; be.dot, be.sum and be.transpose keep them"
+        )
+    terms, output = _parsed(subscripts, values)
+    _check_sizes(subscripts, values, terms)
+    joined, letters = _summed(*_diagonal(values[0], terms[0]), set(output).union(*terms[1:]))
+    for place, (x, term) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
+        needed = set(output).union(*terms[place:])
+        other = _summed(*_diagonal(x, term), needed | set(letters))
+        joined, letters = _joined((joined, letters), other, needed)
+    order = tuple(letters.index(letter) for letter in output)
+    return f.transpose(joined, order) if order != tuple(range(len(order))) or not operands[1:] else joined
+
+
+def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
+    """`einsum` with the parameters of `numpy.einsum`; the order of products is one, whatever `optimize` says."""
+    return einsum(*operands)
+
+
+stand_for(np.einsum, _numpy_einsum)
+
+
+def _parsed(subscripts: str, operands: Sequence[Variable]) -> tuple[list[str], str]:
+    """Each operand's letters and the output's, with those of `HIDDEN` in an ellipsis's place."""
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    terms = left.split(",")
+    for term in [*terms, right]:
+        if not re.fullmatch(r"[a-zA-Z]*(\.\.\.)?[a-zA-Z]*", term):
+            raise OperandError(f"einsum: {term!r} in {subscripts!r} is not of letters, with one ... at most")
+    if len(terms) != len(operands):
+        raise OperandError(f"einsum: {subscripts!r} has subscripts for {len(terms)} operands, not {len(operands)}")
+    spelt = [_spelt(term, x, subscripts) for term, x in zip(terms, operands, strict=True)]
+    most = max(("".join(letter for letter in term if letter in HIDDEN) for term in spelt), key=len)
+    if not arrow:
+        letters = "".join(spelt)
+        return spelt, most + "".join(sorted(x for x in set(letters) if x.isalpha() and letters.count(x) == 1))
+    if most and "..." not in right:
+        raise OperandError(f"einsum: the axes of ... in {subscripts!r} are not summed over; give the output a ... too")
+    output = right.replace("...", most)
+    for letter in output:
+        if output.count(letter) > 1 or letter not in "".join(spelt):
+            raise OperandError(f"einsum: {letter!r} stands in the output of {subscripts!r} twice, or in no operand")
+    return spelt, output
+
+
+def _spelt(term: str, x: Variable, subscripts: str) -> str:
+    """A term with a letter for each axis."""
+    letters = term.replace("...", "")
+    hidden = x.ndim - len(letters)
+    if hidden < 0 or (hidden and "..." not in term) or hidden > len(HIDDEN):
+        raise AxisError(f"einsum: {term!r} in {subscripts!r} does not name the {x.ndim} axes of {describe(x)}")
+    return term.replace("...", HIDDEN[:hidden][::-1])
+
+
+def _check_sizes(subscripts: str, operands: Sequence[Variable], terms: Sequence[str]) -> None:
+    found: dict[str, tuple[int, Variable]] = {}
+    for x, term in zip(operands, terms, strict=True):
+        for letter, size in zip(term, x.shape, strict=True):
+            known, first = found.setdefault(letter, (size, x))
+            if known != size and None not in (known, size) and not (letter in HIDDEN and 1 in (known, size)):
+                raise ShapeError(
+                    f"einsum: {letter!r} in {subscripts!r} is of size {known} in {describe(first)}, and of size {size} "
+                    f"in {describe(x)}"
+                )
+            if known is None or (letter in HIDDEN and known == 1):
+                found[letter] = (size, x)
+
+
+def _diagonal(x: Variable, term: str) -> tuple[Variable, str]:
+    """An operand without the letters that stand in its term again: the elements at which the two are equal."""
+    for letter in term:
+        while term.count(letter) > 1:
+            i, j = term.index(letter), term.rindex(letter)
+            size = x.shape[i]
+            if size is None or x.shape[j] is None:
+                raise ShapeError(f"einsum: {letter!r} stands twice for {describe(x)}; its size must be known for that")
+            others = [axis for axis in range(x.ndim) if axis not in (i, j)]
+            last = f.transpose(x, (*others, i, j))
+            rows = f.reshape(last, (*_sizes([last.shape[k] for k in range(len(others))], x), size * size))
+            x = f.slice(rows, (Ellipsis, slice(None, None, size + 1)))
+            term = "".join(term[axis] for axis in others) + letter
+    return x, term
+
+
+def _summed(x: Variable, term: str, needed: set[str]) -> tuple[Variable, str]:
+    """An operand summed over what nobody else needs."""
+    axes = tuple(i for i, letter in enumerate(term) if letter not in needed)
+    kept = "".join(letter for letter in term if letter in needed)
+    if not axes:
+        return x, term
+    return in_dtype(f.sum(x, axis=axes, keepdims=False), x.dtype), kept  # np.sum widens integers, np.einsum does not
+
+
+def _joined(first: tuple[Variable, str], second: tuple[Variable, str], needed: set[str]) -> tuple[Variable, str]:
+    """The product of two operands, summed over the letters of both that nobody needs."""
+    (x, left), (y, right) = first, second
+    both = [letter for letter in left if letter in right]
+    kept, summed = ([letter for letter in both if (letter in needed) == keep] for keep in (True, False))
+    rows, columns = ([letter for letter in term if letter not in both] for term in (left, right))
+    found = "".join([*kept, *rows, *columns])
+    if not summed:
+        return _spread(x, left, found) * _spread(y, right, found), found
+    if not kept:
+        axes = tuple(left.index(letter) for letter in summed), tuple(right.index(letter) for letter in summed)
+        return f.tensordot(x, y, axes), found
+    a, b = _stacked(x, left, kept, rows, summed), _stacked(y, right, kept, summed, columns)
+    product = f.matmul(a, b)
+    sizes = [x.shape[left.index(letter)] for letter in rows] + [y.shape[right.index(letter)] for letter in columns]
+    if len(rows) == len(columns) == 1:
+        return product, found
+    stack = [n if m == 1 else m for n, m in zip(*(_of(v, t, kept) for v, t in ((x, left), (y, right))), strict=True)]
+    return f.reshape(product, _sizes([*stack, *sizes], product)), found
+
+
+def _of(x: Variable, term: str, letters: Sequence[str]) -> list[Any]:
+    """The sizes of some of an operand's axes."""
+    return [x.shape[term.index(letter)] for letter in letters]
+
+
+def _spread(x: Variable, term: str, found: str) -> Variable:
+    """An operand with an axis for each letter, of size 1 where it has none."""
+    own = [letter for letter in found if letter in term]
+    order = tuple(term.index(letter) for letter in own)
+    x = f.transpose(x, order) if order != tuple(range(x.ndim)) else x
+    new = tuple(i for i, letter in enumerate(found) if letter not in term)
+    return f.expand_dims(x, new) if new else x
+
+
+def _stacked(x: Variable, term: str, kept: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Variable:
+    """An operand as a stack of matrices: axes of the stack, and one for all rows and one for all columns."""
+    x = _spread(x, term, "".join([*kept, *rows, *columns]))
+    if len(rows) == len(columns) == 1:
+        return x
+    sizes = list(x.shape)
+    middle = len(kept) + len(rows)
+    merged = [_product(sizes[len(kept) : middle]), _product(sizes[middle:])]
+    return f.reshape(x, _sizes([*sizes[: len(kept)], *merged], x))
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    return None if None in sizes else int(np.prod(sizes, dtype=np.int64))
+
+
+def _sizes(sizes: Sequence[Any], x: Variable) -> tuple[int, ...]:
+    """A shape for `reshape`, of which one size may be open."""
+    if sum(n is None for n in sizes) > 1:
+        raise ShapeError(f"einsum: {describe(x)} is to be reshaped, and more than one of its sizes is open")
+    return tuple(-1 if n is None else n for n in sizes)

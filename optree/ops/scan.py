@@ -1,0 +1,152 @@
+"""Scans: sums, products and recurrences of the elements so far along an axis, and their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.errors import OperandError
+from optree.op import Op
+from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.registry import f, function
+from optree.traits import BinaryOperator, UnaryOperator
+from optree.types import Shape, TensorType, broadcast, normalise_axis, promote
+from optree.variable import Variable, as_operand, as_variable
+
+
+class OneAxisOperator(UnaryOperator):
+    """An op along one axis that keeps its operand's shape; of the operand flattened, if the axis is None."""
+
+    __props__ = ("axis",)
+    axis: Any = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.axis is None and len(inputs) == 1:
+            return self.make(axis=0)(f.reshape(inputs[0], (-1,)))
+        return super().__call__(*inputs)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+
+class CumulativeOperator(OneAxisOperator):
+    """A sum or product so far, with the dtypes of NumPy's."""
+
+    examples = (
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1}),
+        (((2, 3, 2),), {"axis": 1}),
+        (((5,),), {"axis": 0}),
+        (((1, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        dtype = sum_dtype(x.dtype)
+        return self.numpy(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
+
+
+class CumSum(CumulativeOperator):
+    """The sums of the elements so far along an axis; of x flattened, if the axis is None."""
+
+    name = "cumsum"
+    numpy = np.cumsum
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.flip(self(f.flip(delta, self.axis)), self.axis)]
+
+
+class CumProd(CumulativeOperator):
+    """The products of the elements so far along an axis; its gradient divides by nothing, so that zeros do no harm."""
+
+    name = "cumprod"
+    numpy = np.cumprod
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [_before(self(x), self.axis, 1) * Recurrence.make(axis=self.axis, reverse=True)(x, delta)]
+
+
+class Recurrence(BinaryOperator):
+    """y[i] = a[i] * y[i - 1] + b[i] along an axis, from y[0] = b[0].
+
+    With `reverse`, y[i] = a[i + 1] * y[i + 1] + b[i] from the other end: each is
+    the other's derivative by b. It is computed by doubling, in as many passes as
+    the axis's size has binary digits.
+    """
+
+    name = "recurrence"
+    operands = ("a", "b")
+    __props__ = ("axis", "reverse")
+    axis: Any = -1
+    reverse: bool = False
+    examples = (
+        (((3, 4), (3, 4)), {}),
+        (((3, 4), (3, 4)), {"axis": 0, "reverse": True}),
+        (((5,), (5,)), {"reverse": True}),
+        (((), (2, 7)), {}),
+        (((2, 1), (1, 3)), {"axis": 0}),
+        (((1,), (1,)), {}),
+        (((0, 3), (0, 3)), {"axis": 0}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        axis = normalise_axis(self.axis, max(t.ndim for t in types), "recurrence")
+        return self.make(axis=axis, reverse=bool(self.reverse))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return broadcast(*shapes)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        arrays = tuple(as_array(x, *arrays) for x in arrays)
+        dtype = np.result_type(*arrays)
+        a, total = (np.moveaxis(x, self.axis, -1).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))
+        if self.reverse:
+            total, links = total[..., ::-1], a[..., :0:-1]
+        else:
+            links = a[..., 1:]
+        step, size = 1, total.shape[-1]
+        while step < size:  # links[i] is the factor by which total[i] goes into total[i + step]
+            total[..., step:] = total[..., step:] + links * total[..., :-step]
+            links = links[..., :-step] * links[..., step:]
+            step *= 2
+        return np.moveaxis(total[..., ::-1] if self.reverse else total, -1, self.axis).astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (a, b), (delta,) = inputs, output_gradients
+        value, adjoint = self(a, b), self.make(axis=self.axis, reverse=not self.reverse)(a, delta)
+        earlier, later = (adjoint, value) if self.reverse else (value, adjoint)
+        return [_before(earlier, self.axis, 0) * later, adjoint]
+
+
+def _before(x: Variable, axis: int, first: float) -> Variable:
+    """At each place along an axis the element before, and a number at the first."""
+    widths = tuple((int(i == axis), 0) for i in range(x.ndim))
+    return f.head_like(f.pad(x, widths, first), x, axis)
+
+
+@function(numpy=np.diff)
+def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
+    """The differences of neighbours along an axis, `n` times over; of bools, whether they differ."""
+    x = as_variable(as_operand(x, "diff"))
+    axis = normalise_axis(axis, x.ndim, "diff")
+    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
+        raise OperandError(f"diff: n is an integer of 0 or more, not {n!r}")
+    kept = (slice(None),) * axis
+    for _ in range(n):
+        later, earlier = (f.slice(x, (*kept, part)) for part in (slice(1, None), slice(None, -1)))
+        x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier
+    return x if n else f.copy(x)

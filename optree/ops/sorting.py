@@ -1,0 +1,67 @@
+"""Sorting along an axis, and the places that sorted elements come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.ops.indexing import TakeAlongAxis
+from optree.ops.scan import OneAxisOperator
+from optree.ops.scattering import IndexAdd
+from optree.registry import f, stand_for
+from optree.traits import IntegerOperator, MorphOperator
+
+EXAMPLES: tuple[Any, ...] = (
+    (((3, 4),), {}),
+    (((3, 4),), {"axis": 0}),
+    (((2, 3, 2),), {"axis": 1}),
+    (((5,),), {}),
+    (([3, 1, 2, 1],), {}),
+    (((0, 3),), {"axis": 0}),
+)
+
+
+class ArgSort(OneAxisOperator, IntegerOperator):
+    """The places of the elements along an axis in ascending order, equal ones in theirs; nan comes last."""
+
+    name = "argsort"
+    axis: Any = -1
+    examples = EXAMPLES
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.argsort(as_array(arrays[0]), axis=self.axis, kind="stable")
+
+
+class Sort(OneAxisOperator, MorphOperator):
+    """The elements along an axis in ascending order; nan comes last."""
+
+    name = "sort"
+    axis: Any = -1
+    examples = EXAMPLES
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.sort(as_array(arrays[0]), axis=self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        place = TakeAlongAxis.make(axis=self.axis)
+        return [IndexAdd.make(place=place)(delta, x, f.argsort(x, self.axis))]
+
+
+def _numpys(name: str) -> Callable[..., Any]:
+    """The function with NumPy's parameters; equal elements keep their order, which serves any kind of sorting."""
+
+    def ours(a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Any:
+        return getattr(f, name)(a, axis)
+
+    ours.__name__ = name
+    return ours
+
+
+stand_for(np.sort, _numpys("sort"))
+stand_for(np.argsort, _numpys("argsort"))

@@ -1,0 +1,96 @@
+"""Scans and sorting: zeros, ties and nan, sizes that a call tells, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optree import TensorType, function, grad
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.registry import f
+
+
+@pytest.mark.parametrize("zeros", [(), (0,), (2,), (1, 3), (4,)])
+def test_products_so_far_have_a_gradient_at_zeros(be64, zeros):
+    values = np.array([1.5, -2.0, 0.5, 3.0, -1.0])
+    values[list(zeros)] = 0.0
+    x, weights = be64.array(values), np.array([1.0, 2.0, -1.0, 0.5, 3.0])
+    wanted = np.zeros(5)
+    for i in range(5):
+        moved = values.copy()
+        moved[i] = 1.0  # the product is linear in each element
+        wanted[i] = weights @ np.where(np.arange(5) >= i, np.cumprod(moved), 0.0)
+    np.testing.assert_allclose(grad(be64.sum(be64.cumprod(x, axis=0) * weights), x).asnumpyarray(), wanted, atol=1e-12)
+
+
+def test_a_long_recurrence_is_the_loops(be64):
+    a, b = np.random.RandomState(0).uniform(-1, 1, (2, 1000))
+    wanted = b.copy()
+    for i in range(1, 1000):
+        wanted[i] += a[i] * wanted[i - 1]
+    np.testing.assert_allclose(be64.recurrence(be64.array(a), b).asnumpyarray(), wanted, atol=1e-13)
+    average = be64.recurrence(0.9, be64.array(b) * 0.1)  # an exponential average: a number for each factor
+    assert average.asnumpyarray()[1] == pytest.approx(0.09 * b[0] + 0.1 * b[1])
+
+
+def test_many_float16_are_added_up_in_float32(be):
+    x = be.full(3000, 1.0, "float16")
+    assert be.cumsum(x, axis=0).dtype == np.float16 and be.cumsum(x, axis=0).asnumpyarray()[-1] == 3000
+
+
+def test_nan_is_sorted_to_the_end_and_ties_keep_their_order(be):
+    x = be.array([2.0, np.nan, 1.0, 2.0, -np.inf])
+    assert be.sort(x).asnumpyarray()[:4].tolist() == [-np.inf, 1.0, 2.0, 2.0]
+    assert be.argsort(x).asnumpyarray().tolist() == [4, 2, 0, 3, 1]
+
+
+def test_a_sorted_elements_gradient_goes_where_it_came_from(be64):
+    x = be64.array([[3.0, 1.0, 2.0], [5.0, 5.0, 4.0]])
+    delta = np.array([[10.0, 20.0, 30.0], [1.0, 2.0, 3.0]])
+    got = grad(be64.sum(be64.sort(x) * delta), x).asnumpyarray()
+    assert got.tolist() == [[30.0, 10.0, 20.0], [2.0, 3.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda m, x: m.cumsum(x, axis=0),
+        lambda m, x: m.cumprod(x, axis=0),
+        lambda m, x: m.sort(x, axis=0),
+        lambda m, x: m.argsort(x, axis=0),
+        lambda m, x: m.diff(x, axis=0),
+        lambda m, x: m.tile(x, (2, 3)),
+        lambda m, x: m.roll(x, 2, axis=1),
+        lambda m, x: m.round(x, 1),
+        lambda m, x: m.isclose(x, x),
+    ],
+)
+def test_a_call_tells_sizes_that_are_open(be64, build):
+    v = TensorType("float64", (None, 3))("v")
+    tree = build(f, v)
+    outputs = [tree] if tree.dtype.kind != "f" else [tree, grad(f.sum(tree * tree), v, disconnected_inputs="ignore")]
+    run = function([v], outputs)
+    for rows in (1, 4, 0):
+        values = np.random.RandomState(rows).normal(size=(rows, 3))
+        found, *slope = run(values)
+        np.testing.assert_allclose(found.get(), build(np, values), rtol=1e-12)
+        assert all(each.shape == values.shape for each in slope)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        (lambda x: f.cumsum(x, axis=2), AxisError, "cumsum: axis 2 is out of range.* x"),
+        (lambda x: f.diff(x, n=-1), OperandError, "diff: n is an integer of 0 or more, not -1"),
+        (lambda x: f.round(x, 0.5), OperandError, "round: decimals is an integer, not 0.5"),
+        (lambda x: f.round(x > 0, 2), DTypeError, "round: .* is bool, and has no decimals"),
+        (lambda x: f.tile(x, -1), ShapeError, "tile: .* 0 times or more .*-1"),
+        (lambda x: f.roll(x, (1, 2, 3), axis=(0, 1)), ShapeError, "roll: 3 shifts are given for 2 axes"),
+        (lambda x: f.tile(TensorType("float32", (None, None))("v"), 2), ShapeError, "tile: of v .* size is open"),
+        (lambda x: f.roll(TensorType("float32", (None,))("v"), 2, axis=0), ShapeError, "roll: the size of axis 0 of v"),
+        (lambda x: f.recurrence(x, x, axis=3), AxisError, "recurrence: axis 3 is out of range"),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_says_why(be, wrong, error, said):
+    with pytest.raises(error, match=said):
+        wrong(be.ones((2, 3), name="x"))
