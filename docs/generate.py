@@ -45,8 +45,8 @@ NUMPY = """
 ## NumPy's functions
 
 On tensors and trees, these build trees, and mean what they mean in NumPy (`np.sum(x, axis=0)` drops the axis). What is
-known of a tree is told at once (`np.shape`, `np.ndim`, `np.size`), and `np.allclose` and `np.array_equal` run it and give
-a bool, as NumPy's do. All others, and arguments that have no equal here, are refused by name.
+known of a tree is told at once (`np.shape`, `np.ndim`, `np.size`), and `np.allclose` and `np.array_equal` run it and
+give a bool, as NumPy's do. All others, and arguments that have no equal here, are refused by name.
 """
 
 
