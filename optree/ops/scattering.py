@@ -90,7 +90,10 @@ class IndexAdd(ArraysOperator):
     def value(self, *arrays: Any) -> Any:
         x, like, *rest = (as_array(a, *arrays) for a in arrays)
         index = self.place.index_of(like.shape, [as_positions(a) for a in rest])
-        positions = flat_positions(like.shape, index, str(self.place.name))
+        what = str(self.place.name)
+        if not isinstance(x, np.ndarray):
+            return _add_rows(like.shape, index, x, what)
+        positions = flat_positions(like.shape, index, what)
         return add_at(like.shape, positions, np.broadcast_to(x, positions.shape))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -106,9 +109,7 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
     AxisError
         If a value in the index is out of range; `what` names the op.
     """
-    whole = 0  # so many axes at the end are taken whole: their positions are known without indexing
-    while whole < len(index) and isinstance(index[-1 - whole], slice) and index[-1 - whole] == slice(None):
-        whole += 1
+    whole = _taken_whole(index)  # the positions along these are known without indexing
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     step = width = math.prod(inner)
     total: Any = np.intp(0)
@@ -125,6 +126,12 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
     return (as_array(total)[..., None] + _arange(width, array)).reshape((*np.shape(total), *inner))
 
 
+def _taken_whole(index: tuple[Any, ...]) -> int:
+    """How many axes at the end an index takes whole."""
+    parts = [isinstance(entry, slice) and entry == slice(None) for entry in reversed(index)]
+    return (*parts, False).index(False)
+
+
 def _arange(count: int, like: Any) -> Any:
     """The numbers below a count, in an array of another's library."""
     return np.arange(count) if isinstance(like, np.generic) else np.arange(count, like=like)
@@ -134,8 +141,6 @@ def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
     """Zeros of a shape with values added at flat positions, in order: the same sums each time."""
     size, dtype = math.prod(shape), values.dtype
     places, flat = positions.ravel(), values.ravel()
-    if not isinstance(flat, np.ndarray):
-        return _add_in_pairs(shape, places, flat)
     if dtype.kind == "f" and flat.size * SPARSE >= size:
         total = np.bincount(places, weights=flat, minlength=size)
     else:
@@ -160,17 +165,24 @@ def _in_groups(places: Any) -> tuple[Any, Any, Any]:
     return order, found, np.searchsorted(found, found)
 
 
-def _add_in_pairs(shape: tuple[int, ...], places: Any, values: Any) -> Any:
-    """Zeros of a shape with values added at flat positions, by halves: for libraries that add in no order."""
-    total = np.zeros_like(values, shape=(math.prod(shape),))
-    if places.size:
-        order, found, first = _in_groups(places)
+def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what: str) -> Any:
+    """Zeros of a shape with values added at a NumPy index, by halves: for libraries that add in no order.
+
+    What the index takes whole at the end is a row, and rows are what is put in order.
+    """
+    whole = _taken_whole(index)
+    outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
+    rows = flat_positions(outer, index[: len(index) - whole], what)
+    values = np.broadcast_to(values, (*rows.shape, *inner)).reshape(rows.size, math.prod(inner))
+    total = np.zeros_like(values, shape=(math.prod(outer), math.prod(inner)))
+    if values.size:
+        order, found, first = _in_groups(rows.ravel())
         wide = np.promote_types(values.dtype, np.float32) if values.dtype.kind == "f" else values.dtype
-        sums, rank = values[order].astype(wide), np.arange(places.size, like=places) - first
+        sums, rank = values[order].astype(wide), np.arange(rows.size, like=rows) - first
         step, most = 1, int(rank.max()) + 1
         while step < most:
             joins = (found[step:] == found[:-step]) & (rank[:-step] % (2 * step) == 0)
-            sums[:-step] = sums[:-step] + np.where(joins, sums[step:], sums.dtype.type(0))
+            sums[:-step] = sums[:-step] + np.where(joins[:, None], sums[step:], sums.dtype.type(0))
             step *= 2
         total[found] = sums[first].astype(values.dtype)
     return total.reshape(shape)
