@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from time import perf_counter
@@ -72,10 +72,16 @@ class KernelHost:
             self._loaded[key] = [self._launcher.load(image, name) for name in names]
         return self._loaded[key]
 
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
-        """Let a kernel run on NumPy scalars, after those before it on CuPy's current stream."""
-        self.counts.launches += 1
-        self._launcher.launch(kernel, (*launch.grid, 1), (launch.block, 1, 1), args, launch.shared)
+    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
+        """What lets a kernel run, after those before it on CuPy's current stream, each time it is called."""
+        run = self._launcher.bound(kernel, (*launch.grid, 1), (launch.block, 1, 1), words, launch.shared)
+        counts = self.counts
+
+        def launched() -> None:
+            counts.launches += 1
+            run()
+
+        return launched
 
     def scratch(self, size: int) -> tuple[int, Any]:
         """The address of so many bytes, aligned as any array, and what keeps them."""

@@ -18,7 +18,7 @@ from backends.device import ALLOCATION_FAILED, TF32_CAPABILITY, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
-from backends.kernels.cuda_launch import runner_of
+from backends.kernels.cuda_launch import Launched
 from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
@@ -110,7 +110,7 @@ class GPUBackend(Backend):
                 f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "
                 f"{capability[:-1]}.{capability[-1]}; leave it out"
             )
-        self.memory = Memory(self._on_device, self.cupy.empty, lambda x: x.data.ptr)
+        self.memory = Memory(self.cupy.ndarray, self._on_device, self.cupy.empty, lambda x: x.data.ptr)
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
 
@@ -310,7 +310,7 @@ class GPUBackend(Backend):
     ) -> Sequence[tuple[GPUStep, Sequence[int], int]]:
         """The steps, each with the values that nothing needs after it, and the place of its (last) instruction."""
         if self.kernels is not None and observe is None and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(runner_of, host=self.kernels), self.memory)
+            executor = partial(_fused, partial(Launched, host=self.kernels), self.memory)
             return fused_steps(program, executor, partial(call_of, self, program, keep=keep), self.memory)
         first, last = len(program.leaves), program.last_uses()
         steps: list[tuple[GPUStep, Sequence[int], int]] = []

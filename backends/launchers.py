@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Protocol
+
+import numpy as np
 
 from optree.errors import BackendError
 
@@ -26,22 +29,18 @@ class Launcher(Protocol):
     def load(self, cubin: bytes, name: str) -> Any:
         """The kernel of a name in a compiled module, which stays loaded as long as the kernel is kept."""
 
-    def launch(
-        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
-    ) -> None:
-        """Let a kernel run, and do not wait for it.
+    def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
+        """What lets a kernel run on CuPy's current stream each time it is called, and does not wait for it.
 
         Parameters
         ----------
         kernel : object
             What `load` gave.
         grid, block : tuple of int
-        args : sequence
-            NumPy scalars, passed by value in their own size: an address is a ``np.uint64``.
+        words : sequence of int
+            For each parameter its 8 bytes as a signed integer, or if it has others, a NumPy scalar of its size.
         shared : int
             Bytes of dynamic shared memory.
-        stream : cupy.cuda.Stream, optional
-            CuPy's current one without it.
         """
 
 
@@ -50,6 +49,8 @@ class CuPyLauncher:
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
+        #: 8 bytes, of which kernels take as many as they need; whatever else CuPy is given it converts at each launch.
+        self._word = cupy.cuda.function.CIntptr
         self._shared: dict[Any, int] = {}
 
     def load(self, cubin: bytes, name: str) -> Any:
@@ -57,13 +58,11 @@ class CuPyLauncher:
         module.load(cubin)
         return module.get_function(name)
 
-    def launch(
-        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
-    ) -> None:
+    def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         if shared > max(SHARED, self._shared.get(kernel, 0)):
             self._cuda.driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
             self._shared[kernel] = shared
-        kernel(grid, block, tuple(args), shared_mem=shared, stream=stream)
+        return partial(kernel, grid, block, tuple(map(self._word, words)), shared)
 
 
 class PyCUDALauncher:
@@ -89,11 +88,13 @@ class PyCUDALauncher:
         finally:
             self._context.pop()
 
-    def launch(
-        self, kernel: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int = 0, stream: Any = None
-    ) -> None:
+    def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         _, function = kernel
-        current, default = stream or self._cuda.get_current_stream(), self._cuda.Stream.null
+        args = [word if isinstance(word, np.generic) else np.int64(word) for word in words]
+        return partial(self._launch, function, grid, block, args, shared)
+
+    def _launch(self, function: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int) -> None:
+        current, default = self._cuda.get_current_stream(), self._cuda.Stream.null
         elsewhere = current.ptr != default.ptr  # PyCUDA takes no stream that it has not made, but the default one
         if elsewhere:
             default.wait_event(current.record())

@@ -190,8 +190,8 @@ def sources_of(run: Callable[[Any], Any], device: Device = DEVICES["sm_90"]) -> 
 class FewBlocks(Emulator):
     """As few blocks along x as there can be, so that each has several places, one after another."""
 
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
-        super().launch(kernel, Launch(launch.name, (1, launch.grid[1]), launch.block, launch.shared), args)
+    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
+        super().launch(kernel, Launch(launch.name, (1, launch.grid[1]), launch.block, launch.shared), words)
 
 
 @cache

@@ -7,7 +7,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from harness.fake_cuda import CUDARuntimeError
 from harness.fake_cupy import fake_cupy
@@ -142,8 +141,8 @@ class FakePyCUDA:
 def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
     launcher = LAUNCHERS["cupy"](cupy)
     kernel = launcher.load(b"cubin", "twice")
-    launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16), np.int32(3)], shared=128)
-    assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), (16, 3), 128, None)]
+    launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16, -3], shared=128)()
+    assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), [16, -3], 128, None)]
 
 
 def test_pycudas_launcher(cupy: Any) -> None:
@@ -151,10 +150,10 @@ def test_pycudas_launcher(cupy: Any) -> None:
     with patch.dict(sys.modules, {"pycuda": ModuleType("pycuda"), "pycuda.driver": pycuda.module}):
         launcher = LAUNCHERS["pycuda"](cupy)
     kernel = launcher.load(b"cubin", "twice")
-    launcher.launch(kernel, (2, 1, 1), (32, 1, 1), [np.uint64(16)], shared=128)
+    launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16], shared=128)()
     assert pycuda.calls == ["init", ("twice", (16,), {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 128})]
     with cupy.cuda.Stream() as stream:  # the default stream, on which PyCUDA launches, waits for it, and it for that
-        launcher.launch(kernel, (1, 1, 1), (1, 1, 1), [])
+        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), [])()
     assert stream.waited == [cupy.cuda.Stream.null] and cupy.cuda.Stream.null.waited[-1] is stream
     assert pycuda.depth == 0
 

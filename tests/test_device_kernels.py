@@ -19,6 +19,7 @@ from harness.messages import message_of
 from backends import gen_backend
 from backends.device_kernels import KernelHost, _target
 from backends.kernels.compiler import CompilerError
+from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import Launch
 from backends.launchers import LAUNCHERS
 from optree import TensorType, function, grad
@@ -91,8 +92,8 @@ def test_what_is_compiled_for(capability: str, target: str) -> None:
 def test_more_shared_memory_is_asked_for(cupy: Any, host: KernelHost, folder: Any) -> None:
     (kernel,) = host.load(KERNEL, ["kernel"])
     for shared in (0, 64 << 10, 32 << 10, 100 << 10):
-        host.launch(kernel, Launch("kernel", (3, 2), 128, shared), [np.int32(1)])
-    assert cupy.machine.launches[-1] == ("kernel", (3, 2, 1), (128, 1, 1), (1,), 100 << 10, None)
+        host.bound(kernel, Launch("kernel", (3, 2), 128, shared), [1])()
+    assert cupy.machine.launches[-1] == ("kernel", (3, 2, 1), (128, 1, 1), [1], 100 << 10, None)
     assert host.counts.launches == 4
 
 
@@ -161,6 +162,76 @@ def test_what_has_no_elements_launches_nothing(gpu: Any) -> None:
     assert (gpu.zeros((0, 3)) + 1).asnumpyarray().shape == (0, 3)
     assert gpu.sum(gpu.zeros((0, 3)), axis=0).asnumpyarray().tolist() == [[0, 0, 0]]
     assert gpu.kernels.counts.launches == before
+
+
+@needs_gxx
+def test_a_repeated_assignment_launches_and_does_no_more(gpu: Any, monkeypatch: Any) -> None:
+    x, y, z = (gpu.array(np.arange(6.0) + n) for n in range(3))
+    looked: list[Any] = []
+    bound: list[Any] = []
+    run, bind = FusedKernel.run, KernelHost.bound
+    monkeypatch.setattr(FusedKernel, "run", lambda *args: looked.append(args) or run(*args))
+    monkeypatch.setattr(KernelHost, "bound", lambda *args: bound.append(args) or bind(*args))
+    launches, allocations = gpu.kernels.counts.launches, gpu.cupy.machine.allocations
+    for n in range(5):
+        z[:] = x * 2 + y
+        assert z.get().tolist() == [3.0 * i + 2 * n + 1 for i in range(6)]
+        x += 1
+    assert len(looked) == 2, "the first assignment of each kind finds how its arrays lie, and the others take it"
+    assert len(bound) == 4, "and the second its arguments: those after it launch, and do no more"
+    assert gpu.kernels.counts.launches - launches == 10
+    assert gpu.cupy.machine.allocations == allocations
+
+
+@needs_gxx
+def test_arrays_and_numbers_of_a_repeated_assignment_may_be_others(gpu: Any) -> None:
+    z = gpu.empty(4)
+    for values in (np.ones(4), np.full(4, 3.0), np.ones(4)):
+        x = gpu.array(values)  # where the one before was, perhaps
+        z[:] = x + 1
+        assert z.get().tolist() == (values + 1).tolist()
+    for number in (0.0, 1.0, 0.0, -0.0, 0.0, 2, True, 2.0, float("inf"), float("nan"), 1.0):
+        z[:] = x * number
+        np.testing.assert_array_equal(z.get(), values * number)
+        assert np.signbit(z.get()).tolist() == np.signbit(values * number).tolist()
+    whole = gpu.array(np.arange(512.0))
+    for start in (0, 1, 2, 64, 0):  # of other alignments, and of the same
+        z[:] = whole[start : start + 4] * 2
+        assert z.get().tolist() == [2.0 * (start + n) for n in range(4)]
+    for start in (256, 320, 64, 128, 0, 192):  # some of them where it is read
+        values = whole.get()
+        values[start : start + 192] = values[:192] + 1
+        whole[start : start + 192] = whole[:192] + 1
+        assert whole.get().tolist() == values.tolist()
+    row, total = gpu.ones(1 << 20), gpu.empty(1)
+    for n in range(4):
+        total[:] = gpu.sum(row)
+        row += 1
+        assert total.item() == (n + 1) << 20, "blocks hand over in memory that is there"
+
+
+@needs_gxx
+def test_what_assignments_remember_keeps_no_memory(gpu: Any) -> None:
+    x, z = gpu.ones(1 << 16), gpu.empty(1 << 16)
+    used = gpu.stats()["memory"]["used"]
+    y = gpu.ones(1 << 16)
+    for _ in range(3):
+        z[:] = x * 2 + y
+        (gpu.sum(y, axis=0) * 2 + x).asnumpyarray()
+    del y
+    assert gpu.stats()["memory"]["used"] <= used
+
+
+@needs_gxx
+def test_a_kernel_of_another_thread_goes_to_its_stream(gpu: Any) -> None:
+    x, z = gpu.ones(4), gpu.empty(4)
+    z[:] = x + 1
+    z[:] = x + 1
+    launches, stream = gpu.cupy.machine.launches, gpu.cupy.cuda.Stream()
+    with stream:
+        stream.begin_capture()
+        z[:] = x + 1
+        assert launches and len(stream.end_capture().work) == 1
 
 
 # By CuPy's own NVRTC, which needs no GPU

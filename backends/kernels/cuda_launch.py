@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 
@@ -11,14 +13,12 @@ from backends.kernels import cuda
 from backends.kernels.cuda_elements import Variant
 from backends.kernels.expressions import wide
 from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
-from backends.kernels.launch import Layout, Runner
+from backends.kernels.launch import Layout, bits
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import Memory
 
 #: A nest remembers so many ways in which it has been laid out.
 GEOMETRIES = 256
-
-#: And the arguments of so many calls, for loops run on the same arrays again and again.
-RECENT = 8
 
 #: What kernels' addresses are aligned to where their last bits do not matter.
 ALIGNED = 256
@@ -37,8 +37,14 @@ class Host(Protocol):
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names."""
 
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
-        """Let a kernel run on NumPy scalars, after those before it."""
+    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
+        """What lets a kernel run, after those before it, each time it is called.
+
+        Parameters
+        ----------
+        words : sequence of int
+            For each parameter its 8 bytes as a signed integer, or if it has others, a NumPy scalar of its size.
+        """
 
     def scratch(self, size: int) -> tuple[int, Any]:
         """The address of so many bytes, aligned as any array, and what keeps them."""
@@ -63,7 +69,11 @@ class Notes:
         self.sources.append(source)
         return names
 
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
+    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
+        return partial(self.launch, kernel, launch, words)
+
+    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
+        """Note it."""
         self.launches.append(launch)
 
     def scratch(self, size: int) -> tuple[int, Any]:
@@ -80,61 +90,178 @@ def divisor(number: int) -> int:
     return -(-(1 << 31 + shift) // number) | shift << 32
 
 
-def runner_of(nest: LoopNest, host: Host) -> Runner:
+class Launched:
     """What runs a nest on a device; each variant is compiled when it is first needed."""
-    loaded: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
-    known: dict[Any, Geometry] = {}
-    recent: dict[Any, list[tuple[Any, Launch, list[Any]]]] = {}
-    arrays, rank = nest.arrays, nest.rank
 
-    def laid_out(pointers: Sequence[int], sizes: Sequence[int], flat: Sequence[int]) -> Geometry:
-        key = tuple(sizes), tuple(flat), tuple(address % ALIGNED for address in pointers)
-        geometry = known.get(key)
-        if geometry is None:
-            steps = [flat[place * rank : (place + 1) * rank] for place in range(len(arrays))]
-            if len(known) >= GEOMETRIES:
-                known.clear()
-            geometry = known[key] = geometry_of(nest, sizes, steps, pointers, host.device)
-        return geometry
+    def __init__(self, nest: LoopNest, host: Host) -> None:
+        self.nest, self.host = nest, host
+        self._kernels: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
+        self._known: dict[Any, _LaidOut] = {}
 
-    def arguments(
-        geometry: Geometry, names: Sequence[str], pointers: Sequence[int], numbers: Sequence[int], layout: Layout
-    ) -> tuple[list[Any], list[Any]]:
-        """What every kernel takes, and the scratch memory among it."""
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        # The memory is kept until the kernels are on their way: what is freed then is used after them.
+        launches, _memory = self._laid_out(pointers, layout).bound(pointers, numbers)
+        for launch in launches:
+            launch()
+
+    def entry(
+        self,
+        reads: dict[int, Any],
+        writes: dict[int, Any],
+        in_place: Sequence[bool],
+        numbers: Sequence[tuple[int, np.dtype]],
+        layout: Layout,
+        memory: Memory,
+    ) -> LaunchEntry:
+        """The quickest way to run the nest on arrays that lie as these do."""
+        here, there = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
+        laid_out = self._laid_out([*here, *[0] * self.nest.counted, *there], layout)
+        return LaunchEntry(laid_out, reads, writes, in_place, numbers, memory)
+
+    def _laid_out(self, pointers: Sequence[int], layout: Layout) -> _LaidOut:
         sizes, flat = layout
-        given: dict[str, Any] = {f"a{place}": np.uint64(address) for place, address in enumerate(pointers)}
-        given.update({f"n{axis}": np.int64(size) for axis, size in enumerate(sizes)})
-        given.update({f"s{place // rank}_{place % rank}": np.int64(step) for place, step in enumerate(flat)})
-        accesses = *sizes[:-1], -(-sizes[-1] // geometry.variant.vector)
-        given.update((m, np.int64(divisor(size))) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
-        for i, (dtype, bits) in enumerate(zip(nest.numbers, numbers, strict=True), len(nest.reads)):
-            given[f"c{i}"] = np.int64(bits).view("int64" if dtype.kind == "b" else dtype)
-        given.update(part=np.int64(geometry.part), parts=np.int32(geometry.parts), held=np.int64(geometry.held))
-        memories = []
-        for r in nest.reductions if geometry.variant.split else []:
-            address, memory = host.scratch(geometry.entries * wide(r).itemsize)
-            given[f"q{r.value}"] = np.uint64(address)
-            memories.append(memory)
-        return [given[name] for name in names], memories
-
-    def run(pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        call = *pointers, *numbers, *layout[0], *layout[1]
-        launches = recent.get(call)
-        if launches is None:
-            geometry = laid_out(pointers, *layout)
+        key = tuple(sizes), tuple(flat), tuple(address % ALIGNED for address in pointers)
+        found = self._known.get(key)
+        if found is None:
+            rank = self.nest.rank
+            steps = [flat[place * rank : (place + 1) * rank] for place in range(len(self.nest.arrays))]
+            geometry = geometry_of(self.nest, sizes, steps, pointers, self.host.device)
             variant = geometry.variant
-            if variant not in loaded:
-                kernels = host.load(cuda.source(nest, variant), cuda.kernel_names(nest, variant.split))
-                loaded[variant] = kernels, cuda.parameter_names(nest, variant)
-            kernels, names = loaded[variant]
-            # The memories are kept until the kernels are on their way: what is freed then is used after them.
-            args, memories = arguments(geometry, names, pointers, numbers, layout)
-            launches = [(kernel, launch, args) for kernel, launch in zip(kernels, geometry.launches, strict=True)]
-            if not memories:
-                if len(recent) >= RECENT:
-                    recent.clear()
-                recent[call] = launches
-        for kernel, launch, args in launches:
-            host.launch(kernel, launch, args)
+            if variant not in self._kernels:
+                kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
+                self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
+            if len(self._known) >= GEOMETRIES:
+                self._known.clear()
+            found = self._known[key] = _LaidOut(self.nest, self.host, geometry, layout, *self._kernels[variant])
+        return found
 
-    return run
+
+class _LaidOut:
+    """A nest's kernels for arrays of one layout.
+
+    Attributes
+    ----------
+    counted : list of int
+        What stands for the addresses of what is read and no array.
+    needs_scratch : bool
+        Whether kernels hand over to each other in memory that is found anew each time.
+    """
+
+    def __init__(
+        self, nest: LoopNest, host: Host, geometry: Geometry, layout: Layout, kernels: Sequence[Any], names: list[str]
+    ) -> None:
+        sizes, flat = layout
+        given: dict[str, Any] = {f"n{axis}": size for axis, size in enumerate(sizes)}
+        given.update({f"s{place // nest.rank}_{place % nest.rank}": step for place, step in enumerate(flat)})
+        accesses = *sizes[:-1], -(-sizes[-1] // geometry.variant.vector)
+        given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
+        given.update(part=geometry.part, parts=np.int32(geometry.parts), held=geometry.held)
+        self._host, self._launches = host, list(zip(kernels, geometry.launches, strict=True))
+        arrays, count = range(len(nest.arrays)), len(nest.reads)
+        self._pointers = [names.index(f"a{place}") for place in arrays]
+        self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
+        split = nest.reductions if geometry.variant.split else []
+        self._scratch = [(names.index(f"q{r.value}"), geometry.entries * wide(r).itemsize) for r in split]
+        open_ = {*self._pointers, *self._numbers, *(place for place, _ in self._scratch)}
+        self._words = [0 if place in open_ else given[name] for place, name in enumerate(names)]
+        self.needs_scratch, self.counted = bool(split), [0] * nest.counted
+
+    def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
+        """What launches each kernel on these addresses and numbers, and the memory that they need until they are."""
+        words, memories = self._words.copy(), []
+        for place, word in zip((*self._pointers, *self._numbers), (*pointers, *numbers), strict=True):
+            words[place] = word
+        for place, size in self._scratch:
+            words[place], memory = self._host.scratch(size)
+            memories.append(memory)
+        return [self._host.bound(kernel, launch, words) for kernel, launch in self._launches], memories
+
+
+class LaunchEntry:
+    """A kernel, with arrays of one layout among the values of a program (`backends.kernels.entry.Entry`).
+
+    As long as a call's arrays and numbers are the very objects of the call before, nothing is looked at again.
+
+    Parameters
+    ----------
+    laid_out : _LaidOut
+    reads, writes : dict
+        Arrays of the layout, each under its place in the list of values.
+    in_place : sequence of bool
+        For each write and, within it, each read, whether the write may be at exactly the read's place.
+    numbers : sequence of (int, numpy.dtype)
+        The places of the numbers, and the dtypes that they are taken in.
+    memory : Memory
+        Of the arrays.
+    """
+
+    def __init__(
+        self,
+        laid_out: _LaidOut,
+        reads: dict[int, Any],
+        writes: dict[int, Any],
+        in_place: Sequence[bool],
+        numbers: Sequence[tuple[int, np.dtype]],
+        memory: Memory,
+    ) -> None:
+        arrays = [*reads.values(), *writes.values()]
+        self._laid_out, self._memory, self._numbers = laid_out, memory, numbers
+        self._places, self._reads = [*reads, *writes], len(reads)
+        self._lies = [(x.shape, x.strides) for x in arrays]
+        self._residues = [memory.address(x) % ALIGNED for x in arrays]
+        pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
+        self._pairs = [(*pair, may) for pair, may in zip(pairs, in_place, strict=True)]
+        self._spans = [_span(x) for x in arrays]
+        #: Arrays, by weak references, and numbers of the last call, each with its place; and what it has launched.
+        self._last: tuple[list[Any], list[Any], list[Callable[[], Any]]] | None = None
+
+    def run(self, values: list[Any]) -> int:
+        """0 if the arrays among these values lie as they must, and the kernel has been launched on them."""
+        last = self._last
+        if last is None:
+            return self._anew(values)
+        arrays, numbers, launches = last
+        for i, array in arrays:
+            if values[i] is not array():
+                return self._anew(values)
+        for i, number in numbers:
+            if values[i] is not number:
+                return self._anew(values)
+        for launch in launches:
+            launch()
+        return 0
+
+    def again(self, values: list[Any]) -> Callable[[], int]:
+        """`run` on this list."""
+        return partial(self.run, values)
+
+    def _anew(self, values: list[Any]) -> int:
+        """`run`, where some array or number is another than before."""
+        arrays, memory = [values[i] for i in self._places], self._memory
+        if any(x.__class__ is not memory.kind for x in arrays) or [(x.shape, x.strides) for x in arrays] != self._lies:
+            return 1
+        addresses = [memory.address(x) for x in arrays]
+        if [address % ALIGNED for address in addresses] != self._residues:
+            return 1
+        for write, read, may in self._pairs:
+            there, here = addresses[write], addresses[read]
+            (low, high), (start, end) = self._spans[write], self._spans[read]
+            if not (may and there == here) and there + low < here + end and here + start < there + high:
+                return 2
+        numbers = [(i, values[i]) for i, _ in self._numbers]
+        words = [bits(values[i], dtype) for i, dtype in self._numbers]
+        laid_out, reads = self._laid_out, self._reads
+        pointers = [*addresses[:reads], *laid_out.counted, *addresses[reads:]]
+        launches, _memory = laid_out.bound(pointers, words)
+        for launch in launches:
+            launch()
+        if not laid_out.needs_scratch:
+            self._last = [(i, ref(x)) for i, x in zip(self._places, arrays, strict=True)], numbers, launches
+        return 0
+
+
+def _span(array: Any) -> tuple[int, int]:
+    """Where an array's bytes begin and end, from its first element."""
+    ends = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
+    return low, high + array.itemsize

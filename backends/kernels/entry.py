@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -174,6 +174,17 @@ def _looks_right(values: list[np.ndarray]) -> bool:
     return (sizes, strides) == (x.shape, x.strides)
 
 
+class Way(Protocol):
+    """The quickest way into a kernel, for arrays of one layout among the values of a program."""
+
+    @property
+    def run(self) -> Callable[[list[Any]], int]:
+        """0 if the arrays among these values lie as they must, and the kernel has run on them."""
+
+    def again(self, values: list[Any]) -> Callable[[], int]:
+        """`run` on this list, whose numbers stay."""
+
+
 class Entry:
     """A kernel, with arrays of one layout among the values of a program.
 
@@ -233,7 +244,6 @@ class Entry:
             self.run = partial(self._enter, self._pack(self._start, 1))
 
     def again(self, values: list[Any]) -> Callable[[], int]:
-        """`run` on this list, whose numbers stay."""
         if self._parallel:
             return partial(self.run, values)
         call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]), values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from math import inf, prod
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 
 from backends.kernels.binding import counting_strides, joined, strides_along
 from backends.kernels.compiler import CompilerError
-from backends.kernels.entry import Entry
-from backends.kernels.launch import Compiled, Runner
+from backends.kernels.entry import Way
+from backends.kernels.launch import Runner, bits
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from backends.kernels.memory import HOST, Memory
 from optree.dims import Sizes
@@ -34,8 +33,6 @@ LAST = inf
 
 #: Loops of fewer places are not taken in tiles.
 APART = 16
-
-_SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
 class FusedKernel:
@@ -131,23 +128,23 @@ class FusedKernel:
         if runner is not None:
             written = [address(x) if place is None else place for x, place in zip(outputs, places[count:], strict=True)]
             pointers = [*places[:count], *[0] * len(self._counted), *written]
-            runner(pointers, [_bits(values[i], dtype) for i, dtype in self.numbers], layout)
+            runner(pointers, [bits(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shapes of what it takes for its shape alone."""
         return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
         """The quickest way to what `run` does, for values that lie as these do, and are written in these places.
 
         None where there is none.
         """
         reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, places))
-        if self._counted or any(type(x) is not np.ndarray for x in (*reads.values(), *writes.values())):
+        if any(type(x) is not self.memory.kind for x in (*reads.values(), *writes.values())):
             return None
         _, layout, runner = self._layout([*reads.values()], [*writes.values()], self.shapes_like(values))
-        if not isinstance(runner, Compiled):
+        if runner is None:
             return None
         in_place = [
             self.axes[i] == self.axes[j]
@@ -156,7 +153,7 @@ class FusedKernel:
             for i, x in zip(self.writes, writes.values(), strict=True)
             for j, y in reads.items()
         ]
-        return runner.entry(reads, writes, in_place, self.numbers, layout)
+        return runner.entry(reads, writes, in_place, self.numbers, layout, self.memory)
 
     def _layout(
         self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]
@@ -341,12 +338,3 @@ def _statements(
         arguments = tuple(places[i] for i in named)
         statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), places
-
-
-def _bits(number: Any, dtype: np.dtype) -> int:
-    """A Python number's 8 bytes, as the signed integer that they are."""
-    if dtype.kind == "f":
-        return _SIGNED.unpack(_FLOAT.pack(number))[0]
-    if dtype.kind == "u":
-        return _SIGNED.unpack(_UNSIGNED.pack(number))[0]
-    return int(number) if dtype.kind == "i" else int(bool(number))

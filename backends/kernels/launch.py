@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 
 from backends.kernels import c
 from backends.kernels.compiler import compile_source
-from backends.kernels.entry import LINE, Entry, enter
+from backends.kernels.entry import LINE, Entry, Way, enter
 from backends.kernels.loopnest import LoopNest
+from backends.kernels.memory import Memory
 from backends.kernels.threads import thread_count
 from backends.kernels.workers import share
 
 #: The sizes of the loops, and for each array its steps along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
 
-#: Runs a nest: takes the arrays' addresses, the numbers, 8 bytes each as integers, and the layout.
-Runner = Callable[[Sequence[int], Sequence[int], Layout], None]
+_SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
+
+
+class Runner(Protocol):
+    """What runs a nest."""
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        """Run it on arrays at these addresses and on numbers, 8 bytes each as integers."""
+
+    def entry(
+        self,
+        reads: dict[int, Any],
+        writes: dict[int, Any],
+        in_place: Sequence[bool],
+        numbers: Sequence[tuple[int, np.dtype]],
+        layout: Layout,
+        memory: Memory,
+    ) -> Way | None:
+        """The quickest way to run it on arrays that lie as these do; None where there is none.
+
+        Parameters
+        ----------
+        reads, writes : dict
+            The arrays, each under its place in the list of values.
+        in_place : sequence of bool
+            For each write and, within it, each read, whether the write may be at exactly the read's place.
+        numbers : sequence of (int, numpy.dtype)
+            The places of the numbers, and the dtypes that they are taken in.
+        memory : Memory
+            Of the arrays.
+        """
 
 
 class Compiled:
@@ -59,9 +91,9 @@ class Compiled:
         in_place: Sequence[bool],
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
+        memory: Memory,
     ) -> Entry | None:
-        """The quickest way to run the nest on arrays that lie as these do; None where there is none."""
-        if enter() is None:
+        if self._nest.counted or enter() is None:
             return None
         sizes, steps = layout
         address, places = ctypes.cast(self._function, ctypes.c_void_p).value or 0, scratch_places(self._scratch(sizes))
@@ -77,3 +109,12 @@ def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
 def scratch_places(scratch: Sequence[int]) -> list[int]:
     """Where each scratch array of a thread begins, in bytes, and how far the next thread's lie apart from them."""
     return list(accumulate(scratch, lambda place, size: place + size + -size % LINE, initial=0))
+
+
+def bits(number: Any, dtype: np.dtype) -> int:
+    """A Python number's 8 bytes, as the signed integer that they are."""
+    if dtype.kind == "f":
+        return _SIGNED.unpack(_FLOAT.pack(number))[0]
+    if dtype.kind == "u":
+        return _SIGNED.unpack(_UNSIGNED.pack(number))[0]
+    return int(number) if dtype.kind == "i" else int(bool(number))

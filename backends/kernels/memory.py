@@ -16,6 +16,8 @@ class Memory(NamedTuple):
 
     Attributes
     ----------
+    kind : type
+        The arrays'.
     array : callable
         From any value of a plan to an array.
     empty : callable
@@ -24,6 +26,7 @@ class Memory(NamedTuple):
         From an array to where its first element lies.
     """
 
+    kind: type
     array: Callable[[Any], Any]
     empty: Callable[[Any, Any], Any]
     address: Callable[[Any], int]
@@ -56,4 +59,4 @@ def _address(array: np.ndarray) -> int:
 
 
 #: NumPy's arrays.
-HOST = Memory(np.asarray, empty_array, _address)
+HOST = Memory(np.ndarray, np.asarray, empty_array, _address)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from backends.kernels import c
-from backends.kernels.cuda_launch import Notes, runner_of
+from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Launch
-from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from optree.dims import ONE, Dims, Sizes
@@ -28,7 +28,7 @@ TARGETS = ("c", "cuda")
 UNKNOWN = 64
 
 #: Arrays that nobody reads or writes, aligned as a device's are.
-NOWHERE = Memory(np.asarray, np.empty, lambda array: 0)
+NOWHERE = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
 def sources(program: Program, target: str, arch: str) -> list[str]:
@@ -45,7 +45,7 @@ def sources(program: Program, target: str, arch: str) -> list[str]:
         return _noted(program, arch).sources
     found: list[str] = []
 
-    def keep(nest: LoopNest) -> Runner:
+    def keep(nest: LoopNest) -> Any:
         found.append(c.source(nest))
         return lambda pointers, numbers, layout: None
 
@@ -71,11 +71,11 @@ def _noted(program: Program, arch: str) -> Notes:
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     notes = Notes(DEVICES[arch])
-    _meet_layouts(program, partial(runner_of, host=notes))
+    _meet_layouts(program, partial(Launched, host=notes))
     return notes
 
 
-def _meet_layouts(program: Program, compile: Callable[[LoopNest], Runner]) -> None:
+def _meet_layouts(program: Program, compile: Callable[[LoopNest], Any]) -> None:
     """Let each kernel of a program meet arrays in C order."""
     program = decompose(program)
     if len(program.instructions) <= LONGEST:

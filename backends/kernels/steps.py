@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.kernels.entry import Entry
+from backends.kernels.entry import Way
 from backends.kernels.epilogues import Epilogue, places, with_epilogues
 from backends.kernels.fused import LAST
 from backends.kernels.memory import HOST, Memory
@@ -58,7 +58,7 @@ class Runnable(Protocol):
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shapes of what it takes for its shape alone."""
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
         """The quickest way to run on values that lie as these do, and are written in these places, if there is one."""
 
 
@@ -234,9 +234,9 @@ class KernelStep:
         self.takes = [*kernel.takes, *self.target_of.values()]
         self.gives = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
         #: The ways to run on arrays that lie as some did, the shapes of what each makes anew, and of what is like it.
-        self.entries: list[tuple[Entry, list[Any], Any]] = []
+        self.entries: list[tuple[Way, list[Any], Any]] = []
 
-    def __call__(self, values: list[Any]) -> Entry | None:
+    def __call__(self, values: list[Any]) -> Way | None:
         """Run; how it can run again on arrays that lie as these do."""
         for entry, made, likes in self.entries:
             if likes and likes != self.kernel.shapes_like(values):
@@ -266,7 +266,7 @@ class KernelStep:
             return None
         return entry.again(values)
 
-    def run(self, values: list[Any]) -> Entry | None:
+    def run(self, values: list[Any]) -> Way | None:
         """Run on any arrays."""
         kernel, memory = self.kernel, self.kernel.memory
         places = [self.target_of.get(i, i if i in self.kept else None) for i in kernel.writes]
@@ -291,7 +291,7 @@ class KernelStep:
         is_direct = all(x is y for x, y in zip(direct, there, strict=True))
         return self.remember(values) if ran and is_direct else None
 
-    def remember(self, values: list[Any]) -> Entry | None:
+    def remember(self, values: list[Any]) -> Way | None:
         """Let arrays that lie as these do be handed over as they are."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:  # a new list, for another thread may walk through the old one

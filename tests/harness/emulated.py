@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from backends import gen_backend
-from backends.kernels.cuda_launch import Notes, runner_of
+from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Device, Launch
 from backends.kernels.loopnest import LoopNest
@@ -28,7 +28,7 @@ class Collector(Notes):
         super().__init__(device)
         #: The arrays that kernels are run on, by their addresses: sanitizers look at where they end.
         self.arrays: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-        self.memory = Memory(HOST.array, HOST.empty, self.address)
+        self.memory = Memory(np.ndarray, HOST.array, HOST.empty, self.address)
 
     def address(self, array: np.ndarray) -> int:
         """Where an array lies, which is noted."""
@@ -37,7 +37,7 @@ class Collector(Notes):
         return found
 
     def runner_of(self, nest: LoopNest) -> Any:
-        return runner_of(nest, self)
+        return Launched(nest, self)
 
     def backend(self, **options: Any) -> Any:
         """A CPU backend whose kernels this host runs, all that there are."""
@@ -81,11 +81,11 @@ class Emulator(Collector):
             (self.modules[source],) = cuda.load([source], self.sanitize)
         return [(self.modules[source], name) for name in names]
 
-    def launch(self, kernel: Any, launch: Launch, args: Sequence[Any]) -> None:
-        super().launch(kernel, launch, args)
+    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
+        super().launch(kernel, launch, words)
         module, name = kernel
         order = self.order, self.seed
-        launch_at(module, name, launch.grid, launch.block, args, launch.shared, *order, self.arrays)
+        launch_at(module, name, launch.grid, launch.block, words, launch.shared, *order, self.arrays)
 
     def scratch(self, size: int) -> tuple[int, Any]:
         memory = np.full(size + 256, 0xA5, np.uint8)
@@ -99,31 +99,41 @@ def launch_at(
     name: str,
     grid: Any,
     block: Any,
-    args: Sequence[Any],
+    words: Sequence[int],
     shared: int = 0,
     order: str = "forward",
     seed: int = 0,
     arrays: Mapping[int, np.ndarray] | None = None,
+    check: Callable[[int], None] | None = None,
 ) -> None:
-    """Run a kernel on addresses as NumPy integers in the place of arrays, as a driver takes them.
+    """Run a kernel as a driver does: its arguments are bytes, of which each parameter takes as many as it has.
 
     Parameters
     ----------
+    words : sequence of int
+        8 bytes for each, as a signed integer.
     arrays : mapping, optional
         The arrays at some addresses, so that sanitizers know where they end.
+    check : callable, optional
+        Is called for each address.
     """
-    taken = module.kernels[name].arguments
-    found = arrays or {}
-    given = [_at(arg, to.pointee, found) if to.kind == "p" else arg for arg, to in zip(args, taken, strict=True)]
+    given: list[Any] = []
+    for word, to in zip(words, module.kernels[name].arguments, strict=True):
+        if to.kind == "p":
+            if check is not None:
+                check(word)
+            given.append(_at(word, to.pointee, arrays or {}))
+        else:
+            given.append(np.frombuffer(int(word).to_bytes(8, "little", signed=True), f"<{to.kind}{to.size}")[0])
     module.launch(name, grid, block, given, shared, order, seed)
 
 
-def _at(address: Any, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.ndarray:
+def _at(address: int, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.ndarray:
     """The array that lies at an address; where none is known, one of one element."""
-    array = arrays.get(int(address))
+    array = arrays.get(address)
     if array is not None:
         return array if array.itemsize == itemsize else array.view(f"V{itemsize}")
-    return np.frombuffer((ctypes.c_char * itemsize).from_address(int(address)), f"V{itemsize}")
+    return np.frombuffer((ctypes.c_char * itemsize).from_address(address), f"V{itemsize}")
 
 
 @cache
@@ -131,8 +141,8 @@ def _module(source: str) -> cuda.Module:
     return cuda.load([source])[0]
 
 
-def _run(source: str, name: str, grid: Any, block: Any, args: Any, shared: int) -> None:
-    launch_at(_module(source), name, grid, block, args, shared)
+def _run(source: str, name: str, grid: Any, block: Any, words: Any, shared: int, check: Any) -> None:
+    launch_at(_module(source), name, grid, block, words, shared, check=check)
 
 
 def emulated_cupy(**options: Any) -> Any:

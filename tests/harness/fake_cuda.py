@@ -61,7 +61,8 @@ class Machine:
     limits : dict
         The dynamic shared memory that each kernel has asked for.
     emulator : callable, optional
-        Runs a kernel: takes its source, name, grid, block, arguments and shared memory.
+        Runs a kernel: takes its source, name, grid, block, the words of its arguments, its shared memory, and what is
+        called with each address that it takes.
     """
 
     def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
@@ -137,7 +138,7 @@ class Machine:
     def check_live(self, address: int) -> None:
         """Raise unless there is memory at an address."""
         held = any(start <= address < start + size for start, size in self.live.items())
-        assert held, "a graph works on memory that has gone"
+        assert held, "a kernel works on memory that has gone"
 
     def do(self, work: Callable[[], None], *hosts: np.ndarray) -> None:
         """Work on arrays for the current stream: done at once, or recorded where that is captured."""
@@ -291,6 +292,15 @@ class NVRTC:
         self.open -= 1
 
 
+class CIntptr:
+    """8 bytes that a kernel takes, or the first of them."""
+
+    def __init__(self, v: int) -> None:
+        if not -(1 << 63) <= v < 1 << 63:
+            raise OverflowError("Python int too large to convert to C long")
+        self.word = v
+
+
 class Function:
     """A kernel, which runs where the machine has something to run it."""
 
@@ -299,17 +309,13 @@ class Function:
         self.ptr = id(self)
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
-        self._machine.launches.append((self.name, grid, block, args, shared_mem, stream))
-        machine = self._machine
+        machine, words = self._machine, [arg.word for arg in args]
+        machine.launches.append((self.name, grid, block, words, shared_mem, stream))
         assert shared_mem <= machine.limits.get(self.ptr, 48 << 10), "more shared memory than was asked for"
-        is_captured = machine.stream.recorded is not None
 
         def work() -> None:
-            for arg in args if is_captured else ():
-                if isinstance(arg, np.uint64) and arg > 1 << 32:
-                    machine.check_live(int(arg))
             if machine.emulator is not None:
-                machine.emulator(self.cubin.decode(), self.name, grid, block, args, shared_mem)
+                machine.emulator(self.cubin.decode(), self.name, grid, block, words, shared_mem, machine.check_live)
 
         machine.do(work)
 
@@ -405,7 +411,7 @@ def cuda_of(machine: Machine) -> Any:
         using_allocator=using_allocator,
         get_current_stream=lambda: machine.stream,
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-        function=SimpleNamespace(Module=module),
+        function=SimpleNamespace(Module=module, CIntptr=CIntptr),
         alloc_pinned_memory=bytearray,
         nvrtc=NVRTC(),
         driver=SimpleNamespace(funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size})),
