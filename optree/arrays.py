@@ -3,12 +3,12 @@
 NumPy's ufuncs and functions, called on such an array, are that library's. What
 NumPy alone has a say in is left out of code that is to run there too:
 ``np.asarray(x)`` of its arrays, ``np.zeros(shape)`` beside them (but
-``np.zeros_like(x, shape=shape)``), the ``reduce`` of a ufunc (but ``np.max``).
+``np.zeros(shape, like=x)``), the ``reduce`` of a ufunc (but ``np.max``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +54,16 @@ def as_array(value: Any, *others: Any) -> Any:
         if hasattr(other, "__array_function__"):
             return np.asarray(value, like=other)
     return np.asarray(value)
+
+
+def filled(shape: Sequence[int], value: Any, dtype: Any, like: Any) -> Any:
+    """An array of a shape with every element `value`, in the library of another array.
+
+    CuPy's ``full_like`` takes a shape of ``()`` for none, and its ``full`` no ``like`` of NumPy's.
+    """
+    out = np.empty(shape, dtype, like=like)
+    out[...] = value
+    return out
 
 
 def overlap(x: Any, y: Any) -> bool:

@@ -91,7 +91,7 @@ class Kernel:
 
 
 def fuse(program: Program, sizes: Sizes) -> list[Kernel | Call]:
-    """The steps that run a program, in order; together they run each instruction once."""
+    """The steps that run a program, in order; together they run each instruction that is needed once."""
     return _Fusion(program, sizes).run()
 
 
@@ -126,6 +126,8 @@ class _Fusion:
             self.made_in[self.first + place] = step
         gone = {step for step in range(len(self.steps)) if self._is_absorbed(step)}
         self._mark_writes()
+        # What is taken for its shape alone, which is known, need not be made.
+        gone.update(i for i, step in enumerate(self.steps) if isinstance(step, Kernel) and not step.writes)
         return [self.steps[step] for step in self._order() if step not in gone]
 
     def _order(self) -> list[int]:

@@ -10,7 +10,9 @@ import pytest
 from backends import gen_backend
 from optree import Op, TensorType
 from optree.apply import Apply
+from optree.dims import Sizes
 from optree.errors import OperandError
+from optree.fusion import fuse
 from optree.node import signature
 from optree.program import flatten
 from optree.reference import evaluate
@@ -148,3 +150,14 @@ def test_leaves_stand_in_the_order_of_the_signature(be: Any) -> None:
     tree = be.where(y > 1.0, x * 2.0, y) + x
     _, leaves = signature(tree)
     assert [str(leaf) for leaf in flatten([tree]).leaves] == [str(leaf) for leaf in leaves]
+
+
+def test_what_only_its_shape_is_taken_of_is_not_made() -> None:
+    be = gen_backend("cpu", jit=True)
+    x, y = be.array([1.0, 2.0, 3.0, 4.0]), be.array([[5.0, 6.0], [7.0, 8.0]])
+    tree = be.reshape_like(x, be.exp(y) * 2)
+    program = flatten([tree])
+    assert len(program.instructions) == 3 and len(fuse(program, Sizes(program))) == 1
+    assert tree.asnumpyarray().tolist() == [[1, 2], [3, 4]]
+    x[:2] = be.reshape_like(y[0], be.sum(y, axis=0, keepdims=False)) + x[2:]
+    assert x.get().tolist() == [8, 10, 3, 4]

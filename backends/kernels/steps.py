@@ -325,13 +325,14 @@ def _targets(
     """
     first, owned = len(program.leaves), memories(program)
     step_of = {place: n for n, step in enumerate(steps) for place in places(step)}
-    failing = [step_of[place] for place, each in enumerate(program.instructions) if may_fail(each.op, each.node)]
+    run = {place: program.instructions[place] for place in sorted(step_of)}
+    failing = [step_of[place] for place, each in run.items() if may_fail(each.op, each.node)]
     readers: dict[int, list[int]] = {}
-    for place, instruction in enumerate(program.instructions):
+    for place, instruction in run.items():
         for i in instruction.inputs:
             readers.setdefault(i, []).append(place)
     found: dict[int, tuple[int, int]] = {}
-    for place, instruction in enumerate(program.instructions):
+    for place, instruction in run.items():
         if instruction.op.name != "assign" or instruction.inputs[1] < first:
             continue
         target, value = instruction.inputs

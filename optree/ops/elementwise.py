@@ -225,11 +225,20 @@ class Pow(BinaryOperator, ElementwiseOperator):
         x, y = arrays
         if type(y) in (int, float) and y == 2 and as_array(x).dtype.kind == "f":
             return np.square(x)
+        if not any(isinstance(a, np.ndarray) for a in arrays):
+            _check_power(x, y)
         return np.power(x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_delta_of_base(x, y, delta), _delta_of_exponent(x, y, delta)]
+
+
+def _check_power(x: Any, y: Any) -> None:
+    """Raise what NumPy does where an integer is raised to a negative integer; CuPy makes something of it."""
+    is_real = any(is_floating(a.dtype if hasattr(a, "dtype") else np.asarray(a).dtype) for a in (x, y))
+    if not is_real and bool(np.any(y < 0)):
+        raise ValueError("Integers to negative integer powers are not allowed.")
 
 
 def _delta_of_base(x: Any, y: Any, delta: Any) -> Any:

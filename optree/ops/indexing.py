@@ -380,7 +380,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
         indices.check_range(positions, self.n, self.axis, "onehot")
-        rows = np.zeros_like(positions, self.dtype, order="C", shape=(positions.size, self.n))
+        rows = np.zeros((positions.size, self.n), self.dtype, like=positions)
         rows[np.arange(positions.size, like=positions), positions.ravel()] = 1
         rows = rows.reshape(*positions.shape, self.n)
         return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)

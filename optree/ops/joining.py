@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op import Op
 from optree.ops.shape import sizes_of
@@ -176,7 +176,7 @@ class Pad(MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         shape: Any = self.output_shape(x.shape)
-        out = np.full_like(x, self.constant_values, order="C", shape=shape)
+        out = filled(shape, self.constant_values, x.dtype, x)
         out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
         return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import as_array, filled, portable
 from optree.errors import OperandError
 from optree.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
@@ -56,7 +56,7 @@ class Supremum(Max):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         shape: Any = self.output_shape(x.shape)
-        return super().value(x) if x.size else np.full_like(x, -np.inf, order="C", shape=shape)
+        return super().value(x) if x.size else filled(shape, -np.inf, x.dtype, x)
 
 
 def _widened(x: Variable) -> Variable:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import as_array, filled, portable
 from optree.floats import is_floating, is_narrow
 from optree.op import Op
 from optree.ops.summation import accurate_sum
@@ -142,7 +142,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         count = prod([x.shape[i] for i in normalise_axes(self.axis, x.ndim, "count")])
-        return np.full_like(x, count, wide_dtype(mean_dtype(x.dtype)), order="C", shape=(1,) * self.ndim)
+        return filled((1,) * self.ndim, count, wide_dtype(mean_dtype(x.dtype)), x)
 
 
 # Products
@@ -254,7 +254,7 @@ def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtyp
     order = tuple(i for i in range(len(shape)) if i not in axes) + axes
     kept = [shape[i] for i in order[: len(shape) - len(axes)]]
     sizes = 2 ** (len(arrays) - 1), *kept, prod([shape[i] for i in axes])
-    terms = np.zeros_like(arrays[0], dtype, order="C", shape=sizes)
+    terms = np.zeros(sizes, dtype, like=arrays[0])
     for i, array in enumerate(arrays):
         terms[1 << (i - 1) if i else 0] = np.transpose(array, order).reshape(terms.shape[1:])
     derivative = _exclusive(terms)[-1]
@@ -269,7 +269,7 @@ def _exclusive(terms: np.ndarray) -> np.ndarray:
     """
     count = terms.shape[-1]
     if count % 2 or count == 0:
-        one = np.zeros_like(terms[..., :1], shape=(*terms.shape[:-1], 1))
+        one = np.zeros((*terms.shape[:-1], 1), terms.dtype, like=terms)
         one[0] = 1
         return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
     left, right = terms[..., 0::2], terms[..., 1::2]

@@ -174,7 +174,7 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what:
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     rows = flat_positions(outer, index[: len(index) - whole], what)
     values = np.broadcast_to(values, (*rows.shape, *inner)).reshape(rows.size, math.prod(inner))
-    total = np.zeros_like(values, shape=(math.prod(outer), math.prod(inner)))
+    total = np.zeros((math.prod(outer), math.prod(inner)), values.dtype, like=values)
     if values.size:
         order, found, first = _in_groups(rows.ravel())
         wide = np.promote_types(values.dtype, np.float32) if values.dtype.kind == "f" else values.dtype
@@ -344,7 +344,7 @@ class IsLast(TemplateOperator, LogicalOperator):
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = indices.to_numpy(self.index, [as_positions(a) for a in rest])
         positions = flat_positions(x.shape, index, "is_last")
-        stays = np.zeros_like(positions, bool, order="C", shape=(positions.size,))
+        stays = np.zeros(positions.size, bool, like=positions)
         if positions.size:
             order, found, _ = _in_groups(positions.ravel())
             stays[order[:-1]] = found[1:] != found[:-1]

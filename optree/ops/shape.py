@@ -348,7 +348,7 @@ class Unslice(MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         x = as_array(x, like)
-        out = np.zeros_like(x, order="C", shape=np.shape(like))
+        out = np.zeros(np.shape(like), x.dtype, like=x)
         out[indices.to_numpy(self.index)] = x
         return out
 

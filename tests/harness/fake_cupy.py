@@ -268,6 +268,8 @@ class Ufunc:
 
         def compute() -> np.ndarray:
             operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
+            if self.name == "power" and inputs[1] in {*"bhilq"}:  # CuPy takes any exponent without a word
+                operands[1] = np.maximum(operands[1], 0)
             if fast:  # as the multipliers of such a device: 10 bits of each number
                 operands = [(x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in operands]
             return np.asarray(getattr(np, self.name)(*operands)).astype(output)
@@ -347,6 +349,8 @@ def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
             signature.bind(*args, **kwargs)  # a TypeError for what CuPy's does not take
         if name == "where" and not isinstance(args[0], Array):
             raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
+        if name.endswith("_like") and not kwargs.get("shape"):
+            kwargs.pop("shape", None)  # CuPy takes a shape of () for none
         return _call(module, name, theirs, args, kwargs, _arrays_in((args, kwargs)))
 
     return function
