@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.device import ALLOCATION_FAILED, TF32_CAPABILITY, find_cupy
+from backends.device import TF32_CAPABILITY, Active, find_cupy
 from backends.device_calls import call_of, into_target, ufunc_call, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
@@ -23,7 +22,7 @@ from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
-from backends.kernels.steps import fused_steps
+from backends.kernels.steps import fused_steps, walk
 from backends.launchers import LAUNCHERS
 from backends.products import Products
 from optree.arrays import is_portable
@@ -96,6 +95,7 @@ class GPUBackend(Backend):
         self._constants: dict[int, Any] = {}
         self._copying: list[tuple[Any, Any]] = []
         self._allocator = self._new_allocator(allocator)
+        self._malloc = None if self._allocator is None else self._allocator.malloc
         if launcher not in LAUNCHERS:
             raise BackendError(f"launcher is one of {names(LAUNCHERS)}, not {launcher!r}")
         for option, value in (("jit", jit), ("graphs", graphs), ("tf32", tf32)):
@@ -124,18 +124,9 @@ class GPUBackend(Backend):
 
     # The device
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> Active:
         """Within it the device is the current one, its memory comes from the backend's allocator, and errors tell."""
-        cuda = self.cupy.cuda
-        allocator = nullcontext() if self._allocator is None else cuda.using_allocator(self._allocator.malloc)
-        try:
-            with cuda.Device(self.device_id), allocator:
-                yield
-        except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError) as error:
-            if getattr(error, "status", ALLOCATION_FAILED) != ALLOCATION_FAILED:
-                raise
-            raise self._out_of_memory(error) from error
+        return Active(self.cupy.cuda, self.device_id, self._malloc, self._out_of_memory)
 
     def _out_of_memory(self, error: Exception) -> DeviceMemoryError:
         memory = self._memory()
@@ -288,17 +279,19 @@ class GPUBackend(Backend):
         captured = keep and not uncaptured and bool(steps)
         graphs = self._graphs(program, outline, steps) if captured else None
 
+        open_registers = [*constants, *[None] * len(outline.instructions)]
+
+        def note(error: Exception, place: int, roots: Sequence[Any] | None = None) -> None:
+            ran = outline if roots is None else decompose(self.program(roots))
+            error.add_note(f"while running {describe(ran.instructions[place].node)}")
+
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-            registers = [*values, *constants, *[None] * len(outline.instructions)]
-
-            def note(error: Exception, place: int) -> None:
-                ran = outline if roots is None else decompose(self.program(roots))
-                error.add_note(f"while running {describe(ran.instructions[place].node)}")
-
             with self.active():
-                return _walk(steps, registers, outline.outputs, note) if graphs is None else graphs.run(registers, note)
+                if graphs is not None:
+                    return graphs.run(values + open_registers, note)
+                return walk(steps, open_registers, outline.outputs, note, values, roots)
 
-        return DevicePlan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+        return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
     def _graphs(self, program: Program, outline: Program, steps: Any) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
@@ -364,18 +357,13 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return DevicePlan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
+        return _remarked(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
-@dataclass(frozen=True)
-class DevicePlan:
+def _remarked(plan: Plan, remark: Callable[[], str]) -> Plan:
     """A plan, and what `debugprint` says of the whole."""
-
-    run: Plan
-    remark: Callable[[], str]
-
-    def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        return self.run(values, roots)
+    plan.remark = remark  # type: ignore[attr-defined]
+    return plan
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
@@ -385,24 +373,6 @@ def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
     if not jit:
         return "jit=False, and kernels are what is captured"
     return "PyCUDA launches kernels on a stream that cannot be captured" if launcher == "pycuda" else ""
-
-
-def _walk(
-    steps: Sequence[tuple[GPUStep, Sequence[int], int]],
-    registers: list[Any],
-    outputs: Sequence[int],
-    note: Callable[[Exception, int], None],
-) -> list[Any]:
-    """The outputs, step by step."""
-    for step, dead, place in steps:
-        try:
-            step(registers)
-        except Exception as error:
-            note(error, place)
-            raise
-        for i in dead:
-            registers[i] = None
-    return [registers[i] for i in outputs]
 
 
 def _fused(

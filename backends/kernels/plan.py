@@ -13,7 +13,7 @@ from backends.kernels.fused import FusedKernel
 from backends.kernels.kept import KeptSteps
 from backends.kernels.launch import Compiled
 from backends.kernels.quiet import quietly
-from backends.kernels.steps import CallOf, Executor, KernelStep, PlacedStep, Runnable, fused_steps
+from backends.kernels.steps import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
 from optree.dims import Sizes
 from optree.fusion import LONGEST, Kernel
 from optree.later import later
@@ -129,25 +129,12 @@ class KernelPlan:
     def _fused(self, values: list[Any]) -> Callable[[list[Any], Any], list[Any]]:
         """What runs the program's steps; a kernel that is compiled is when it first runs."""
         steps = fused_steps(self.program, self.when.executor, self.call_of)
-        run: Any = partial(self._run, steps)
+        run: Any = partial(walk, steps, self.open, self.program.outputs, self.note)
         if self.arguments is not None:
             kept = KeptSteps(self.program, steps, self.arguments, self.open, self.note)
             run = kept.run if self.arguments else kept.memory(values).run
         # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
         return run if all(isinstance(step, KernelStep) for step, *_ in steps) else partial(quietly, run)
-
-    def _run(self, steps: list[PlacedStep], values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        registers = values + self.open
-        place = 0
-        try:
-            for step, dead, place in steps:  # noqa: B007 the failing step's place
-                step(registers)
-                for i in dead:
-                    registers[i] = None
-        except Exception as error:
-            self.note(error, place, roots)
-            raise
-        return [registers[i] for i in self.program.outputs]
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
         """Whether kernels are worth it, by how much there is to do and has been done without."""

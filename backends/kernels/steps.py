@@ -366,3 +366,39 @@ def _dead(program: Program, steps: Sequence[Any]) -> list[list[int]]:
 
 #: A step, the values that nothing needs after it, and the place of its last instruction.
 PlacedStep = tuple[KernelStep | CallStep, list[int], int]
+
+
+def walk(
+    steps: Sequence[tuple[Callable[[list[Any]], Any], Sequence[int], int]],
+    open: list[Any],
+    outputs: Sequence[int],
+    note: Callable[[Exception, int, Any], None],
+    values: list[Any],
+    roots: Any,
+) -> list[Any]:
+    """The outputs, step by step.
+
+    Parameters
+    ----------
+    steps : sequence
+        Each with the values that nothing needs after it, and the place of its last instruction.
+    open : list
+        What follows the leaves' values before anything has been computed.
+    note : callable
+        Takes the error of a step, its place, and `roots`.
+    values : list
+        Those of the leaves.
+    roots : object
+        What runs, for errors.
+    """
+    registers = values + open
+    place = 0
+    try:
+        for step, dead, place in steps:  # noqa: B007 the failing step's place
+            step(registers)
+            for i in dead:
+                registers[i] = None
+    except Exception as error:
+        note(error, place, roots)
+        raise
+    return [registers[i] for i in outputs]

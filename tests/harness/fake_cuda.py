@@ -426,6 +426,7 @@ def _runtime_of(machine: Machine) -> Any:
         CUDARuntimeError=CUDARuntimeError,
         is_hip=False,
         getDevice=lambda: machine.device,
+        setDevice=lambda number: setattr(machine, "device", number),
         getDeviceCount=lambda: machine.devices,
         getDeviceProperties=lambda number: properties,
         runtimeGetVersion=lambda: 12090,
