@@ -62,7 +62,8 @@ class CuPyLauncher:
         if shared > max(SHARED, self._shared.get(kernel, 0)):
             self._cuda.driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
             self._shared[kernel] = shared
-        return partial(kernel, grid, block, tuple(map(self._word, words)), shared)
+        given = tuple([self._word(int(word)) for word in words])  # it takes no scalar of NumPy's
+        return partial(kernel, grid, block, given, shared)
 
 
 class PyCUDALauncher:

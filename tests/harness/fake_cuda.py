@@ -296,6 +296,8 @@ class CIntptr:
     """8 bytes that a kernel takes, or the first of them."""
 
     def __init__(self, v: int) -> None:
+        if not isinstance(v, int):  # NumPy's are none for Cython
+            raise TypeError("an integer is required")
         if not -(1 << 63) <= v < 1 << 63:
             raise OverflowError("Python int too large to convert to C long")
         self.word = v
