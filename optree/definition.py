@@ -111,7 +111,7 @@ def _application(cls: Any) -> Callable[..., Any]:
             op_dict = applications.get((getattr(x, "spec", None),))
             if op_dict is not None:
                 node = new(OpTreeNode, (op_dict, x, None))
-                node.spec = op_dict.spec
+                node.spec = op_dict.value_spec
                 node.origin = origin()
                 return node
         return cls.function(*args, **kwargs)
@@ -123,7 +123,7 @@ def _application(cls: Any) -> Callable[..., Any]:
             op_dict = applications.get((first, second))
             if op_dict is not None and not ((first is int and is_huge(x)) or (second is int and is_huge(y))):
                 node = new(OpTreeNode, (op_dict, x, y))
-                node.spec = op_dict.spec
+                node.spec = op_dict.value_spec
                 node.origin = origin()
                 return node
         return cls.function(*args, **kwargs)
@@ -179,7 +179,7 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
             if op_dict is None:
                 return op(self, other)
             node = new(OpTreeNode, (op_dict, self, other))
-            node.spec = op_dict.spec
+            node.spec = op_dict.value_spec
             frame = frame_at(1)
             node.origin = (frame.f_code, frame.f_lasti)
             return node

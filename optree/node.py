@@ -28,23 +28,23 @@ class OpDict(dict):
     Attributes
     ----------
     op : Op
-    spec : Spec
-        The type and backend of the node's value.
+    value_spec : Spec
+        The type and backend of the node's value. It is not called `spec`, by which operators know operands.
     token : object
         One object for each op with the dtype and broadcast pattern of its value.
     children : int
         How many of the node's left and right are not None.
     """
 
-    __slots__ = ("children", "op", "spec", "token")
+    __slots__ = ("children", "op", "token", "value_spec")
 
     op: Any
-    spec: Any
+    value_spec: Any
     token: object
 
     def __init__(self, entries: dict[str, Any], op: Any, spec: Any, token: object, children: int | None = None) -> None:
         super().__init__(entries)
-        self.op, self.spec, self.token = op, spec, token
+        self.op, self.value_spec, self.token = op, spec, token
         self.children = op.children() if children is None else children
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -60,7 +60,7 @@ class OpDict(dict):
         return dict.__eq__(self, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _op_dict_again, (dict(self), self.op, self.spec and self.spec.type, self.children)
+        return _op_dict_again, (dict(self), self.op, self.value_spec and self.value_spec.type, self.children)
 
 
 #: What joins a node's second operand to those beyond it.
@@ -99,7 +99,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             left, right = (x if x is None else as_operand(x, str(op_dict.get("op"))) for x in (left, right))
             op_dict = _unchecked(op_dict, left, right)
         node = tuple.__new__(cls, (op_dict, left, right))
-        node.spec = op_dict.spec
+        node.spec = op_dict.value_spec
         node.origin = caller_origin()
         return node
 
@@ -282,10 +282,15 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     def __getitem__(self, index: Any) -> Any:
         if hasattr(index, "__index__") and not isinstance(index, Variable):
-            return tuple.__getitem__(self, index)
-        raise TypeError(
+            try:
+                return tuple.__getitem__(self, index)
+            except IndexError:
+                kind: type[Exception] = IndexError
+        else:
+            kind = TypeError
+        raise kind(
             f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {brief(index)}; "
-            "be.slice(f, np.s_[...]) slices its value"
+            "tree.at[...] and be.slice(tree, ...) give its value's elements"
         )
 
 
@@ -303,7 +308,7 @@ def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     for i in range(count - 2, 0, -1):
         right = OpTreeNode(ARGS, operands[i], right)
     node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if count else None, right))
-    node.spec = op_dict.spec
+    node.spec = op_dict.value_spec
     node.origin = caller_origin()
     return node
 

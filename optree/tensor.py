@@ -210,6 +210,11 @@ class Tensor(Variable):
         """The view that a tree of one view op of this tensor stands for."""
         return Tensor(self.backend, tree.op.value(self.array), base=self, view=tree.op)
 
+    @property
+    def at(self) -> Tensor:
+        """The tensor itself: what is written for trees, ``x.at[1:, 0]``, serves tensors too."""
+        return self
+
     def transpose(self, *axes: Any) -> Tensor:
         """A view with the axes in the order given, or reversed.
 

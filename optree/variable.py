@@ -95,6 +95,11 @@ class Variable(Methods):
         """
         return f.transpose(self, one_or_many(axes))
 
+    @property
+    def at(self) -> Any:
+        """The value's elements by index: ``tree.at[1:, 0]``, for a tree's own ``tree[1]`` is its first operand."""
+        return _Elements(self)
+
     def reshape(self, *shape: Any) -> Any:
         """The operand in another shape of as many elements; one size may be -1.
 
@@ -201,6 +206,21 @@ class Variable(Methods):
 
 #: What may meet in a call of NumPy's that nobody else has a say in.
 _NUMPYS_AND_OURS = (np.ndarray, np.generic, Variable)
+
+
+class _Elements:
+    """A variable's value, to be indexed as NumPy's arrays are."""
+
+    __slots__ = ("_whole",)
+    __iter__ = None  # by __getitem__ alone, one over an axis of open size would not end
+
+    def __init__(self, whole: Variable) -> None:
+        self._whole = whole
+
+    def __getitem__(self, index: Any) -> OpTreeNode:
+        if not isinstance(self._whole.type, TensorType):
+            raise OperandError(f"{describe(self._whole)} is no array, and has no elements to index")
+        return f.gather(self._whole, index)
 
 
 class Constant(Variable):
@@ -321,6 +341,11 @@ class Input(Variable):
     def asnumpyarray(self) -> np.ndarray:
         raise OperandError(f"{self.label} is an input: it has no value outside a function's call")
 
+    __iter__ = None  # as of `_Elements`
+
+    def __getitem__(self, index: Any) -> OpTreeNode:
+        return self.at[index]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Input, (self.type, self.name)
 
@@ -368,6 +393,8 @@ def as_operand(value: Any, what: str) -> Any:
         except DTypeError as error:
             raise DTypeError(f"{what}: {error}") from None
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
+    if isinstance(value, dict) and "op" in value:
+        remedy = "; a tree's [0] is its op_dict, and tree.at[0] the first element of its value"
     if hasattr(value, "__cuda_array_interface__"):
         remedy = "; a GPU backend's be.adopt makes a tensor of it"
     raise OperandError(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from backends import gen_backend
-from optree import Input, OpTreeNode, TensorType, check_grad, grad
+from optree import Input, OpTreeNode, TensorType, check_grad, function, grad
 from optree import index as indices
 from optree.errors import AxisError, DTypeError, NumberOverflowError, OperandError, ShapeError
 from optree.registry import OPS, f
@@ -459,3 +459,31 @@ def test_in_neons_mode_indices_in_a_row_or_column_are_a_list() -> None:
     np.testing.assert_array_equal(x.get()[[0, 2], 1], [8, 9])
     (gradient,) = grad(be.sum(be.take(x, places, axis=0) * 2), [x])
     np.testing.assert_array_equal(gradient.asnumpyarray(), np.array([[2.0], [0], [2]]) * np.ones((3, 4)))
+
+
+@given(indexed())
+def test_a_trees_value_is_indexed_by_at(given_: Any) -> None:
+    a, index = given_
+    tree = CPU.array(a) + 1.0
+    check(tree.at[index], a[index] + 1.0)
+    check(CPU.array(a).at[index], a[index])
+
+
+def test_elements_of_trees_inputs_and_tensors() -> None:
+    a, v = array_of((3, 4)), TensorType("float64", (None, 4))("v")
+    x = CPU.array(a, name="x")
+    np.testing.assert_array_equal(function([v], v[0] + v.at[:, 1:].at[-1, 0])(a), a[0] + a[-1, 1])
+    np.testing.assert_array_equal(grad((x * 2.0).at[1, 2], x).asnumpyarray(), 2.0 * (np.arange(12) == 6).reshape(3, 4))
+    assert x.at is x and (x + 1)[1] is x, "a node's own elements are the tuple's"
+    assert (x * (x + 1)).shape == (3, 4)  # which the operator remembers of their types
+    for wrong, said in (
+        (lambda: (x + 1)[1:], r"takes 0, 1 or 2 as index, not slice\(1, None, None\); tree\.at\[\.\.\.\]"),
+        (lambda: (x + 1)[3], r"takes 0, 1 or 2 as index, not 3; tree\.at"),
+        (lambda: x * (x + 1)[0], r"not OpDict .*; a tree's \[0\] is its op_dict, and tree\.at\[0\]"),
+        (lambda: (x + 1).at[x > 1], r"known only when it has run; use be\.where"),
+        (lambda: CPU.slice(x, x > 1), r"known only when it has run; use be\.where"),
+        (lambda: list(v), "not iterable"),
+        (lambda: list((x + 1).at), "not iterable"),
+    ):
+        with pytest.raises((TypeError, IndexError), match=said):
+            wrong()

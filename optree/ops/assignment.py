@@ -36,7 +36,7 @@ class Assign(NonDifferentiableOperator):
             narrow = is_narrow(target.spec.type.dtype)
             if op_dict is not None and not narrow and not (type(value) is int and is_huge(value)):
                 node = tuple.__new__(OpTreeNode, (op_dict, target, value))
-                node.spec, node.origin = op_dict.spec, caller_origin()
+                node.spec, node.origin = op_dict.value_spec, caller_origin()
                 return node
         return super().function(*args, **kwargs)
 
@@ -50,7 +50,7 @@ class Assign(NonDifferentiableOperator):
 
     def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
         op_dict = super().op_dict_of(entries, type, backend, children)
-        op_dict.spec = Spec.own(type, backend)  # so that no op knows it from a tensor's, and takes it unseen
+        op_dict.value_spec = Spec.own(type, backend)  # so that no op knows it from a tensor's, and takes it unseen
         return op_dict
 
     def output_shape(self, *shapes: Shape) -> Shape:

@@ -16,7 +16,7 @@ from optree.op import Op
 from optree.registry import OPS, f, function, stand_for
 from optree.traits import MorphOperator
 from optree.types import Shape, TensorType, normalise_axes, normalise_axis
-from optree.variable import as_operand, as_variable, is_neon
+from optree.variable import Variable, as_operand, as_variable, is_neon
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ class Slice(MorphOperator):
 
 def _as_slices(index: Any) -> Any:
     """A template, or an index already in NumPy's form, in NumPy's form."""
-    if not isinstance(index, tuple):
+    if not isinstance(index, tuple) or isinstance(index, Variable):  # a tree is a tuple
         return index
     return tuple(slice(*e) if isinstance(e, tuple) and _is_template_slice(e) else e for e in index)
 
