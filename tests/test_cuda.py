@@ -112,6 +112,8 @@ def test_every_kind_of_team_is_among_them() -> None:
         half = "\n".join(trials_of(dtype)[1].sources)
         assert f"Vector<{type}, 8>" in half and "Vector<float, 8>" not in half  # accesses of 16 bytes and not of 32
         assert f"__shared__ {type} tile" in half and f"{type} *const g" in half
+        assert "int shift = (int)((unsigned long long)x0 / 2 % 8)" in half
+    assert "int shift = (int)((unsigned long long)x0 / 4 % 4)" in text
     assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     assert any("(Index)held" in source for source in small.sources), "no row is read again in part"

@@ -102,7 +102,7 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
     launch, variant, width = geometry.launches[0], geometry.variant, geometry.variant.width
     (blocks, parts), block = launch.grid, launch.block
     if not nest.reductions:
-        chunks = -(-sizes[-1] // variant.vector) * prod(sizes[:-1])
+        chunks = variant.chunks(sizes[-1]) * prod(sizes[:-1])
         found = np.zeros(chunks, int)
         for start in range(blocks):
             for u in range(variant.accesses):
@@ -111,7 +111,7 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
                     found[first :: blocks * block * variant.accesses] += 1
         return found
     reduced = sizes[nest.kept :]
-    accesses = -(-reduced[-1] // variant.vector) * prod(reduced[:-1])
+    accesses = variant.chunks(reduced[-1]) * prod(reduced[:-1])
     teams = {"warp": block // width, "columns": 1}.get(variant.team, 1)
     lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
     places = prod(sizes[: nest.kept])
@@ -159,7 +159,7 @@ def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any
         check_limits(nest, geometry, device)
         assert geometry.variant.wide == (prod(sizes) >= NARROW)
         if geometry.variant.split:
-            accesses = -(-sizes[-1] // geometry.variant.vector) * prod(sizes[nest.kept : -1])
+            accesses = geometry.variant.chunks(sizes[-1]) * prod(sizes[nest.kept : -1])
             assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
 
 
@@ -205,12 +205,33 @@ def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
         itemsize = 16 // most
         assert laid_out(nest, [1000]).variant.vector == most
         assert laid_out(nest, [1001]).variant.vector == most, "the last elements are taken one by one"
-        assert laid_out(nest, [1000], offset=itemsize).variant.vector == 1
+        (step,) = steps_of(nest, [1000])[0]
+        apart = geometry_of(nest, [1000], [[step], [step]], [256 + itemsize, 256], DEVICES["sm_90"])
+        assert apart.variant.vector == 1
         assert laid_out(nest, [1000], offset=8).variant.vector == 8 // itemsize
         assert laid_out(nest, [most - 1]).variant.vector == most // 2
         assert laid_out(nest_of("rows", dtype), [5, 1000]).variant.vector == most
         assert laid_out(nest_of("rows", dtype), [5, 1002]).variant.vector == 2, "where each other row begins"
-        assert laid_out(nest_of("rows", dtype), [5, 1001]).variant.vector == 1, "each second row begins in between"
+        assert laid_out(nest_of("broadcast", dtype), [5, 1001]).variant.vector == 1, "each second row begins in between"
+
+
+def test_rows_of_odd_lengths_are_accessed_by_16_bytes_where_all_arrays_begin_alike() -> None:
+    for dtype, most in (("float16", 8), ("float32", 4)):
+        nest = nest_of("rows", dtype)
+
+        def found(n: int, nest: LoopNest = nest, offset: int = 0) -> tuple[int, bool, bool]:
+            variant = laid_out(nest, [5, n], offset=offset).variant
+            return variant.vector, variant.shifted, variant.whole
+
+        assert found(1001) == (most, True, False)
+        assert found(1000) == (most, False, True)
+        assert found(1000, offset=16 // most) == (most, True, False), "beside a boundary"
+        assert found(1000 + most // 2) == (most // 2, False, True), "8 bytes do"
+        assert found(16 * most - 1) == (1, False, True), "short ones are mostly ends"
+        assert laid_out(nest, [5, 1001]).variant.chunks(1001) == -(-(1000 + most) // most)
+        assert laid_out(nest_of("elements", dtype), [1000], offset=16 // most).variant.shifted
+        assert found(1001, nest_of("softmax of rows", dtype)) == (4, True, False), "of floats that are kept"
+        assert not laid_out(nest_of("broadcast", dtype), [5, 1001]).variant.shifted, "the row for all is aligned"
 
 
 def test_teams_grow_with_rows() -> None:
@@ -280,7 +301,8 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
         4,
     ]
     assert laid_out(one, [1 << 24]).launches[0].grid == (4096, 1)
-    assert laid_out(one, [1 << 24], offset=4).variant.accesses == 16, "of 4 bytes"
+    apart = geometry_of(one, [1 << 24], [[1], [1]], [256, 260], DEVICES["sm_90"])
+    assert apart.variant.accesses == 16, "of 4 bytes"
     assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
     assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 16
     assert laid_out(nest_of("all"), [1 << 24]).variant.accesses == 4

@@ -31,14 +31,14 @@ template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T
     return *(const Vector<T, N> *)p;
 }
 
-template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p, int count)
+template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p, int first, int count)
 {
-    if (count == N)
+    if (first == 0 && count == N)
         return loaded<N>(p);
     Vector<T, N> found;
     #pragma unroll
     for (int e = 0; e < N; e++)
-        found.at[e] = e < count ? p[e] : T();
+        found.at[e] = e >= first && e < count ? p[e] : T();
     return found;
 }
 
@@ -47,13 +47,13 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
     *(Vector<T, N> *)p = values;
 }
 
-template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values, int count)
+template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values, int first, int count)
 {
-    if (count == N)
+    if (first == 0 && count == N)
         return store(p, values);
     #pragma unroll
     for (int e = 0; e < N; e++)
-        if (e < count)
+        if (e >= first && e < count)
             p[e] = values.at[e];
 }
 """
@@ -228,11 +228,10 @@ class _Printer(ElementPrinter):
         if self.variant.team == "tiles":
             return self.tiles()
         (walk,), axes, count = self.walks, list(range(self.last)), self.variant.accesses
-        vector = self.variant.vector
-        lines = ["const int lanes = blockDim.x;"]
-        lines.append(f"const Index chunks = ((Index)n{self.last} + {vector - 1}) / {vector};")
+        lines = ["const int lanes = blockDim.x;", self.chunks()]
         lines.append(f"const Index total = {self.count('chunks', axes)};")
-        index = ["const Index k = c + u * lanes;", *self.located(axes), *self.pointers(axes, ("inner",))]
+        pointers = [*self.pointers(axes, ("inner",)), *self.shift()]
+        index = ["const Index k = c + u * lanes;", *self.located(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.turn(walk, "x", index, "total")
         return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
@@ -312,7 +311,8 @@ class _Printer(ElementPrinter):
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
             decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
         lines += self.extents()
-        body = [*decode, *self.pointers(axes, ("outer", "inner")), *self.outer_reads(), *self.rows(), *body]
+        pointers = [*self.pointers(axes, ("outer", "inner")), *self.shift()]
+        body = [*decode, *pointers, *self.outer_reads(), *self.rows(), *body]
         joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
         for r in joined:
             size = self.variant.threads if nest.columns else 32
@@ -324,9 +324,7 @@ class _Printer(ElementPrinter):
 
     def extents(self) -> Lines:
         """How many accesses a row has, and which of them are this block's."""
-        nest, vector = self.nest, self.variant.vector
-        lines = [f"const Index chunks = ((Index)n{self.last} + {vector - 1}) / {vector};"]
-        lines.append(f"const Index row = {self.count('chunks', range(nest.kept, self.last))};")
+        lines = [self.chunks(), f"const Index row = {self.count('chunks', range(self.nest.kept, self.last))};"]
         if self.variant.split:
             lines.append("const Index start = (Index)blockIdx.y * (Index)part;")
             lines.append("const Index end = start + (Index)part < row ? start + (Index)part : row;")
@@ -373,10 +371,11 @@ class _Printer(ElementPrinter):
         index = [
             "const Index k = lane + u * lanes;" if variant.kept == "registers" else "const Index k = c + u * lanes;"
         ]
-        index += self.located(axes)
+        pointers = []
         for place in [*walk.reads, *(place for place, _ in walk.writes)]:
             steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
-            index.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
+            pointers.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
+        index += self.located(axes, pointers)
         first, last = ("start", "end") if variant.split else ("0", "row")
         last = last if variant.team == "block" else "until"
         accumulated: Lines = []

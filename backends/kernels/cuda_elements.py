@@ -56,6 +56,8 @@ class Variant:
         How many accesses a thread loads before it uses the first; where registers keep rows, how many of one it has.
     whole : bool
         Whether each access has all of its elements; otherwise the last of a row may have fewer.
+    shifted : bool
+        Whether rows may begin within an access, at the same place in all arrays: the first, too, may have fewer.
     threads : int
         A block has so many threads; at most, where a team is a block.
     width : int
@@ -69,8 +71,18 @@ class Variant:
     split: bool = False
     accesses: int = 1
     whole: bool = True
+    shifted: bool = False
     threads: int = 256
     width: int = 1
+
+    @property
+    def rest(self) -> int:
+        """What is added to the size of a row before it is divided by that of an access."""
+        return (self.vector - 1) * (1 + self.shifted)
+
+    def chunks(self, size: int) -> int:
+        """How many accesses a row of some size takes at most."""
+        return (size + self.rest) // self.vector
 
 
 def type_of(dtype: np.dtype) -> str:
@@ -99,6 +111,12 @@ def loaded_bytes(nest: LoopNest) -> list[int]:
     """How many bytes of each element walks load, those that load any."""
     reads = ([place for place in walk.reads if not nest.is_counted(place)] for walk in walks(nest))
     return [found for places in reads if (found := sum(nest.reads[place].itemsize for place in places))] or [0]
+
+
+def along(nest: LoopNest) -> list[int]:
+    """The arrays whose elements lie together along the vector loop."""
+    found = (place for place, step in enumerate(nest.steps) if step == 1 and nest.levels[place] == "inner")
+    return [place for place in found if not nest.is_counted(place)]
 
 
 class ElementPrinter:
@@ -187,13 +205,25 @@ class ElementPrinter:
             rest = f"over{axis}"
         return [*lines, f"const Index i{axes[0]} = {rest};"]
 
-    def located(self, axes: Sequence[int]) -> Lines:
+    def chunks(self) -> str:
+        """How many accesses a row has."""
+        return f"const Index chunks = ((Index)n{self.last} + {self.variant.rest}) / {self.variant.vector};"
+
+    def shift(self) -> Lines:
+        """How many elements before a row its first access begins, where rows begin within an access."""
+        if not self.variant.shifted:
+            return []
+        place, size = next((place, self.nest.arrays[place].itemsize) for place in along(self.nest))
+        return [f"const int shift = (int)((unsigned long long)x{place} / {size} % {self.variant.vector});"]
+
+    def located(self, axes: Sequence[int], pointers: Lines) -> Lines:
         """Where the access ``k`` is, along some loops and the last, along which its elements lie."""
-        vector = self.variant.vector
-        if not axes:
-            return [f"const Index i = k * {vector};"]
-        lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
-        return [*lines, f"const Index i = (k - before * chunks) * {vector};"]
+        lines, number = [], "k"
+        if axes:
+            lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
+            number = "(k - before * chunks)"
+        shift = " - shift" if self.variant.shifted else ""
+        return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
 
     def quotient(self, number: str, axis: int) -> str:
         """A number by the size of a loop; of the last, by its accesses."""
@@ -247,6 +277,7 @@ class ElementPrinter:
             vector = self.variant.vector
             rest = f"(Index)n{self.last} - i"
             index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
+            index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
         lines, loads = self.loads(walk, letter)
         for part in (loads, self.used(walk, letter)):
             if part:
@@ -295,7 +326,7 @@ class ElementPrinter:
             if isinstance(made, Reduction):
                 name = f"p{made.value}[e]"
                 combined = f"{name} = {made.accumulator.combine.format(name, element(nest, made, type_of))};"
-                body += [combined if self.variant.whole or vector == 1 else f"if (e < count) {combined}"]
+                body += [combined if self.variant.whole or vector == 1 else f"if ({self.within}) {combined}"]
             else:
                 body += self.statement(made)
         for value in walk.stores:
@@ -328,6 +359,18 @@ class ElementPrinter:
         return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
 
     @property
+    def within(self) -> str:
+        """Whether an access has its element ``e``."""
+        return "e >= first && e < count" if self.variant.shifted else "e < count"
+
+    @property
+    def ends(self) -> str:
+        """Which elements an access has, where it may not have all, for `loaded` and `store`."""
+        if self.variant.whole:
+            return ""
+        return ", first, count" if self.variant.shifted else ", 0, count"
+
+    @property
     def element(self) -> str:
         """The index of an access's element."""
         return "i + e" if self.variant.vector > 1 else "i"
@@ -341,22 +384,22 @@ class ElementPrinter:
     def access(self, place: int, letter: str) -> Lines:
         """An access to an array."""
         vector, pointer, name = self.variant.vector, f"{letter}{place}", self.name(place)
-        ends = "" if self.variant.whole else ", count"
         if vector == 1:
             return [f"{name}.at[0] = {pointer}[{self.along(place, 'i')}];"]
         if self.nest.steps[place] == 1:
-            return [f"{name} = loaded<{vector}>({pointer} + i{ends});"]
+            return [f"{name} = loaded<{vector}>({pointer} + i{self.ends});"]
         index = self.along(place, "i + e")
-        return self.unrolled([f"{name}.at[e] = {pointer}[{f'e < count ? {index} : 0' if ends else index}];"])
+        return self.unrolled(
+            [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.within} ? {index} : 0'}];"]
+        )
 
     def stored(self, place: int, pointer: str) -> Lines:
         """Some elements into an array."""
-        ends = "" if self.variant.whole else ", count"
         if self.variant.vector == 1:
             return [f"{pointer}[{self.along(place, 'i')}] = w{place}.at[0];"]
         if self.nest.steps[place] == 1:
-            return [f"store({pointer} + i, w{place}{ends});"]
-        guard = "if (e < count) " if ends else ""
+            return [f"store({pointer} + i, w{place}{self.ends});"]
+        guard = "" if self.variant.whole else f"if ({self.within}) "
         return self.unrolled([f"{guard}{pointer}[{self.along(place, 'i + e')}] = w{place}.at[e];"])
 
 

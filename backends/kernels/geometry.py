@@ -4,8 +4,10 @@ The rules look at sizes, steps and the device's own limits, and at nothing else,
 so the same call runs the same kernels and gives the same bits.
 
 - An access is of as many elements as 16 bytes hold of the widest array, or half as many or a quarter, as all arrays
-  that have elements side by side are aligned. A thread has 64 bytes under way before it uses the first of them, if it
-  has so many to load, and the other threads of the device have something to do.
+  that have elements side by side are aligned. Where that makes less than 8 bytes, but all arrays have elements of one
+  size and each row begins equally far from 16 bytes in all of them (rows of odd lengths), accesses are of 16, and
+  the first and the last of a row are taken element by element. A thread has 64 bytes under way before it uses the
+  first of them, if it has so many to load, and the other threads of the device have something to do.
 - Where some arrays lie along another loop than the rest, blocks of 256 threads
   hand over tiles of 32 by 32 elements in shared memory.
 - A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
@@ -30,12 +32,15 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from backends.kernels.cuda import TILE, kernel_names
-from backends.kernels.cuda_elements import FLIGHT, Variant, held_bytes, loaded_bytes, slot_bytes
+from backends.kernels.cuda_elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
 from backends.kernels.expressions import wide as accumulated
 from backends.kernels.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16
+
+#: Rows may begin within an access from so many accesses on: two of them are taken element by element.
+ENDS = 16
 
 #: A thread has at most so many accesses to a row that registers keep, and at least so many to a part of a row.
 ACCESSES = 8
@@ -171,12 +176,12 @@ def geometry_of(
     """
     reach = max((sum(abs(step) * (n - 1) for step, n in zip(each, sizes, strict=True)) for each in steps), default=0)
     wide = max(reach, prod(sizes)) >= NARROW
-    vector = _vector(nest, sizes, steps, addresses)
+    vector, shifted = _vector(nest, sizes, steps, addresses)
     crossing = crossing_reads(nest)
     if crossing and sum(nest.reads[place].itemsize for place in crossing) * TILE * (TILE + 1) <= STATIC:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
-    variant = Variant(vector, wide, whole=sizes[-1] % vector == 0)
+    variant = Variant(vector, wide, whole=sizes[-1] % vector == 0 and not shifted, shifted=shifted)
     if not nest.reductions:
         return _elements(nest, sizes, variant, device)
     if nest.columns:
@@ -184,21 +189,26 @@ def geometry_of(
     return _rows(nest, sizes, variant, device)
 
 
-def _vector(nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int]) -> int:
-    """How many elements a thread accesses at once."""
-    if nest.columns:
-        return 1
-    arrays = nest.arrays
-    together = [place for place, step in enumerate(nest.steps) if step == 1 and nest.levels[place] == "inner"]
-    together = [place for place in together if not nest.is_counted(place)]
+def _vector(
+    nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int]
+) -> tuple[int, bool]:
+    """How many elements a thread accesses at once, and whether rows begin within an access."""
+    together = along(nest)
+    if nest.columns or not together:
+        return 1, False
     kept = [nest.dtype_of(value).itemsize for walk in walks(nest) for value in walk.stores]
-    widest = max([arrays[place].itemsize for place in together] + kept, default=ACCESS)
-    vector = ACCESS // widest
+    widest = max([nest.arrays[place].itemsize for place in together] + kept)
+    most = vector = ACCESS // widest
+    alike, reduced = set(), 0
     for place in together:
-        others = [step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1]
-        size = arrays[place].itemsize
-        vector = max(1, gcd(vector * size, addresses[place], *(step * size for step in others)) // size)
-    return min(vector, 1 << sizes[-1].bit_length() - 1) if together else 1
+        others = {axis: step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1}
+        size = nest.arrays[place].itemsize
+        vector = max(1, gcd(vector * size, addresses[place], *(step * size for step in others.values())) // size)
+        alike.add((size, addresses[place] % (most * size), *(step % most for step in others.values())))
+        reduced |= any(step % most for axis, step in others.items() if axis >= nest.kept)
+    if vector * widest < ACCESS // 2 and len(alike) == 1 and not reduced and sizes[-1] >= ENDS * most:
+        return most, True
+    return min(vector, 1 << sizes[-1].bit_length() - 1), False
 
 
 def _power(count: int) -> int:
@@ -214,7 +224,7 @@ def _under_way(nest: LoopNest, vector: int, most: int) -> int:
 
 
 def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    chunks, threads = -(-sizes[-1] // variant.vector) * prod(sizes[:-1]), THREADS[""]
+    chunks, threads = variant.chunks(sizes[-1]) * prod(sizes[:-1]), THREADS[""]
     accesses = _under_way(nest, variant.vector, chunks // (device.multiprocessors * device.threads))
     launch = Launch("kernel", (min(BLOCKS, -(-chunks // (threads * accesses))), 1), threads)
     return Geometry(replace(variant, accesses=accesses, threads=threads), (launch,))
@@ -222,7 +232,7 @@ def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: De
 
 def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     places, vector, slots = prod(sizes[: nest.kept]), variant.vector, slot_bytes(nest)
-    accesses = -(-sizes[-1] // vector) * prod(sizes[nest.kept : -1])
+    accesses = variant.chunks(sizes[-1]) * prod(sizes[nest.kept : -1])
     bytes_ = vector * held_bytes(nest)
     several = min(ACCESSES, 2 * LONG // (nest.cost * vector))
     held = {team: min(several, most // bytes_ if bytes_ else several) for team, most in HELD.items()}

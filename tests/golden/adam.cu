@@ -37,11 +37,11 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 4;
             const float *x0 = a0;
             const float *x1 = a1;
             const float *x2 = a2;
             const float *x4 = a4;
+            const Index i = k * 4;
             if (k < total)
             {
                 b0[u] = loaded<4>(x0 + i);
@@ -54,10 +54,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 4;
             float *x5 = a5;
             float *x6 = a6;
             float *x7 = a7;
+            const Index i = k * 4;
             if (k < total)
             {
                 Vector<float, 4> w5;

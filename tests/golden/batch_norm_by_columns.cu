@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 1;
                     const float *y0 = x0;
+                    const Index i = k * 1;
                     if (k < stop)
                     {
                         b0[u].at[0] = y0[(i) * (Index)s0_1];
@@ -148,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             for (int u = 0; u < 16; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 1;
                 float *y2 = x2;
+                const Index i = k * 1;
                 if (k < until)
                 {
                     Vector<float, 1> w2;

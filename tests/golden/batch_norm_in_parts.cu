@@ -51,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
                 for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 1;
                     const float *y0 = x0;
+                    const Index i = k * 1;
                     if (k < stop)
                     {
                         b0[u].at[0] = y0[(i) * (Index)s0_1];
@@ -136,8 +136,8 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
                 for (int u = 0; u < 16; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 1;
                     const float *y0 = x0;
+                    const Index i = k * 1;
                     if (k < stop)
                     {
                         b0[u].at[0] = y0[(i) * (Index)s0_1];
@@ -229,8 +229,8 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             for (int u = 0; u < 16; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 1;
                 const float *y0 = x0;
+                const Index i = k * 1;
                 if (k < until)
                 {
                     b0[u].at[0] = y0[(i) * (Index)s0_1];
@@ -240,8 +240,8 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             for (int u = 0; u < 16; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 1;
                 float *y2 = x2;
+                const Index i = k * 1;
                 if (k < until)
                 {
                     Vector<float, 1> w2;

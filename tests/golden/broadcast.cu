@@ -29,10 +29,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const Index k = c + u * lanes;
             const Index before = quotient(k, m1);
             const Index i0 = before;
-            const Index i = (k - before * chunks) * 2;
             const float *x0 = a0 + i0 * (Index)s0_0;
             const float *x1 = a1 + i0 * (Index)s1_0;
             const float *x2 = a2 + i0 * (Index)s2_0;
+            const Index i = (k - before * chunks) * 2;
             if (k < total)
             {
                 b0[u] = loaded<2>(x0 + i);
@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const Index k = c + u * lanes;
             const Index before = quotient(k, m1);
             const Index i0 = before;
-            const Index i = (k - before * chunks) * 2;
             float *x3 = a3 + i0 * (Index)s3_0;
+            const Index i = (k - before * chunks) * 2;
             if (k < total)
             {
                 Vector<float, 2> w3;

@@ -23,11 +23,11 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 4;
             const float *x0 = a0;
             const float *x1 = a1;
             const float *x2 = a2;
             const float *x3 = a3;
+            const Index i = k * 4;
             if (k < total)
             {
                 b0[u] = loaded<4>(x0 + i);
@@ -40,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 4;
             float *x4 = a4;
+            const Index i = k * 4;
             if (k < total)
             {
                 Vector<float, 4> w4;

@@ -63,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 const float *y0 = x0;
+                const Index i = k * 4;
                 if (k < row)
                 {
                     g0[u] = loaded<4>(y0 + i);
@@ -156,8 +156,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 const float *y1 = x1;
+                const Index i = k * 4;
                 if (k < row)
                 {
                     g1[u] = loaded<4>(y1 + i);
@@ -207,8 +207,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             for (int u = 0; u < 2; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 float *y3 = x3;
+                const Index i = k * 4;
                 if (k < row)
                 {
                     Vector<float, 4> w3;
@@ -273,8 +273,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 for (int u = t; u < t + 4; u++)
                 {
                     const Index k = lane + u * lanes;
-                    const Index i = k * 4;
                     const float *y0 = x0;
+                    const Index i = k * 4;
                     if (k < row)
                     {
                         b0[u] = loaded<4>(y0 + i);

@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
             for (int u = 0; u < 8; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 const float *y0 = x0;
+                const Index i = k * 4;
                 if (k < until)
                 {
                     g0[u] = loaded<4>(y0 + i);
@@ -122,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 for (int u = t; u < t + 2; u++)
                 {
                     const Index k = lane + u * lanes;
-                    const Index i = k * 4;
                     const float *y2 = x2;
                     const float *y3 = x3;
+                    const Index i = k * 4;
                     if (k < until)
                     {
                         b2[u] = loaded<4>(y2 + i);
@@ -135,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 for (int u = t; u < t + 2; u++)
                 {
                     const Index k = lane + u * lanes;
-                    const Index i = k * 4;
                     float *y4 = x4;
+                    const Index i = k * 4;
                     if (k < until)
                     {
                         Vector<float, 4> w4;

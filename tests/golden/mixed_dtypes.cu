@@ -23,24 +23,24 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 2;
             const unsigned char *x0 = a0;
             const long long *x1 = a1;
             const double *x2 = a2;
+            const Index i = k * 2;
             const int count = (Index)n0 - i < 2 ? (int)((Index)n0 - i) : 2;
             if (k < total)
             {
-                b0[u] = loaded<2>(x0 + i, count);
-                b1[u] = loaded<2>(x1 + i, count);
-                b2[u] = loaded<2>(x2 + i, count);
+                b0[u] = loaded<2>(x0 + i, 0, count);
+                b1[u] = loaded<2>(x1 + i, 0, count);
+                b2[u] = loaded<2>(x2 + i, 0, count);
             }
         }
         #pragma unroll
         for (int u = 0; u < 1; u++)
         {
             const Index k = c + u * lanes;
-            const Index i = k * 2;
             double *x3 = a3;
+            const Index i = k * 2;
             const int count = (Index)n0 - i < 2 ? (int)((Index)n0 - i) : 2;
             if (k < total)
             {
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const double v7 = (double)(v7_0 + v2);
                     w3.at[e] = v7;
                 }
-                store(x3 + i, w3, count);
+                store(x3 + i, w3, 0, count);
             }
         }
     }

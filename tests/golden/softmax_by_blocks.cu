@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 4;
                     const float *y0 = x0;
+                    const Index i = k * 4;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -157,8 +157,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 4;
                 float *y1 = x1;
+                const Index i = k * 4;
                 if (k < row)
                 {
                     Vector<float, 4> w1;

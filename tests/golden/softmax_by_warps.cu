@@ -44,8 +44,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
             for (int u = 0; u < 8; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 const float *y0 = x0;
+                const Index i = k * 4;
                 if (k < until)
                 {
                     g0[u] = loaded<4>(y0 + i);
@@ -122,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
             for (int u = 0; u < 8; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4;
                 float *y1 = x1;
+                const Index i = k * 4;
                 if (k < until)
                 {
                     Vector<float, 4> w1;

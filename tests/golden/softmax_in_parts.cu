@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
                 for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 4;
                     const float *y0 = x0;
+                    const Index i = k * 4;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -140,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
                 for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
-                    const Index i = k * 4;
                     const float *y0 = x0;
+                    const Index i = k * 4;
                     if (k < stop)
                     {
                         b0[u] = loaded<4>(y0 + i);
@@ -238,8 +238,8 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 4;
                 const float *y0 = x0;
+                const Index i = k * 4;
                 if (k < end)
                 {
                     b0[u] = loaded<4>(y0 + i);
@@ -249,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
-                const Index i = k * 4;
                 float *y1 = x1;
+                const Index i = k * 4;
                 if (k < end)
                 {
                     Vector<float, 4> w1;

@@ -225,6 +225,25 @@ def _in_place(be: Any) -> Sequence[np.ndarray]:
     return [x.get(), y.get(), total.get()]
 
 
+def _within(be: Any) -> Sequence[np.ndarray]:
+    """Views that begin within an access, all alike, in the place of what is read: rows, several loops, parts."""
+    found = []
+    for dtype in ("float32", "float64"):
+        line, rows, planes = (
+            be.array(drawn(i, *shape), dtype) for i, shape in enumerate([(999,), (7, 333), (3, 4, 105)])
+        )
+        line[3:] = be.sqrt(line[3:]) * 2
+        line[1:998] = line[1:998] - be.mean(line[1:998])
+        rows[1:, 5:] = be.softmax(rows[1:, 5:], axis=1) + be.places(rows[1:, 5:])
+        rows[:, 1:300] = rows[:, 1:300] * 2
+        planes[:, :, 2:] = planes[:, :, 2:] - be.mean(planes[:, :, 2:], axis=(0, 2))
+        planes[:, 1:, 1:] = planes[:, 1:, 1:] * be.max(planes[:, 1:, 1:], axis=(1, 2))
+        few = be.array(drawn(3, 2, 20001), dtype)
+        few[:, 1:] = be.softmax(few[:, 1:], axis=1)
+        found += [x.get() for x in (line, rows, planes, few)]
+    return found
+
+
 def _updates(be: Any) -> Sequence[np.ndarray]:
     """Adam, twice: three outputs, each in the place of what is read."""
     w, m, v = be.array(drawn(0, 67)), be.zeros(67), be.zeros(67)
@@ -278,7 +297,7 @@ def _draws(be: Any) -> Sequence[np.ndarray]:
 
 def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
-    runs = (_layouts, _ends, _many, _loops, _several, _in_place, _updates, _numbers, _turned, _draws)
+    runs = (_layouts, _ends, _many, _loops, _several, _in_place, _within, _updates, _numbers, _turned, _draws)
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
 
 

@@ -134,6 +134,10 @@ def softmax_of_long_rows(be: Any) -> Any:
     return be.softmax(_input(4096, 1 << 16), axis=1)
 
 
+def softmax_of_odd_rows(be: Any) -> Any:
+    return be.softmax(TensorType("float16", (1 << 14, 1001))("x"), axis=1)
+
+
 def softmax_in_parts(be: Any) -> Any:
     return be.softmax(_input(2, 1 << 20), axis=1)
 
@@ -168,6 +172,7 @@ CUDA_TREES = (
     softmax_by_warps,
     softmax_by_blocks,
     softmax_of_long_rows,
+    softmax_of_odd_rows,
     softmax_in_parts,
     layer_norm_by_warps,
     batch_norm_by_columns,
