@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,20 @@ from optree.types import promote
 
 #: So many ways to compute products are remembered.
 WAYS = 1024
+
+
+class _Along(NamedTuple):
+    """What is computed along with a product: it is scaled, and an addend and a bias are added."""
+
+    alpha: float = 1.0
+    addend: Any = None
+    beta: float = 1.0
+    bias: Any = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the library reads all: what is multiplied by 0, and may be no number, it does not."""
+        return bool(self.alpha) and (self.addend is None or bool(self.beta))
 
 
 class Products(Locked):
@@ -70,27 +84,27 @@ class Products(Locked):
         out : cupy.ndarray, optional
             Where the value is written, as if the operands had been read before.
         """
+        along = _Along(alpha, addend, beta, bias)
         is_apart = out is not None and self._is_apart(out, x, y, addend)
         alike = None
-        if is_apart and alpha and (addend is None or beta):
+        if is_apart and along.is_read:
             given = (x, y, addend, bias, out)
             alike = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in given])
             known = self._known.get(alike)
             if known is not None:
                 way, swaps = known
                 operands = (x, y) if swaps else (y, x)
-                self._run(way, (*operands, out if addend is None else addend, out), alpha, beta, addend, bias)
+                self._run(way, (*operands, out if addend is None else addend, out), along)
                 return out
         dtype = promote(x.dtype, y.dtype)
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
         left, right, framed, shape = _framed(x, y)
         into_out = is_apart and out.dtype == dtype and _lies(framed(out), shape[: max(x.ndim, y.ndim) - 2]) is not None
         made = out if into_out else self.cupy.empty(shape, dtype)
-        added = None if addend is None else framed(addend)
-        if made.size and not self._at_once(
-            left, right, framed(made), alpha, added, beta, bias, alike if into_out else None
-        ):
-            self._in_parts(left, right, framed(made), alpha, added, beta, bias)
+        along = along._replace(addend=None if addend is None else framed(addend))
+        known_as = alike if into_out else None
+        if made.size and not self._at_once(left, right, framed(made), along, known_as):
+            self._in_parts(left, right, framed(made), along)
         if out is None or into_out:
             return made
         out[...] = made
@@ -103,21 +117,11 @@ class Products(Locked):
             return False
         return addend is None or not share(addend, out) or _place(addend) == _place(out)
 
-    def _at_once(
-        self,
-        x: Any,
-        y: Any,
-        target: Any,
-        alpha: float = 1.0,
-        addend: Any = None,
-        beta: float = 0.0,
-        bias: Any = None,
-        alike: Any = None,
-    ) -> bool:
+    def _at_once(self, x: Any, y: Any, target: Any, along: _Along, alike: Any = None) -> bool:
         """Let the library compute all; whether it can. Calls of which `alike` says the same are known from then on."""
-        stack = target.shape[:-2]
-        if not x.shape[-1] or not alpha or (addend is not None and not beta):
-            return False  # it would not read what may be no number
+        stack, addend, bias = target.shape[:-2], along.addend, along.bias
+        if not x.shape[-1] or not along.is_read:
+            return False
         if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
             x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
             stack = ()
@@ -135,7 +139,7 @@ class Products(Locked):
         if way.choice is None and addend is None and bias is None:
             raise BackendError(f"cuBLASLt has no way to multiply {x.shape} by {y.shape} of {x.dtype}")
         if way.choice is not None:
-            self._run(way, arrays, alpha, beta, addend, bias)
+            self._run(way, arrays, along)
             if alike is not None and operands[0] is y and operands[1] is x:
                 with self.lock:
                     if len(self._known) >= WAYS:
@@ -153,8 +157,8 @@ class Products(Locked):
         dtype = arrays[3].dtype
         tf32 = self.tf32 and dtype == np.float32
         aligned = tuple(_alignment(z) for z in arrays)
-        along = 0 if bias is None else _alignment(bias)
-        return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), along, aligned)
+        of_bias = 0 if bias is None else _alignment(bias)
+        return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), of_bias, aligned)
 
     def _way(self, problem: Problem) -> Way:
         with self.lock:
@@ -165,22 +169,23 @@ class Products(Locked):
                 way = self._ways[problem] = Way(self.library, problem)
             return way
 
-    def _run(self, way: Way, arrays: Sequence[Any], alpha: float, beta: float, addend: Any, bias: Any) -> None:
+    def _run(self, way: Way, arrays: Sequence[Any], along: _Along) -> None:
         assert way.choice is not None
         size = way.choice.workspace
         memory = self.cupy.empty(size, np.uint8) if size else None
         addresses = [z.data.ptr for z in arrays]
-        along = None if bias is None else bias.data.ptr
+        bias = None if along.bias is None else along.bias.data.ptr
+        beta = 0.0 if along.addend is None else along.beta
         stream = self.cupy.cuda.get_current_stream().ptr
         with self.lock:
-            beta = 0.0 if addend is None else beta
-            way.run(addresses, alpha, beta, along, 0 if memory is None else memory.data.ptr, stream)
+            way.run(addresses, along.alpha, beta, bias, 0 if memory is None else memory.data.ptr, stream)
 
-    def _in_parts(self, x: Any, y: Any, target: Any, alpha: float, addend: Any, beta: float, bias: Any) -> None:
+    def _in_parts(self, x: Any, y: Any, target: Any, along: _Along) -> None:
         """Compute the product, and then what goes along with it."""
+        alpha, addend, beta, bias = along
         product = self.cupy.empty(target.shape, target.dtype)
         if x.shape[-1]:
-            self._at_once(x, y, product)
+            self._at_once(x, y, product, _Along())
         else:
             product[...] = 0
         product *= alpha
