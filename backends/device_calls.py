@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.kernels.epilogues import multiplies_floats
 from backends.products import Products
 from optree.arrays import is_array, is_portable, overlap
-from optree.floats import is_floating
 from optree.program import Instruction, Program
 from optree.reference import checked, is_widened, performer, value_of_op
-from optree.registry import OPS
 from optree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -38,7 +37,7 @@ def call_of(device: Device, program: Program, place: int, keep: bool) -> Callabl
     instruction = program.instructions[place]
     if not is_portable(instruction.op):
         return _host_call(device, instruction, performer(instruction, program.given_away(place) if keep else None))
-    if _multiplies_floats(program, place):
+    if multiplies_floats(program, place):
         return device.products if instruction.op.numpy is np.matmul else _Contraction(device.products, instruction.op)
     if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
         return performer(instruction, program.given_away(place) if keep else None)
@@ -72,15 +71,6 @@ def _is_plain_ufunc(instruction: Instruction) -> bool:
     op = instruction.op
     plain = isinstance(op.numpy, np.ufunc) and is_portable(op) and not op.defines("value") and not op.props
     return plain and not is_widened(instruction.node)
-
-
-def _multiplies_floats(program: Program, place: int) -> bool:
-    """Whether an instruction sums products of two arrays, and gives floats."""
-    instruction = program.instructions[place]
-    op = instruction.op
-    is_ours = type(op) is OPS.get(op.name) and op.numpy in (np.matmul, np.tensordot)
-    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
-    return is_ours and is_floating(instruction.type.dtype) and not has_numbers
 
 
 class _Contraction:

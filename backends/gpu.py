@@ -271,7 +271,7 @@ class GPUBackend(Backend):
     # Running
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        simple = decompose(program) if observe is None else program
+        simple = self._simple(program) if observe is None else program
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
         steps = self._steps(outline, keep, observe)
@@ -282,7 +282,7 @@ class GPUBackend(Backend):
         open_registers = [*constants, *[None] * len(outline.instructions)]
 
         def note(error: Exception, place: int, roots: Sequence[Any] | None = None) -> None:
-            ran = outline if roots is None else decompose(self.program(roots))
+            ran = outline if roots is None else self._simple(self.program(roots))
             error.add_note(f"while running {describe(ran.instructions[place].node)}")
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
@@ -292,6 +292,10 @@ class GPUBackend(Backend):
                 return walk(steps, open_registers, outline.outputs, note, values, roots)
 
         return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+
+    def _simple(self, program: Program) -> Program:
+        """The program as kernels take it, where there are any."""
+        return decompose(program, vectors=self.kernels is not None)
 
     def _graphs(self, program: Program, outline: Program, steps: Any) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]

@@ -346,6 +346,19 @@ def reduced_in_two(value: Value) -> Any:
     return value.op(first) if first.dtype == value.dtype else None
 
 
+@on("dot", "matmul")
+def product_with_a_vector(value: Value) -> Any:
+    """A product with a vector is a sum of products: one pass over the matrix, with what is before and after it."""
+    x, y = value.inputs
+    if 1 not in (x.type.ndim, y.type.ndim) or x.dtype != y.dtype or not is_floating(value.dtype):
+        return None
+    left, right = (f.cast(z.operand, np.float32) if is_narrow(z.dtype) else z.operand for z in (x, y))
+    if y.type.ndim > 1:
+        left = f.expand_dims(left, 1)
+    total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)
+    return total if total.dtype == value.dtype else f.cast(total, value.dtype)
+
+
 @on("assign")
 def assigned_by_a_kernel(value: Value) -> Any:
     """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of.

@@ -16,7 +16,7 @@ from harness.homes import stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import cublaslt, products
+from backends import cublaslt, gen_backend, launches, products, source
 from backends.products import Products
 from optree import function, grad
 from optree.errors import BackendError
@@ -279,3 +279,59 @@ def test_numbers_count_as_they_are_at_the_call(be: Any) -> None:
     nan = be.array(np.full((6, 5), np.nan))
     target[:] = nan * 0 + be.dot(x, y)
     assert np.isnan(target.get()).all()
+
+
+def test_what_is_shown_is_what_runs() -> None:
+    """Kernels that products compute along are neither printed nor launched."""
+    cpu = gen_backend("cpu")
+    x, y, z, v = (cpu.array(a) for a in (X, Y, Z, V))
+    for build, _, _, kernels in TREES.values():
+        tree = build(cpu, x, y, z, v)
+        assert len(source(tree, target="cuda")) == len(launches(tree)) == kernels
+
+
+#: Products with vectors, from a matrix, a vector of its rows' length and one of its columns' to a tree and its value.
+VECTORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "matrix and vector": (lambda be, x, v, w: be.dot(x, v), lambda x, v, w: x @ v),
+    "vector and matrix": (lambda be, x, v, w: be.dot(w, x), lambda x, v, w: w @ x),
+    "two vectors": (lambda be, x, v, w: be.dot(v, v), lambda x, v, w: v @ v),
+    "a stack": (
+        lambda be, x, v, w: be.matmul(be.expand_dims(x, 0) * 2, v),
+        lambda x, v, w: np.matmul(2 * x[None], v),
+    ),
+    "of a stack": (lambda be, x, v, w: be.matmul(w, be.expand_dims(x, 0)), lambda x, v, w: np.matmul(w, x[None])),
+    "before and after": (
+        lambda be, x, v, w: be.tanh(be.dot(be.square(x), v) / 64 + w),
+        lambda x, v, w: np.tanh(np.square(x) @ v / 64 + w),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_product_with_a_vector_is_a_kernel(be: Any, name: str, dtype: str) -> None:
+    build, expected = VECTORS[name]
+    arrays = exact(40, 70), exact(70, seed=1), exact(40, seed=2)
+    tree = build(be, *(be.array(a, dtype) for a in arrays))
+    found: list[np.ndarray] = []
+    asked, _ = ran(be, lambda: found.append(tree.asnumpyarray()))
+    assert not asked and be.stats()["kernels"]["launches"] and found[0].dtype == dtype
+    np.testing.assert_allclose(found[0], expected(*arrays), rtol=2e-3 if dtype == "float16" else 1e-6)
+
+
+def test_logistic_regression_is_kernels_alone(be: Any) -> None:
+    x, w, t = be.array(exact(64, 20)), be.array(exact(20, seed=1)), be.array(exact(64, seed=2) > 0)
+    loss = be.mean(be.softplus(be.dot(x, w)) - t * be.dot(x, w))
+    step = function([], loss, updates={w: w - 0.5 * grad(loss, w)})
+    a, b, c = x.get().astype(np.float64), w.get().astype(np.float64), t.get()
+    for _ in range(3):
+        losses: list[Any] = []
+        asked, _ = ran(be, lambda into=losses: into.append(step().get()))  # type: ignore[misc]
+        assert not asked
+        np.testing.assert_allclose(losses[0], _loss(a, b, c), rtol=1e-5)
+        b = b - 0.5 * (a.T @ (1 / (1 + np.exp(-a @ b)) - c)) / len(c)
+        np.testing.assert_allclose(w.get(), b, rtol=1e-4, atol=1e-6)
+
+
+def _loss(x: np.ndarray, w: np.ndarray, t: np.ndarray) -> Any:
+    return np.mean(np.logaddexp(0, x @ w) - t * (x @ w))

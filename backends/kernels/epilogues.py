@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.floats import is_floating
 from optree.fusion import Call, Kernel
 from optree.program import Program
 from optree.registry import OPS
 from optree.schedule import memories
+from optree.types import NUMBERS
 
 
 class Factor(NamedTuple):
@@ -31,58 +33,81 @@ ONCE = Factor()
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A product with all that goes along with it: ``alpha * (x @ y) + beta * addend + bias``.
+    """What goes along with a product: ``alpha * (x @ y) + beta * addend + bias``.
 
     Attributes
     ----------
-    product : callable
-        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
+    product : int
+        The place of the product's instruction.
     inputs : tuple of int
-        The values of the program that it works on, those of x and y first.
+        The values of the program that all works on, those of x and y first.
     alpha, beta : Factor
     addend, bias : int or None
         Which of them these are.
     """
 
-    product: Callable[..., Any]
+    product: int
     inputs: tuple[int, ...]
     alpha: Factor
     addend: int | None = None
     beta: Factor = ONCE
     bias: int | None = None
 
-    is_product = is_captured = True
 
-    def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
-        given: dict[Any, Any] = dict(zip(self.inputs[2:], others, strict=True))
-        addend, bias = given.get(self.addend), given.get(self.bias)
-        return self.product(x, y, self.alpha.of(given), addend, self.beta.of(given), bias, out=out)
-
-
-def with_epilogues(
-    program: Program, steps: Sequence[Kernel | Call], calls: dict[int, Callable[..., Any]]
-) -> tuple[list[Kernel | Call], dict[int, Callable[..., Any]]]:
-    """The steps and their calls with products that take along what a kernel of its own would do to their values.
+class ProductWithEpilogue:
+    """A function of an epilogue's inputs.
 
     Parameters
     ----------
-    calls : dict
-        From the place of an instruction to its function. One that takes an epilogue says so, by `takes_epilogue`.
+    product : callable
+        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
+    epilogue : Epilogue
+    """
+
+    is_product = is_captured = True
+
+    def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:
+        self._product, self.epilogue = product, epilogue
+
+    def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
+        along = self.epilogue
+        given: dict[Any, Any] = dict(zip(along.inputs[2:], others, strict=True))
+        addend, bias = given.get(along.addend), given.get(along.bias)
+        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out=out)
+
+
+def multiplies_floats(program: Program, place: int) -> bool:
+    """Whether an instruction is a product of arrays, and gives floats."""
+    instruction = program.instructions[place]
+    op = instruction.op
+    is_ours = type(op) is OPS.get(op.name) and op.numpy in (np.matmul, np.tensordot)
+    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
+    return is_ours and is_floating(instruction.type.dtype) and not has_numbers
+
+
+def with_epilogues(
+    program: Program, steps: Sequence[Kernel | Call], products: Collection[int]
+) -> tuple[list[Kernel | Call], dict[int, Epilogue]]:
+    """The steps without the kernels that do to a product what its epilogue can; and by their places those products.
+
+    Parameters
+    ----------
+    products : collection of int
+        The places of the products that can have epilogues.
     """
     first = len(program.leaves)
     made_by = {
-        first + step.place: n
-        for n, step in enumerate(steps)
-        if isinstance(step, Call) and getattr(calls[step.place], "takes_epilogue", False)
+        first + step.place: n for n, step in enumerate(steps) if isinstance(step, Call) and step.place in products
     }
-    found, kept = dict(calls), dict(enumerate(steps))
+    found: dict[int, Epilogue] = {}
+    kept = dict(enumerate(steps))
     for n, step in enumerate(steps) if made_by else ():
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
         if product is None or not _may_wait(program, product, steps[made_by[product] : n], step.places):
             continue
-        epilogue = _epilogue(program, step, product, calls[product - first])
+        epilogue = _epilogue(program, step, product)
         if epilogue is not None:
             place = step.places[-1]
             found[place], kept[n] = epilogue, Call(place, (product - first, *step.places[:-1]))
@@ -101,7 +126,7 @@ def _may_wait(program: Program, product: int, between: Sequence[Kernel | Call], 
     return not any(owned[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
 
 
-def _epilogue(program: Program, kernel: Kernel, product: int, call: Callable[..., Any]) -> Epilogue | None:
+def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None:
     """A product with what a kernel does to it; None if that is more than an epilogue computes."""
     first = len(program.leaves)
     value = first + kernel.places[-1]
@@ -120,7 +145,7 @@ def _epilogue(program: Program, kernel: Kernel, product: int, call: Callable[...
     addend, beta = next(iter(addends.items()), (None, ONCE))
     others = [i for i in (alpha.number, addend, beta.number, *biases) if i is not None]
     inputs = (*program.instructions[product - first].inputs, *dict.fromkeys(others))
-    return Epilogue(call, inputs, alpha, addend, beta, next(iter(biases), None))
+    return Epilogue(product - first, inputs, alpha, addend, beta, next(iter(biases), None))
 
 
 def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Factor] | None:

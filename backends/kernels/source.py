@@ -11,13 +11,14 @@ from numpy.lib.stride_tricks import as_strided
 
 from backends.kernels import c
 from backends.kernels.cuda_launch import Launched, Notes
+from backends.kernels.epilogues import multiplies_floats, with_epilogues
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Launch
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from optree.dims import ONE, Dims, Sizes
 from optree.errors import BackendError, names
-from optree.fusion import LONGEST, Kernel, fuse
+from optree.fusion import LONGEST, Call, Kernel, fuse
 from optree.program import Program
 from optree.rewrites import decompose
 
@@ -49,7 +50,8 @@ def sources(program: Program, target: str, arch: str) -> list[str]:
         found.append(c.source(nest))
         return lambda pointers, numbers, layout: None
 
-    _meet_layouts(program, keep)
+    program = decompose(program)
+    _meet_layouts(program, lambda sizes: fuse(program, sizes), keep)
     return found
 
 
@@ -71,17 +73,26 @@ def _noted(program: Program, arch: str) -> Notes:
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     notes = Notes(DEVICES[arch])
-    _meet_layouts(program, partial(Launched, host=notes))
+    program = decompose(program, vectors=True)
+    products = [
+        place
+        for place, instruction in enumerate(program.instructions)
+        if instruction.op.numpy is np.matmul and multiplies_floats(program, place)
+    ]
+    _meet_layouts(
+        program, lambda sizes: with_epilogues(program, fuse(program, sizes), products)[0], partial(Launched, host=notes)
+    )
     return notes
 
 
-def _meet_layouts(program: Program, compile: Callable[[LoopNest], Any]) -> None:
+def _meet_layouts(
+    program: Program, steps_of: Callable[[Sizes], list[Kernel | Call]], compile: Callable[[LoopNest], Any]
+) -> None:
     """Let each kernel of a program meet arrays in C order."""
-    program = decompose(program)
     if len(program.instructions) <= LONGEST:
         known = Sizes(program)
         sizes = _sizes(program, known.dims)
-        for step in fuse(program, known):
+        for step in steps_of(known):
             if isinstance(step, Kernel):
                 _meet_layout(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.kernels.entry import Way
-from backends.kernels.epilogues import Epilogue, places, with_epilogues
+from backends.kernels.epilogues import ProductWithEpilogue, places, with_epilogues
 from backends.kernels.fused import LAST
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
@@ -81,7 +81,10 @@ def fused_steps(program: Program, executor: Executor, call_of: CallOf, memory: M
     steps: list[Kernel | Call] = []
     kernels: list[Runnable] = []
     calls_of = {place: call_of(place) for place in range(len(program.instructions))}
-    fused, calls_of = with_epilogues(program, fuse(program, sizes), calls_of)
+    takers = [place for place, call in calls_of.items() if getattr(call, "takes_epilogue", False)]
+    fused, epilogues = with_epilogues(program, fuse(program, sizes), takers)
+    for place, epilogue in epilogues.items():
+        calls_of[place] = ProductWithEpilogue(calls_of[epilogue.product], epilogue)
     for step in fused:
         kernel = executor(program, step, sizes, call_of) if isinstance(step, Kernel) else None
         if kernel is not None:
@@ -133,7 +136,8 @@ class CallStep:
     ) -> None:
         self.instruction, self.output, self.call = program.instructions[place], len(program.leaves) + place, call
         self.sizes, self.memory = sizes, memory
-        self.inputs = inputs = call.inputs if isinstance(call, Epilogue) else self.instruction.inputs
+        inputs = call.epilogue.inputs if isinstance(call, ProductWithEpilogue) else self.instruction.inputs
+        self.inputs = inputs
         alone = self.instruction.op.shape_only
         #: The dtypes of the operands that need not be there, for their known shape is all that counts.
         self.shaped = {n: program.type_of(i).dtype for n, i in enumerate(inputs) if n in alone and sizes.is_known(i)}
