@@ -118,6 +118,7 @@ _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 #: The functions that are needed, by their names without ``cublasLt``; all but the last return a `cublasStatus_t`.
 _FUNCTIONS: dict[str, Sequence[Any]] = {
     "Create": (_POINTER,),
+    "Destroy": (_POINTER,),
     "MatmulDescCreate": (_POINTER, _INT, _INT),
     "MatmulDescDestroy": (_POINTER,),
     "MatmulDescSetAttribute": (_POINTER, _INT, _POINTER, _SIZE),
@@ -166,6 +167,7 @@ class CuBLASLt:
             function.argtypes = list(arguments)
             function.restype = ctypes.c_char_p if name == "GetStatusName" else ctypes.c_int
         self.handle = self.made("Create")
+        finalize(self, self._functions["Destroy"], self.handle).atexit = False  # the driver may have gone before
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -217,7 +219,7 @@ class Way:
         compute = _IN_FLOAT64 if is_double else _IN_TF32 if problem.tf32 else _IN_FLOAT32
         self._library, self._number = library, ctypes.c_double if is_double else ctypes.c_float
         self._made: list[tuple[str, int]] = []
-        finalize(self, _destroy, library, self._made)
+        finalize(self, _destroy, library, self._made).atexit = False
         self._operation = self._new("MatmulDesc", compute, _TYPES["float64" if is_double else "float32"])
         for attribute, transposed in zip((_TRANSPOSE_A, _TRANSPOSE_B), problem.transposed, strict=True):
             value = ctypes.c_int32(_TRANSPOSED if transposed else _PLAIN)

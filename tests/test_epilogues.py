@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -105,6 +106,15 @@ def test_products_of_any_layout(
     multiply._known.clear()
     kinds = {made["kind"] for made in library.living.values()}
     assert kinds == {"handle"} or not library.machine.products, "what was made for a way that is gone is destroyed"
+
+
+def test_a_handle_goes_with_the_backend() -> None:
+    multiply, library = multiplier()
+    multiply(CUPY.ndarray(exact(4, 4)), CUPY.ndarray(exact(4, 4)))
+    assert library.living
+    del multiply
+    gc.collect()
+    assert not library.living
 
 
 def test_what_is_not_read_may_be_no_number() -> None:

@@ -55,7 +55,7 @@ class FakeCuBLASLt:
         for kind in ATTRIBUTES:
             if name == f"{kind}SetAttribute":
                 return lambda which, attribute, buffer, size: self._set(kind, which, attribute, buffer, size)
-            if name == f"{kind}Destroy":
+            if name in ("Destroy", f"{kind}Destroy"):
                 return lambda which: self.living.pop(which) and SUCCESS
         return {
             "Create": lambda to: self._create(to, {"kind": "handle"}),
