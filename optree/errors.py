@@ -74,6 +74,10 @@ class DeviceMemoryError(OptreeError, MemoryError):
     """More memory than a device has free."""
 
 
+class ReentryError(OptreeError, RuntimeError):
+    """A call of something from inside itself, where one call is using its memory."""
+
+
 class GradientError(OptreeError, ValueError):
     """A derivative that does not exist or was defined wrongly."""
 

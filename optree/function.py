@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 
 from optree import debug, reference
-from optree.errors import BackendError, DTypeError, OperandError, OptreeError, describe
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
 from optree.floats import can_cast
 from optree.later import later
 from optree.locks import Locked
@@ -73,20 +73,19 @@ def function(
     name: str | None = None,
     on_unused_input: str = "raise",
     profile: bool = False,
+    allow_input_downcast: bool | None = None,
 ) -> Function:
     """A Python function that computes outputs from inputs, and then updates tensors.
 
     Parameters
     ----------
     inputs : sequence of Input or Tensor
-        Its arguments, in order; by keyword they have the variables' names. A
-        tensor's own values count nowhere then, but its dtype and the number of
-        its dimensions do.
+        Its arguments, in order; by keyword they have the variables' names. Of a tensor, only its dtype and the
+        number of its dimensions count then.
     outputs : Variable or list of Variable, optional
         What it returns: one value, a list of them, or None.
     updates : dict or list of pairs, optional
-        From tensors to trees: their values are written there when all outputs
-        and all values have been computed.
+        From tensors to trees: their values are written there when all has been computed.
     givens : dict or list of pairs, optional
         From operands in the trees to what stands in their place.
     mode : str or Mode, optional
@@ -98,6 +97,9 @@ def function(
         What happens for an input that nothing needs.
     profile : bool
         Whether `Function.profile` counts.
+    allow_input_downcast : bool, optional
+        Whether arguments are converted where that loses something: all, as by
+        ``x.astype``, or none; None, by default, means Python's floats alone.
 
     Returns
     -------
@@ -121,7 +123,7 @@ def function(
     >>> add([1.0, 2.0]).get(), add(x=[3.0]).get(), total.get()
     (array([5.], dtype=float32), array([9.], dtype=float32), array(6., dtype=float32))
     """
-    return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
+    return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
 
 
 class Function(Locked):
@@ -149,9 +151,11 @@ class Function(Locked):
         name: str | None,
         on_unused_input: str,
         profile: bool,
+        allow_input_downcast: bool | None,
     ) -> None:
         super().__init__()
-        self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile)
+        self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
+        self._downcast = allow_input_downcast
         self.name, self.mode = name, as_mode(mode)
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
@@ -230,11 +234,18 @@ class Function(Locked):
             If an argument is missing, given twice, or not of its input's type.
         ShapeError
             If the arguments' sizes do not fit together; nothing has been written then.
+        ReentryError
+            If an op in it, while it runs, calls it again.
         """
         values = self._known
         if self.inputs or args or kwargs:
             values = self._values(args, kwargs)
             self._check_sizes(values)
+        if self.lock._is_owned():
+            raise ReentryError(
+                f"{self} is called by an op of its own, while a call is using its memory; a second function of the "
+                "same outputs has memory of its own"
+            )
         with self.lock:  # between `acquire` and `try` an interrupt could come, and the lock stay taken
             found = self._plan(values, None)
         if self._returns == "none":
@@ -277,7 +288,7 @@ class Function(Locked):
         if isinstance(value, Tensor) and self.backend is not None and value.backend is not self.backend:
             raise BackendError(f"{self}: argument {number} ({x.label}) is of {value.backend}, not {self.backend}")
         try:
-            value = wanted.filter(value)
+            value = wanted.filter(value) if self._downcast is None else wanted.filter(value, False, self._downcast)
         except (TypeError, ValueError) as error:
             kind = type(error) if isinstance(error, OptreeError) else OperandError
             raise kind(f"{self}: argument {number} ({x.label}) is refused by {wanted!r}: {error}") from error
@@ -312,17 +323,23 @@ class Function(Locked):
         return function, self._arguments
 
 
-def debugprint(what: Any) -> str:
-    """What runs, a line a step: its number, op, inputs, type, and the line that built it.
+def debugprint(what: Any, file: Any = None) -> Any:
+    """Print what runs, a line a step: its number, op, inputs, type, and the line that built it.
 
     Parameters
     ----------
     what : Function, or Variable
+    file : file, or 'str'
+        Where it is printed; the standard output by default. ``'str'`` prints nothing: the text is returned.
     """
     program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    lines = listing(program) if what.backend is None else listing(program, what.backend.remark)
+    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
     remark = getattr(what._plan, "remark", None) if isinstance(what, Function) else None
-    return lines if remark is None else f"{lines}\n{remark()}"
+    text = text if remark is None else f"{text}\n{remark()}"
+    if file == "str":
+        return text
+    print(text, file=file)
+    return file
 
 
 def _shape_of(value: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from threading import Lock
+from threading import RLock
+from typing import Any
 from weakref import WeakSet
 
 
@@ -12,11 +13,14 @@ class Locked:
 
     Attributes
     ----------
-    lock : threading.Lock
+    lock : threading.RLock
+        Its `_is_owned` tells whether this thread has it, and so whether an op has called what it is a part of.
     """
 
+    lock: Any
+
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = RLock()
         _living.add(self)
 
 
@@ -25,7 +29,7 @@ _living: WeakSet[Locked] = WeakSet()
 
 def _renew() -> None:
     for each in _living:
-        each.lock = Lock()
+        each.lock = RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import overlap
-from optree.errors import DefinitionError, describe
+from optree.errors import DefinitionError, ReentryError, describe
 from optree.floats import in_float32, widens
 from optree.locks import Locked
 from optree.program import Instruction, Program
@@ -183,6 +183,8 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
     loose, cells = _undeclared(op, len(instruction.inputs)), Locked()
 
     def run(*values: Any) -> Any:
+        if cells.lock._is_owned():
+            raise ReentryError(f"{op}: it runs a tree that it stands in, and its cells are in use")
         with cells.lock:
             compute_map.update({x: [False] for x in apply.outputs})
             for x, value in zip(apply.inputs, values, strict=True):

@@ -106,7 +106,7 @@ def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder):
         curves.append(digits.train(network, digits.Data(*(values[:96] for values in training)), 5, 32))
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
     assert be.stats()["host_calls"] == 0 and be.stats()["graphs"]["replays"] > 0
-    assert re.search(r"captured as \d+ CUDA graphs", optree.debugprint(network.step))
+    assert re.search(r"captured as \d+ CUDA graphs", optree.debugprint(network.step, file="str"))
 
 
 def test_help_lists_the_options():

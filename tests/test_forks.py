@@ -111,3 +111,30 @@ assert os.waitpid(first, 0)[1] == 0 and os.waitpid(child, 0)[1] == 0
 
 def test_an_op_that_forks_ends_in_both() -> None:
     done(python(FORKING))
+
+
+DRAWING = """
+import os, signal
+from backends import gen_backend
+
+be = gen_backend("cpu", rng_seed=1)
+
+def drawn(number, seeded):
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        if seeded:
+            be.gen_rng(1 + number)
+        os.write(sender, (be.rand(4).asnumpyarray().tobytes() + be.rng.rand(2).tobytes()))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    return os.read(receiver, 100)
+
+assert len({drawn(number, seeded=False) for number in range(3)}) == 1
+assert len({drawn(number, seeded=True) for number in range(3)}) == 3
+"""
+
+
+def test_children_draw_the_same_numbers_until_each_is_given_a_seed() -> None:
+    done(python(DRAWING))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import pickle
 import sys
+import threading
 import warnings
 from itertools import count
 from typing import Any
@@ -15,7 +17,7 @@ from harness.ops import Double, DoubleOp
 
 from backends import gen_backend
 from optree import Apply, Input, Mode, Op, OpTreeNode, TensorType, debugprint, function, grad
-from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, ShapeError
 from optree.mode import ModeError
 
 functions = sys.modules["optree.function"]  # the package's attribute of that name is the function
@@ -259,6 +261,24 @@ def test_arguments_that_are_refused_are_named(be):
         assert all(part in message for part in parts), message
 
 
+def test_arguments_may_lose_something_where_the_function_allows_it(be):
+    x, n = TensorType("float32", (None,))("x"), TensorType("int32", ())("n")
+    wide = np.array([0.1, 2.0])
+    refusing = function([x, n], x * n)
+    for given in (wide, be.array(wide)):
+        text = message_of(DTypeError, lambda given=given: refusing(given, 2))
+        assert "float64 does not go into float32" in text
+        assert "x.astype('float32') converts it" in text and "allow_input_downcast=True" in text
+    allowing = function([x, n], x * n, allow_input_downcast=True)
+    for given in (wide, be.array(wide), wide.tolist()):
+        found = allowing(given, 2.9)
+        assert found.dtype == np.float64 and found.tolist() == (wide.astype("float32") * 2.0).tolist()
+    exact = function([x], x * 1, allow_input_downcast=False)
+    assert exact(np.array([0.5, 2.0])).tolist() == [0.5, 2.0]
+    assert "does not go into float32" in message_of(DTypeError, lambda: exact([0.1]))
+    assert pickle.loads(pickle.dumps(allowing))(wide, 2).dtype == np.float64
+
+
 def test_sizes_that_do_not_fit_are_found_before_anything_runs(be):
     x, y = VECTOR("x"), VECTOR("y")
     f = function([x, y], x * y)
@@ -354,10 +374,18 @@ def test_debugprint_lists_the_steps(be):
     x, w = VECTOR("x"), be.zeros((), name="w")
     y = x + 1
     f = function([x], y, updates={w: be.sum(y, keepdims=False)})
-    lines = debugprint(f).splitlines()
+    lines = debugprint(f, file="str").splitlines()
     assert lines[0] == "%0 = x" and lines[-1].startswith("return %")
     assert sum(" add(" in line for line in lines) == 1
     assert any("assign(" in line and "test_function.py" in line for line in lines)
+
+
+def test_debugprint_prints_as_theanos_does(be, capsys):
+    x = VECTOR("x")
+    f = function([x], x + 1)
+    text, file = debugprint(f, file="str"), io.StringIO()
+    assert debugprint(f) is None and capsys.readouterr().out == f"{text}\n"
+    assert debugprint(f, file) is file and file.getvalue() == f"{text}\n" and capsys.readouterr().out == ""
 
 
 def test_a_function_pickles(monkeypatch):
@@ -388,6 +416,33 @@ def test_an_input_stands_for_the_node_that_an_application_makes_of_it(be):
     assert (out + 1).asnumpyarray().tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("mode", ["default", "reference", "debug"])
+def test_a_function_that_an_op_of_its_own_calls_is_an_error_and_not_a_wait(be, mode):
+    class Again(Op):
+        """x, and at 0 what the function gives for it."""
+
+        __props__ = ()
+        itypes = otypes = (VECTOR,)
+
+        def perform(self, node, inputs, output_storage):
+            (x,) = inputs
+            output_storage[0][0] = f(x).get() if x[0] == 0.0 else x.copy()
+
+    x = VECTOR("x")
+    f = function([x], Again()(x) + 1.0, mode=mode, name="itself")
+    caught = []
+
+    def call():
+        with pytest.raises(ReentryError, match="itself is called by an op of its own") as error:
+            f([0.0])
+        caught.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert caught and f([1.0]).tolist() == [2.0]
+
+
 def test_an_interrupt_at_any_place_leaves_the_function_callable(be):
     """As Ctrl-C in a loop of calls, which comes where functions begin, and after those of C: its lock is let go of."""
     x = be.zeros(3)
@@ -404,7 +459,7 @@ def test_an_interrupt_at_any_place_leaves_the_function_callable(be):
         try:
             step()
         except KeyboardInterrupt:
-            assert not step.lock.locked()
+            assert not step.lock._is_owned()
         else:
             break
         finally:

@@ -331,7 +331,7 @@ def test_a_users_op_runs_on_the_host_and_says_so(gpu: Any) -> None:
     tree = gpu.sum(Cube.make()(x) + 1)
     assert tree.asnumpyarray().tolist() == [11]
     assert gpu.stats()["host_calls"] == 1
-    text = debugprint(function([], tree))
+    text = debugprint(function([], tree), file="str")
     assert [line for line in text.splitlines() if "on the host" in line] == [
         line for line in text.splitlines() if "Cube" in line
     ]

@@ -84,7 +84,7 @@ def test_a_training_step_is_replayed(gpu: Any, cpu: Any) -> None:
     step = compare(gpu, cpu, [8] * 12)
     captures, replays = counts(gpu)
     assert (captures, replays) == (1, 10), "one graph for each step"
-    assert debugprint(step).splitlines()[-1].startswith("captured as a CUDA graph of ")
+    assert debugprint(step, file="str").splitlines()[-1].startswith("captured as a CUDA graph of ")
 
 
 def test_a_replay_launches_no_kernel_by_itself_and_allocates_its_output_alone(cupy: Any, gpu: Any) -> None:
@@ -216,7 +216,7 @@ def test_draws_are_captured_with_the_kernels_around_them(gpu: Any, cpu: Any) -> 
         values = [masked(np.full((n, 5), 0.5, np.float32)).get() for n in (3, 3, 3, 8, 8, 3, 8)]
         found.append((*values, be.rng_state.get()))
         if be is gpu:
-            assert debugprint(masked).endswith("captured as a CUDA graph of 7 steps") and counts(gpu)[1] > 0
+            assert debugprint(masked, file="str").endswith("captured as a CUDA graph of 7 steps") and counts(gpu)[1] > 0
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
@@ -233,7 +233,7 @@ def test_what_is_refused_runs_uncaptured(cupy: Any, gpu: Any, monkeypatch: Any) 
     for n in range(5):
         assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
     assert counts(gpu) == (0, 0)
-    assert "not captured" in debugprint(add) and "StreamCaptureInvalidated" in debugprint(add)
+    assert "not captured" in debugprint(add, file="str") and "StreamCaptureInvalidated" in debugprint(add, file="str")
 
 
 def test_why_a_function_is_not_captured(cupy: Any) -> None:
@@ -242,15 +242,15 @@ def test_why_a_function_is_not_captured(cupy: Any) -> None:
     plain = function([x], x + 1)
     for n in range(4):
         assert plain(np.full(2, n, np.float32)).get().tolist() == [n + 1] * 2
-    assert cupy.machine.graphs == 0 and "not captured as a CUDA graph: graphs=False" in debugprint(plain)
+    assert cupy.machine.graphs == 0 and "not captured as a CUDA graph: graphs=False" in debugprint(plain, file="str")
     be = stand_in(cupy, jit=True)
-    assert "steps are timed" in debugprint(function([x], x + 1, profile=True))
+    assert "steps are timed" in debugprint(function([x], x + 1, profile=True), file="str")
     for mode in ("reference", "debug"):
         slow = function([x], x + 1, mode=mode)
-        assert "not captured as a CUDA graph: its mode runs it op by op on the host" in debugprint(slow)
+        assert "not captured as a CUDA graph: its mode runs it op by op on the host" in debugprint(slow, file="str")
         assert slow(np.ones(2, np.float32)).get().tolist() == [2] * 2
     assert "not captured as a CUDA graph: stochastic_cast runs on the host" in debugprint(
-        function([], f.stochastic_cast(be.rng_state, be.ones(3)))
+        function([], f.stochastic_cast(be.rng_state, be.ones(3))), file="str"
     )
     with pytest.raises(BackendError, match="graphs is True or False"):
         stand_in(cupy, graphs=1)
