@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
 from harness.fake_cublaslt import FakeCuBLASLt
 from harness.fake_cupy import fake_cupy
-from harness.homes import stand_in
+from harness.homes import home, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +29,20 @@ CUPY = fake_cupy()
 
 
 def multiplier(tf32: bool = False) -> tuple[Products, FakeCuBLASLt]:
+    """What multiplies on the stand-in, and its library."""
     made, library = Products(CUPY, tf32), FakeCuBLASLt(CUPY.machine)
     CUPY.machine.products.clear()
     made.library = cublaslt.CuBLASLt(library)
     return made, library
+
+
+def lying(cupy: Any, x: np.ndarray) -> Any:
+    """An array on a device that lies there as this one does here."""
+    if cupy is CUPY:
+        return cupy.ndarray(x)
+    first, end = np.lib.array_utils.byte_bounds(x)
+    memory = cupy.asarray(np.frombuffer(ctypes.string_at(first, max(end - first, 1)), np.uint8).copy())
+    return cupy.ndarray(x.shape, x.dtype, memory.data + (x.ctypes.data - first), strides=x.strides)
 
 
 def exact(*shape: int, seed: int = 0) -> np.ndarray:
@@ -72,6 +84,22 @@ def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
     return np.matmul(np.zeros(x), np.zeros(y)).shape
 
 
+def pytest_generate_tests(metafunc: Any) -> None:
+    if "kind" in metafunc.fixturenames:
+        real = "gpu" in (metafunc.config.getoption("home") or [])
+        kinds = ["gpu"] if real else [pytest.param("stand-in", marks=needs_gxx)]
+        metafunc.parametrize("kind", kinds, scope="module")
+
+
+@pytest.fixture(scope="module")
+def multiplies(kind: str) -> Any:
+    """What multiplies, and its CuPy."""
+    if kind == "stand-in":
+        return multiplier()[0], CUPY
+    be = home(kind)
+    return be.products, be.cupy
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     shapes=st.sampled_from(SHAPES),
@@ -83,29 +111,25 @@ def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
     out=st.sampled_from(["new", "given", "the addend"]),
 )
 def test_products_of_any_layout(
-    shapes: Any, layouts: Any, dtype: str, alpha: float, beta: float | None, bias: bool, out: str
+    multiplies: Any, shapes: Any, layouts: Any, dtype: str, alpha: float, beta: float | None, bias: bool, out: str
 ) -> None:
-    multiply, library = multiplier()
+    multiply, cupy = multiplies
     made = shape_of(*shapes)
     wanted = as_dtype(dtype)
     arrays = [exact(*shape, seed=seed) for seed, shape in enumerate((*shapes, made, made[-1:]))]
     ways = [LAYOUTS[way if array.ndim else "as it is"] for way, array in zip(layouts, arrays, strict=True)]
-    lying = [CUPY.ndarray(way(array.astype(wanted))) for way, array in zip(ways, arrays, strict=True)]
-    x, y, addend, vector = lying
+    x, y, addend, vector = (lying(cupy, way(a.astype(wanted))) for way, a in zip(ways, arrays, strict=True))
     expected = alpha * np.matmul(*arrays[:2])
     expected = expected if beta is None else expected + beta * arrays[2]
     bias = bias and len(shapes[1]) > 1
     expected = expected + arrays[3] if bias else expected
-    target = None if out == "new" else addend if out == "the addend" else CUPY.ndarray(np.full(made, 9).astype(wanted))
+    target = None if out == "new" else addend if out == "the addend" else lying(cupy, np.full(made, 9).astype(wanted))
     found = multiply(
         x, y, alpha, None if beta is None else addend, 1.0 if beta is None else beta, vector if bias else None, target
     )
     assert found.dtype == wanted and found.shape == made and (target is None or found is target)
-    np.testing.assert_array_equal(found.get().astype(np.float64), expected)
-    multiply._ways.clear()
-    multiply._known.clear()
-    kinds = {made["kind"] for made in library.living.values()}
-    assert kinds == {"handle"} or not library.machine.products, "what was made for a way that is gone is destroyed"
+    digits = 2.0**-8 if dtype == "bfloat16" else 0
+    np.testing.assert_allclose(found.get().astype(np.float64), expected, rtol=digits, atol=digits)
 
 
 def test_a_handle_goes_with_the_backend() -> None:
@@ -158,14 +182,20 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
 # What plans make of trees
 
 
-@pytest.fixture(params=[pytest.param("", marks=needs_gxx)])
-def be(folder: Any) -> Any:  # kernels are kept in a folder of the test's own
-    return stand_in(emulated_cupy(), jit=True)
+@pytest.fixture
+def be(kind: str, folder: Any) -> Any:  # kernels are kept in a folder of the test's own
+    return stand_in(emulated_cupy(), jit=True) if kind == "stand-in" else home(kind)
 
 
-def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool]], int]:
-    """The alpha, beta and bias of the products that a call computes, and how many kernels it launches."""
-    machine = be.cupy.machine
+def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool]], int] | None:
+    """The alpha, beta and bias of the products that a call computes, and how many kernels it launches.
+
+    On a real device nobody counts.
+    """
+    machine = getattr(be.cupy, "machine", None)
+    if machine is None:
+        call()
+        return None
     machine.products.clear()
     machine.launches.clear()
     call()
@@ -251,7 +281,7 @@ def test_what_products_take_along(be: Any, name: str, dtype: str) -> None:
     for number in range(3):
         found = ran(be, lambda: target.__setitem__(np.s_[:], tree))
         np.testing.assert_array_equal(target.get(), expected(X, Y, Z, V), err_msg=f"run {number}")
-        assert found == (asked, kernels)
+        assert found in (None, (asked, kernels))
 
 
 def test_a_step_of_gradient_descent_is_its_products(be: Any) -> None:
@@ -259,13 +289,13 @@ def test_a_step_of_gradient_descent_is_its_products(be: Any) -> None:
     x, w, t = be.array(X), be.array(Y), be.array(Z)
     loss = be.sum(be.square(be.dot(x, w) - t)) * 0.5
     step = function([], updates={w: w - 0.125 * grad(loss, w)})
-    machine, expected = be.cupy.machine, Y
+    machine, expected = getattr(be.cupy, "machine", SimpleNamespace(allocations=0)), Y
     for _ in range(4):
         before = machine.allocations
-        asked, kernels = ran(be, step)
+        found = ran(be, step)
         expected = expected - 0.125 * (X.T @ (X @ expected - Z))
         np.testing.assert_allclose(w.get(), expected, rtol=1e-5)
-    assert be.stats()["graphs"]["captures"] == 1 and (asked, kernels) == ([], 0), "all of it is a graph"
+    assert be.stats()["graphs"]["captures"] == 1 and found in (None, ([], 0)), "all of it is a graph"
     assert machine.allocations == before
 
 
@@ -324,8 +354,8 @@ def test_a_product_with_a_vector_is_a_kernel(be: Any, name: str, dtype: str) -> 
     arrays = exact(40, 70), exact(70, seed=1), exact(40, seed=2)
     tree = build(be, *(be.array(a, dtype) for a in arrays))
     found: list[np.ndarray] = []
-    asked, _ = ran(be, lambda: found.append(tree.asnumpyarray()))
-    assert not asked and be.stats()["kernels"]["launches"] and found[0].dtype == dtype
+    counted = ran(be, lambda: found.append(tree.asnumpyarray()))
+    assert (counted is None or not counted[0]) and be.stats()["kernels"]["launches"] and found[0].dtype == dtype
     np.testing.assert_allclose(found[0], expected(*arrays), rtol=2e-3 if dtype == "float16" else 1e-6)
 
 
@@ -336,8 +366,8 @@ def test_logistic_regression_is_kernels_alone(be: Any) -> None:
     a, b, c = x.get().astype(np.float64), w.get().astype(np.float64), t.get()
     for _ in range(3):
         losses: list[Any] = []
-        asked, _ = ran(be, lambda into=losses: into.append(step().get()))  # type: ignore[misc]
-        assert not asked
+        counted = ran(be, lambda into=losses: into.append(step().get()))  # type: ignore[misc]
+        assert counted is None or not counted[0]
         np.testing.assert_allclose(losses[0], _loss(a, b, c), rtol=1e-5)
         b = b - 0.5 * (a.T @ (1 / (1 + np.exp(-a @ b)) - c)) / len(c)
         np.testing.assert_allclose(w.get(), b, rtol=1e-4, atol=1e-6)
