@@ -153,6 +153,10 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         """The value as a new NumPy array."""
         return self.astensor().get()
 
+    def get(self) -> np.ndarray:
+        """The value as a new NumPy array, as `asnumpyarray`, by a tensor's name for it."""
+        return self.asnumpyarray()
+
     def _home(self) -> Any:
         backend = self.spec.backend
         if backend is None:

@@ -264,7 +264,7 @@ class TensorType(Type):
             array = np.asarray(value)
         if array.dtype != self.dtype:
             if strict or not self._converts(value, array, allow_downcast):
-                remedy = f"x.astype('{self.dtype}') converts it, as do functions of allow_input_downcast=True"
+                remedy = f"x.astype('{self.dtype}') converts it"
                 raise DTypeError(f"{array.dtype} does not go into {self.dtype} without loss; {remedy}")
             array = rounded(np.asarray(array), self.dtype)
         wanted = self.shape

@@ -146,6 +146,7 @@ def test_the_value_as_pythons_lists(cpu: Any, values: Any) -> None:
     x = cpu.array(values)
     assert x.tolist() == (x * 1.0).tolist() == values.tolist()
     assert x.sum().tolist() == 15.0
+    np.testing.assert_array_equal((x + 1.0).get(), values + 1.0)
 
 
 def test_help_on_a_method_tells_numpys_parameters(cpu: Any) -> None:
