@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ class Factor(NamedTuple):
 ONCE = Factor()
 
 
-@dataclass(frozen=True)
-class Epilogue:
+class Epilogue(NamedTuple):
     """What goes along with a product: ``alpha * (x @ y) + beta * addend + bias``.
 
     Attributes
