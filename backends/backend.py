@@ -194,7 +194,11 @@ class Backend(RandomMethods):
             return [self.execute(tree) for tree in trees]
         alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
         key, leaves = signature(trees[0]) if alone else signature_of(trees)
-        return [self.adopt(self.owned(value)) for value in self._run(key, leaves, trees)]
+        return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
+
+    def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
+        """A new tensor of a value that a plan gave, which `adopt` need not look at."""
+        return super().adopt(self.owned(value, dtype))
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
         plan: Any = self.plans.get(key)

@@ -110,7 +110,7 @@ class GPUBackend(Backend):
                 f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "
                 f"{capability[:-1]}.{capability[-1]}; leave it out"
             )
-        self.memory = Memory(self.cupy.ndarray, self._on_device, self.cupy.empty, lambda x: x.data.ptr)
+        self.memory = Memory(self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr)
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
 
@@ -183,6 +183,8 @@ class GPUBackend(Backend):
             return self.cupy.array(array, order="C")
 
     def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
+        if self.is_own(value) and value.flags.c_contiguous and dtype in (None, value.dtype):
+            return value
         with self.active():
             return self.cupy.asarray(value, dtype, order="C")
 
@@ -277,9 +279,8 @@ class GPUBackend(Backend):
         steps = self._steps(outline, keep, observe)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
         captured = keep and not uncaptured and bool(steps)
-        graphs = self._graphs(program, outline, steps) if captured else None
-
         open_registers = [*constants, *[None] * len(outline.instructions)]
+        graphs = self._graphs(program, outline, steps, open_registers) if captured else None
 
         def note(error: Exception, place: int, roots: Sequence[Any] | None = None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))
@@ -288,7 +289,7 @@ class GPUBackend(Backend):
         def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
             with self.active():
                 if graphs is not None:
-                    return graphs.run(values + open_registers, note)
+                    return graphs.run(values, note)
                 return walk(steps, open_registers, outline.outputs, note, values, roots)
 
         return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
@@ -297,10 +298,10 @@ class GPUBackend(Backend):
         """The program as kernels take it, where there are any."""
         return decompose(program, vectors=self.kernels is not None)
 
-    def _graphs(self, program: Program, outline: Program, steps: Any) -> Graphs:
+    def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
-            return Graphs(self.cupy, outline, steps, arguments, self._on_device, self.graphs)
+            return Graphs(self.cupy, outline, steps, arguments, open, self._on_device, self.graphs)
 
     def _steps(
         self, program: Program, keep: bool, observe: Observer | None

@@ -67,11 +67,12 @@ class Graphs:
         program: Program,
         steps: list[PlacedStep],
         arguments: Sequence[int],
+        open: list[Any],
         on_device: Callable[[Any], Any],
         counts: Counts,
     ) -> None:
         self.cupy, self.program, self.on_device, self.counts = cupy, program, on_device, counts
-        self.slots, self.sized = slots_of(program, steps), arguments
+        self.slots, self.given, self.open = slots_of(program, steps), arguments, open
         #: Steps that look at sizes alone: they run once for each combination of them.
         self.constant = [step for step, *_ in steps if isinstance(step, CallStep) and _looks_at_sizes(step)]
         for step, *_ in steps:
@@ -88,7 +89,7 @@ class Graphs:
         #: Views that other steps make for graphs: a graph is right only while they stay where they were.
         self.views = {i for i in needed - made if origins[i] != {i}}
         own = made.union(self.settled, self.arguments, *(step.gives for step in self.constant))
-        self.copied = {i for i in program.outputs if origins[i] & own}
+        self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._last: Any = None
         self._memories: dict[Any, _Memory] = {}
@@ -108,28 +109,40 @@ class Graphs:
         many = "a CUDA graph" if len(graphs) == 1 else f"{len(graphs)} CUDA graphs"
         return f"captured as {many} of {steps} steps" + (f"; uncaptured between them: {apart}" if apart else "")
 
-    def run(self, registers: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
-        """The outputs, for a list that begins with the leaves' values."""
+    def run(self, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+        """The outputs, for the leaves' values."""
         stream = self.cupy.cuda.get_current_stream()
-        if self._last is not None and self._last != stream:
-            stream.wait_event(self._last.record())  # the memory is the same on every stream
-        self._last = stream
-        sizes = tuple([getattr(registers[i], "shape", None) for i in self.sized])
+        if stream is not self._last:
+            if self._last is not None and self._last != stream:
+                stream.wait_event(self._last.record())  # the memory is the same on every stream
+            self._last = stream
+        sizes = tuple([getattr(values[i], "shape", None) for i in self.given])
         memory = self._memories.get(sizes)
         if memory is None:
             if len(self._memories) >= COMBINATIONS:
                 self._memories.pop(next(iter(self._memories)))
-            memory = self._memories[sizes] = _Memory(self, registers)
-        memory.run(registers, note)
-        return [registers[i].copy() if i in self.copied else registers[i] for i in self.program.outputs]
+            memory = self._memories[sizes] = _Memory(self, values + self.open)
+        registers = memory.run(self, values, note)
+        return [self.copy(registers[i]) if is_own else registers[i] for i, is_own in self.outputs]
+
+    def copy(self, array: Any) -> Any:
+        """A copy of an array, in C order."""
+        return self.write(self.cupy.ndarray(array.shape, array.dtype), array)
+
+    @staticmethod
+    def write(target: Any, array: Any) -> Any:
+        """Copy an array into one in C order, and give that."""
+        if array.flags.c_contiguous:  # CuPy's assignment takes a microsecond more to find that out
+            target.data.copy_from_device_async(array.data, array.nbytes)
+        else:
+            target[...] = array
+        return target
 
 
 class _Captured(NamedTuple):
-    """A graph; the values that it makes, those that are done with after it, and where views lay when it was made."""
+    """A graph, and where views lay when it was made."""
 
     graph: Any
-    made: dict[int, Any]
-    dead: list[int]
     views: dict[int, Any]
 
 
@@ -139,29 +152,47 @@ class _Memory:
     def __init__(self, of: Graphs, registers: list[Any]) -> None:
         self.of = proxy(of)  # so that the memory goes with the function at once
         self._malloc = of.cupy.get_default_memory_pool().malloc
-        self._planned = planned(of.program, of.slots, registers, self._empty)
+        #: The values that stay from call to call: those of leaves, planned memory, what is known by sizes alone.
+        self._steady = registers.copy()
+        for i in of.given:
+            self._steady[i] = None
+        for i, array in planned(of.program, of.slots, registers, self._empty).items():
+            self._steady[i] = array
         for step in of.constant:
             values = registers.copy()
             step(values)
-            self._planned[step.output] = of.on_device(values[step.output])
+            self._steady[step.output] = of.on_device(values[step.output])
         #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
         self._fixed: dict[int, Any] = {}
         self._own: set[int] = set()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Forget the graphs; the next call runs uncaptured, and the one after it captures them anew."""
         self._graphs: dict[int, _Captured] = {}
         self._held: list[Any] = []
+        #: What a call begins with: what is steady, and what graphs make.
+        self._registers = self._steady.copy()
         self._is_new = True
 
-    def run(self, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
-        """Run all steps on the registers."""
-        for i, array in self._planned.items():
-            registers[i] = array
-        for i in self.of.arguments:
-            self._take(i, registers)
-        for number, part in enumerate(self.of.parts):
-            is_graph = part.is_graph and not self._is_new and not self.of.refusal
-            if not (is_graph and self._launch(number, part, registers)):
+    def run(self, of: Graphs, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+        """Run all steps on the leaves' values; all values."""
+        for i in of.arguments:
+            if values[i] is not self._fixed.get(i):
+                self._find(i, of.on_device(values[i]))
+        registers = self._registers.copy()
+        for i in of.given:
+            registers[i] = self._fixed.get(i, values[i])
+        for number, part in enumerate(of.parts):
+            is_graph = part.is_graph and not self._is_new and not of.refusal
+            graph = self._graph(number, part, registers) if is_graph else None
+            if graph is None:
                 self._walk(part, registers, note)
+            else:
+                graph.launch()
+                of.counts.replays += 1
         self._is_new = False
+        return registers
 
     def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
         """Run steps uncaptured."""
@@ -177,24 +208,18 @@ class _Memory:
             for i in dead:
                 registers[i] = None
 
-    def _launch(self, number: int, part: Part, registers: list[Any]) -> bool:
-        """Run steps as a graph, captured if it is not yet; whether that could be."""
+    def _graph(self, number: int, part: Part, registers: list[Any]) -> Any:
+        """Steps as a graph, captured if they are not yet; None if they are refused."""
         captured = self._graphs.get(number)
-        if captured is not None and any(_place(registers[i]) != where for i, where in captured.views.items()):
-            self.of.refusal = "a view that a graph reads lies elsewhere from call to call"
-            return False
         if captured is None:
             captured = self._capture(part, registers)
             if captured is None:
-                return False
+                return None
             self._graphs[number] = captured
-        captured.graph.launch()
-        self.of.counts.replays += 1
-        for i, value in captured.made.items():
-            registers[i] = value
-        for i in captured.dead:
-            registers[i] = None
-        return True
+        elif captured.views and any(_place(registers[i]) != where for i, where in captured.views.items()):
+            self.of.refusal = "a view that a graph reads lies elsewhere from call to call"
+            return None
+        return captured.graph
 
     def _capture(self, part: Part, registers: list[Any]) -> _Captured | None:
         """Steps as a graph; None if they are refused. Nothing of them has run then."""
@@ -214,9 +239,10 @@ class _Memory:
         if graph is None or self.of.refusal:
             return None
         self.of.counts.captures += 1
-        made = {i: x for i, x in enumerate(found) if x is not None and x is not registers[i]}
-        dead = [i for i, x in enumerate(found) if x is None and registers[i] is not None]
-        return _Captured(graph, made, dead, views)
+        for i, x in enumerate(found):
+            if x is not None and x is not registers[i]:
+                self._registers[i] = registers[i] = x
+        return _Captured(graph, views)
 
     def _ended(self, stream: Any) -> Any:
         """The graph of a capture; None if it has come to nothing."""
@@ -240,28 +266,25 @@ class _Memory:
         with self.of.stream, self.of.cupy.cuda.using_allocator(self._malloc):
             return self.of.cupy.empty(shape, dtype)
 
-    def _take(self, i: int, registers: list[Any]) -> None:
-        """Put an argument where graphs find it: it stays where it was first, or else is copied from then on."""
-        value, kept = self.of.on_device(registers[i]), self._fixed.get(i)
-        if kept is None:
-            self._fixed[i] = kept = value
-        elif i not in self._own and _place(value) != _place(kept):
+    def _find(self, i: int, value: Any) -> None:
+        """Let graphs find an argument: it stays where it was first, or else is copied from then on."""
+        if i not in self._fixed:
+            self._fixed[i] = value
+        elif i not in self._own:
+            if _place(value) == _place(self._fixed[i]):
+                return
             self._own.add(i)
-            self._fixed[i] = kept = self._empty(value.shape, value.dtype)
-            self._graphs.clear()
-            self._held.clear()
-            self._is_new = True  # kernels may depend on how addresses are aligned, and none is compiled in a capture
+            self._fixed[i] = self._empty(value.shape, value.dtype)
+            self._renew()  # kernels may depend on how addresses are aligned, and none is compiled in a capture
         if i in self._own:
-            kept[...] = value
-        registers[i] = kept
+            self.of.write(self._fixed[i], value)
 
     def _settle(self, i: int, registers: list[Any]) -> None:
         """Copy what a step has made to where graphs find it."""
         value = self.of.on_device(registers[i])
         if i not in self._fixed:
             self._fixed[i] = self._empty(value.shape, value.dtype)
-        self._fixed[i][...] = value
-        registers[i] = self._fixed[i]
+        registers[i] = self.of.write(self._fixed[i], value)
 
 
 def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:

@@ -39,7 +39,7 @@ def multiplier(tf32: bool = False) -> tuple[Products, FakeCuBLASLt]:
 def lying(cupy: Any, x: np.ndarray) -> Any:
     """An array on a device that lies there as this one does here."""
     if cupy is CUPY:
-        return cupy.ndarray(x)
+        return cupy.ndarray.over(x)
     first, end = np.lib.array_utils.byte_bounds(x)
     memory = cupy.asarray(np.frombuffer(ctypes.string_at(first, max(end - first, 1)), np.uint8).copy())
     return cupy.ndarray(x.shape, x.dtype, memory.data + (x.ctypes.data - first), strides=x.strides)
@@ -134,7 +134,7 @@ def test_products_of_any_layout(
 
 def test_a_handle_goes_with_the_backend() -> None:
     multiply, library = multiplier()
-    multiply(CUPY.ndarray(exact(4, 4)), CUPY.ndarray(exact(4, 4)))
+    multiply(CUPY.ndarray.over(exact(4, 4)), CUPY.ndarray.over(exact(4, 4)))
     assert library.living
     del multiply
     gc.collect()
@@ -143,7 +143,7 @@ def test_a_handle_goes_with_the_backend() -> None:
 
 def test_what_is_not_read_may_be_no_number() -> None:
     multiply, _ = multiplier()
-    nan, one = CUPY.ndarray(np.full((2, 2), np.nan)), CUPY.ndarray(np.ones((2, 2)))
+    nan, one = CUPY.ndarray.over(np.full((2, 2), np.nan)), CUPY.ndarray.over(np.ones((2, 2)))
     assert np.isnan(multiply(one, one, 1.0, nan, 0.0).get()).all()
     assert np.isnan(multiply(nan, one, 0.0, one).get()).all()
     assert multiply(one, one, out=nan).get().tolist() == [[2, 2], [2, 2]]
@@ -152,8 +152,8 @@ def test_what_is_not_read_may_be_no_number() -> None:
 @pytest.mark.parametrize("layout", ["as it is", "transposed"])
 def test_products_that_are_alike_are_computed_alike(layout: str) -> None:
     multiply, library = multiplier()
-    x, y, z = (CUPY.ndarray(exact(4, 4, seed=seed)) for seed in range(3))
-    out, other = (CUPY.ndarray(LAYOUTS[layout](np.zeros((4, 4), np.float32))) for _ in range(2))
+    x, y, z = (CUPY.ndarray.over(exact(4, 4, seed=seed)) for seed in range(3))
+    out, other = (CUPY.ndarray.over(LAYOUTS[layout](np.zeros((4, 4), np.float32))) for _ in range(2))
     for alpha, a, b, to in ((1.0, x, y, out), (2.0, y, x, other), (0.0, y, x, other), (3.0, x, z, out), (1.0, x, y, x)):
         expected = alpha * (a.get() @ b.get())
         assert multiply(a, b, alpha, out=to) is to
@@ -176,7 +176,7 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
     multiply, _ = multiplier()
     monkeypatch.setattr(products.Way, "__init__", lambda self, *given: setattr(self, "choice", None))
     with pytest.raises(BackendError, match=r"no way to multiply \(2, 3\) by \(3, 2\) of float64"):
-        multiply(CUPY.ndarray(np.ones((2, 3))), CUPY.ndarray(np.ones((3, 2))))
+        multiply(CUPY.ndarray.over(np.ones((2, 3))), CUPY.ndarray.over(np.ones((3, 2))))
 
 
 # What plans make of trees

@@ -78,6 +78,25 @@ def test_arguments_may_be_tensors_trees_arrays_and_lists(be):
         assert f(value).get().tolist() == [2.0, 4.0]
 
 
+def test_tensors_are_looked_at_once_for_each_combination_of_shapes_and_dtypes(be, monkeypatch):
+    x, y = MATRIX("x"), VECTOR("y")
+    looked: list[Any] = []
+    look = functions.Function._filtered
+    monkeypatch.setattr(functions.Function, "_filtered", lambda *args: looked.append(args) or look(*args))
+    f, other = function([x, y], x + y), gen_backend("cpu")
+    ones, row = be.ones((2, 3)), be.ones(3)
+    for n in range(4):
+        assert f(ones * n, row).get().tolist() == f(ones * n, y=row).get().tolist() == [[n + 1.0] * 3] * 2
+    before = len(looked)
+    for _ in range(3):
+        assert f(ones, row).get().tolist() == [[2.0] * 3] * 2
+    assert len(looked) - before == 2
+    for wrong, kind in ((be.ones((4, 5)), ShapeError), (be.ones(3), ShapeError), (other.ones((2, 3)), BackendError)):
+        message_of(kind, lambda wrong=wrong: f(wrong, row))
+        message_of(OperandError, lambda wrong=wrong: f(wrong))
+    assert f(be.ones((2, 3), np.int32), row).get().tolist() == [[2.0] * 3] * 2
+
+
 def test_results_are_apart_from_arguments_tensors_and_each_other(be):
     x, w = VECTOR("x"), be.zeros(2, name="w")
     array = np.ones(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from harness.homes import home, stand_in
 import optree
 from backends import gen_backend
 from backends.kernels.kept import COMBINATIONS
-from optree import Input, TensorType, debugprint, function
+from optree import Input, Op, TensorType, debugprint, function
+from optree.apply import Apply
+from optree.arrays import portable
 from optree.errors import BackendError
 from optree.registry import f
 
@@ -234,6 +236,33 @@ def test_what_is_refused_runs_uncaptured(cupy: Any, gpu: Any, monkeypatch: Any) 
         assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
     assert counts(gpu) == (0, 0)
     assert "not captured" in debugprint(add, file="str") and "StreamCaptureInvalidated" in debugprint(add, file="str")
+
+
+class Window(Op):
+    """A user's op: a view of the array, at another place each time."""
+
+    __props__ = ()
+    view_map: ClassVar = {0: [0]}
+    starts: ClassVar = iter([0, 0, 0, 2, 4, 0, 1])
+
+    def make_node(self, *inputs: Any) -> Apply:
+        return Apply(self, list(inputs), [VECTOR()])
+
+    def infer_shape(self, node: Any, shapes: Any) -> Any:
+        return [(2,)]
+
+    @portable
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        start = next(self.starts)
+        output_storage[0][0] = inputs[0][start : start + 2]
+
+
+def test_a_view_that_moves_ends_the_capturing(gpu: Any) -> None:
+    x, w = Input(VECTOR, "x"), gpu.array(np.arange(6.0))
+    moved, ones = function([x], f.exp(Window.make()(w)) * x), gpu.ones(2)
+    for start in (0, 0, 0, 2, 4, 0, 1):
+        np.testing.assert_allclose(moved(ones).get(), np.exp(start + np.arange(2.0)), 1e-6)
+    assert counts(gpu) == (1, 2) and "lies elsewhere" in debugprint(moved, file="str")
 
 
 def test_why_a_function_is_not_captured(cupy: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.cupy_namespace import FILE
-from harness.fake_cuda import DEFAULT, TF32, Machine, cuda_of
+from harness.fake_cuda import DEFAULT, TF32, Machine, MemoryPointer, cuda_of
 from optree.floats import bfloat16
 
 DATA = json.loads(FILE.read_text())
@@ -58,7 +58,17 @@ class Array:
     module: Any
     __array_priority__ = 100
 
-    def __init__(self, host: np.ndarray, base: Any = None, device: int | None = None) -> None:
+    def __init__(self, shape: Any, dtype: Any = float, *, order: str = "C") -> None:
+        self._lie(_allocated(self.module, lambda: np.empty(shape, dtype, order)))  # type: ignore[call-overload]
+
+    @classmethod
+    def over(cls, host: np.ndarray, base: Any = None, device: int | None = None) -> Any:
+        """An array in memory that is there."""
+        found = cls.__new__(cls)
+        found._lie(host, base, device)
+        return found
+
+    def _lie(self, host: np.ndarray, base: Any = None, device: int | None = None) -> None:
         self.host, self.base = host, base
         self.device = self.module.cuda.Device(device)
 
@@ -97,11 +107,11 @@ class Array:
         return lambda *args, **kwargs: _call(self.module, name, found, args, kwargs, [self])
 
     def _view(self, host: np.ndarray) -> Any:
-        return type(self)(host, self if self.base is None else self.base, self.device.id)
+        return self.over(host, self if self.base is None else self.base, self.device.id)
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self.host.ctypes.data)
+        return MemoryPointer(self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -316,7 +326,7 @@ class Creation:
         if hasattr(obj, "__cuda_array_interface__"):
             interface = obj.__cuda_array_interface__
             host = np.asarray(SimpleNamespace(__array_interface__=interface))
-            return self.array(self.module.ndarray(host, obj, interface.get("device")), dtype, copy, order)
+            return self.array(self.module.ndarray.over(host, obj, interface.get("device")), dtype, copy, order)
         self.module.machine.to_device += isinstance(obj, np.ndarray)
         self.module.machine.check_waits()  # CuPy's may go without waiting, but from memory that a graph will not find
         return _new(self.module, lambda: np.array(obj, dtype, order=order))  # type: ignore[call-overload]
@@ -398,6 +408,13 @@ def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[
 
 def _new(module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np.ndarray | None = None) -> Any:
     """An array on the current device, in memory of its own, whose values are computed where no stream is captured."""
+    return module.ndarray.over(_allocated(module, compute, *arrays, found=found))
+
+
+def _allocated(
+    module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np.ndarray | None = None
+) -> np.ndarray:
+    """Where such an array's values are."""
     with np.errstate(all="ignore"):
         host = compute() if found is None else found
     if host.base is not None or not host.flags.owndata:
@@ -410,7 +427,7 @@ def _new(module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np
     if is_captured:
         there = host[...]  # the graph keeps no memory: it has the address
         module.machine.do(lambda: np.copyto(there, compute()), host, *[x.host for x in arrays])
-    return module.ndarray(host)
+    return host
 
 
 def _hosts(value: Any) -> Any:
