@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,23 +50,21 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     ours = NUMPY_FUNCTIONS.get(func)
     if ours is None:
         return NotImplemented
-    mine = inspect.signature(ours).parameters
-    given, defaults = _bind(func, args, kwargs, list(mine))
-    required = [p for p in mine.values() if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+    required, optional = _parameters_of(ours)
+    given, defaults = _bind(func, args, kwargs, [*required, *optional])
     operands = [given.pop(next(iter(given))) for _ in required if given]
     out, dtype = given.pop("out", None), given.pop("dtype", None)
-    optional = [p.name for p in mine.values() if p not in required]
-    options = {name: v for name, v in defaults.items() if name in optional and v is not inspect.Parameter.empty}
+    options = {name: defaults[name] for name in optional if name in defaults}
     unknown = {}
     for name, value in given.items():
-        if name in mine:
+        if name in optional:
             options[name] = value
         elif value is not None and value is not np._NoValue and value is not defaults.get(name):
             unknown[name] = value
     if unknown:
         raise _refusal(func, unknown)
     options = {name: value for name, value in options.items() if value is not np._NoValue}
-    if "keepdims" in mine:
+    if "keepdims" in optional:
         options.setdefault("keepdims", False)
     if dtype is not None and hasattr(operands[0], "astype"):  # summed in that dtype, not rounded to it after
         operands[0] = f.cast(operands[0], np.dtype(dtype))
@@ -99,19 +98,37 @@ def no_equal(func: Callable[..., Any]) -> TypeError:
     return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host")
 
 
+@lru_cache(maxsize=512)
+def _parameters_of(ours: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a function's required parameters and of the others."""
+    found = inspect.signature(ours).parameters.values()
+    required = tuple(p.name for p in found if p.default is p.empty and p.kind is not p.KEYWORD_ONLY)
+    return required, tuple(p.name for p in found if p.name not in required)
+
+
+@lru_cache(maxsize=512)
+def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, dict[str, Any], str | None]:
+    """What NumPy says of a function: its signature, its defaults, and the parameter that takes further keywords."""
+    try:
+        signature = inspect.signature(func)
+    except ValueError:  # a C function that does not say its signature
+        return None, {}, None
+    parameters = signature.parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    return signature, defaults, next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+
+
 def _bind(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The arguments by NumPy's names in NumPy's order, and NumPy's defaults for those left out."""
-    try:
-        signature = inspect.signature(func)
-    except ValueError:  # a C function that does not say its signature: those here have our order
+    signature, defaults, further = _signature_of(func)
+    if signature is None:  # those here have our order
         return {**dict(zip(mine, args, strict=False)), **kwargs}, {}
     given = dict(signature.bind(*args, **kwargs).arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given.update(given.pop(parameter.name, {}))
-    return given, {name: p.default for name, p in signature.parameters.items()}
+    if further is not None:
+        given.update(given.pop(further, {}))
+    return given, defaults
 
 
 def _refusal(func: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -324,16 +323,15 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)
 
 
-def _run(name: str) -> Callable[..., bool]:
-    """A function of one bool as NumPy's, which gives no array: it runs at once."""
-
-    def ours(a: Any, b: Any, *args: Any, **kwargs: Any) -> bool:
-        return bool(FUNCTIONS[name](a, b, *args, **kwargs).item())
-
-    ours.__name__ = name
-    ours.__signature__ = inspect.signature(FUNCTIONS[name])  # type: ignore[attr-defined]
-    return ours
+def _numpy_allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """`allclose` as NumPy's, which gives no array: it runs at once."""
+    return bool(allclose(x, y, rtol, atol, equal_nan).item())
 
 
-stand_for(np.allclose, _run("allclose"))
-stand_for(np.array_equal, _run("array_equal"))
+def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
+    """`array_equal` as NumPy's, which gives no array: it runs at once."""
+    return bool(array_equal(x, y, equal_nan).item())
+
+
+stand_for(np.allclose, _numpy_allclose)
+stand_for(np.array_equal, _numpy_array_equal)
