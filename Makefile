@@ -25,7 +25,7 @@ test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/dev.stamp ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
-test-gpu: $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run the tests of what runs on any backend on a GPU (large downloads)
+test-gpu: driver $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run the tests of what runs on any backend on a GPU (large downloads)
 	$(BIN)/python -m pytest --home gpu -rs $(ARGS)
 
 lint: $(VENV)/dev.stamp ## check style and types
@@ -48,7 +48,7 @@ bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside oth
 # Looked for before anything large is downloaded.
 driver:
 	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2> /dev/null || { \
-		echo "make bench-gpu measures on an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
+		echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
 		exit 1; }
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions

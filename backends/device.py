@@ -86,9 +86,16 @@ def find_cupy() -> tuple[Any, int]:
     if not count:
         raise _unmet("the driver finds no device")
     try:
-        cupy.cuda.nvrtc.getVersion()
+        major, minor = cupy.cuda.nvrtc.getVersion()
     except Exception as error:
         raise _unmet(f"NVRTC, which compiles kernels, does not load ({error}); {INSTALL}") from error
+    driven = runtime.driverGetVersion()
+    if major > driven // 1000:  # CuPy takes the first one that it finds among the wheels that are installed
+        raise _unmet(
+            f"NVRTC {major}.{minor} compiles kernels that the driver, which is for CUDA {_version(driven)} at most, "
+            f"does not load: install a newer driver, or CuPy and its libraries for that version ({_cupy_for(driven)}) "
+            "in an environment without newer ones"
+        )
     return cupy, count
 
 
@@ -116,11 +123,17 @@ def _refusal(cupy: Any, error: Any) -> str:
     runtime = cupy.cuda.runtime
     if error.status != OLD_DRIVER:
         return f"CuPy cannot ask for devices: {error}"
-    built, driven = (_version(number) for number in (runtime.runtimeGetVersion(), runtime.driverGetVersion()))
+    driven = runtime.driverGetVersion()
+    built = _version(cupy.cuda.driver.get_build_version())
     return (
-        f"CuPy {cupy.__version__} is built for CUDA {built}, and the driver is for {driven} at most: "
-        f"install a newer driver, or the CuPy for that version (cupy-cuda{driven.split('.')[0]}x)"
+        f"CuPy {cupy.__version__} is built for CUDA {built}, and the driver is for {_version(driven)} at most: "
+        f"install a newer driver, or the CuPy for that version ({_cupy_for(driven)})"
     )
+
+
+def _cupy_for(version: int) -> str:
+    """What to install for a driver of some version of CUDA."""
+    return "pip install 'neon-optree[gpu-cuda12]'" if version // 1000 == 12 else f"cupy-cuda{version // 1000}x"
 
 
 def _version(number: int) -> str:

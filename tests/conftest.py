@@ -31,13 +31,37 @@ settings.load_profile("ci")
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
     parser.addoption("--every-architecture", action="store_true", help="compile each CUDA kernel for all of them")
-    parser.addoption("--home", action="append", help="where tests of every kind of backend run: cpu, stand-in or gpu")
+    parser.addoption(
+        "--home",
+        action="append",
+        help="where tests of every kind of backend run, and those alone: cpu, stand-in or gpu",
+    )
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
     if "home_kind" in metafunc.fixturenames:
         homes = metafunc.config.getoption("home") or ["cpu", "stand-in"]
         metafunc.parametrize("home_kind", homes, scope="module")
+
+
+#: The files of tests that say most of a home, which run first there.
+FIRST = ("test_on_gpu", "test_epilogues", "test_random_trees", "test_reductions", "test_contractions", "test_registry")
+
+#: What tests ask for that run where --home says.
+AT_HOME = ("be", "be64", "home_kind", "device_kind", "real")
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """With --home, leave the tests that run there; first those of what only a device shows, then of trees and ops."""
+    if not config.getoption("home"):
+        return
+    here = [item for item in items if _runs_at_home(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _runs_at_home(item)])
+    items[:] = sorted(here, key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+
+
+def _runs_at_home(item: Any) -> bool:
+    return any(name in item.fixturenames and not hasattr(item.module, name) for name in AT_HOME)
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +74,12 @@ def no_backend_of_other_tests() -> None:
 def be(request: Any) -> Any:
     """A backend of float32: the CPU's, unless --home says another."""
     return home((request.config.getoption("home") or ["cpu"])[0])
+
+
+@pytest.fixture
+def real() -> Any:
+    """A backend on a real GPU."""
+    return home("gpu")
 
 
 @pytest.fixture

@@ -86,6 +86,17 @@ def test_a_cupy_for_a_newer_cuda_than_the_drivers(with_driver: None) -> None:
     for part in ("built for CUDA 12.9", "11.4", "cupy-cuda11x"):
         assert part in said
 
+    said = Absent(getDeviceCount=_raising(error), driverGetVersion=lambda: 12020).message()
+    assert "12.2" in said and "neon-optree[gpu-cuda12]" in said
+
+
+def test_an_nvrtc_for_a_newer_cuda_than_the_drivers() -> None:
+    absent = Absent(driverGetVersion=lambda: 12040)
+    absent.cupy.cuda.nvrtc.getVersion = lambda: (13, 5)
+    said = absent.message()
+    for part in ("NVRTC 13.5", "CUDA 12.4", "neon-optree[gpu-cuda12]"):
+        assert part in said
+
 
 def test_a_cupy_for_other_devices() -> None:
     absent = Absent()

@@ -85,18 +85,18 @@ def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    if "kind" in metafunc.fixturenames:
+    if "device_kind" in metafunc.fixturenames:
         real = "gpu" in (metafunc.config.getoption("home") or [])
         kinds = ["gpu"] if real else [pytest.param("stand-in", marks=needs_gxx)]
-        metafunc.parametrize("kind", kinds, scope="module")
+        metafunc.parametrize("device_kind", kinds, scope="module")
 
 
 @pytest.fixture(scope="module")
-def multiplies(kind: str) -> Any:
+def multiplies(device_kind: str) -> Any:
     """What multiplies, and its CuPy."""
-    if kind == "stand-in":
+    if device_kind == "stand-in":
         return multiplier()[0], CUPY
-    be = home(kind)
+    be = home(device_kind)
     return be.products, be.cupy
 
 
@@ -183,8 +183,8 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def be(kind: str, folder: Any) -> Any:  # kernels are kept in a folder of the test's own
-    return stand_in(emulated_cupy(), jit=True) if kind == "stand-in" else home(kind)
+def be(device_kind: str, folder: Any) -> Any:  # kernels are kept in a folder of the test's own
+    return stand_in(emulated_cupy(), jit=True) if device_kind == "stand-in" else home(device_kind)
 
 
 def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool]], int] | None:

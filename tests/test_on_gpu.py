@@ -1,4 +1,4 @@
-"""What only a device can show: faults, streams, other libraries. On the stand-in too, but for what that has not.
+"""What only a device can show: faults, streams, graphs, other libraries; what the stand-in has, there too.
 
 ``make test-gpu`` runs it on a real device; without one, its tests are skipped there, and say so.
 """
@@ -7,31 +7,60 @@ from __future__ import annotations
 
 import gc
 import math
+import shutil
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.homes import home
+from harness.emulated import emulated_cupy
+from harness.homes import home, stand_in
 
 from backends import gen_backend
-from optree import function, grad
+from optree import debugprint, function, grad
 from optree.errors import BackendError, DeviceMemoryError
+
+#: Kernels of every layout, on memory of their own each, so that compute-sanitizer sees where it ends.
+SAMPLE = """
+import cupy
+import numpy as np
+
+cupy.cuda.set_allocator(None)
+from backends import gen_backend
+from optree import function
+
+be, rng = gen_backend("gpu", graphs=False), np.random.RandomState(0)
+for rows, columns in ((3, 5), (70, 33), (5, 3001), (2, 70000), (300000, 3)):
+    values = rng.standard_normal((rows, columns))
+    x = be.array(values, np.float32)
+    for tree, wanted in (
+        (be.exp(x.T.copy().T * 2) + x[:, ::-1], np.exp(values * 2) + values[:, ::-1]),
+        (np.sum(x, axis=0), values.sum(0)),
+        (np.sum(x, axis=1), values.sum(1)),
+        (np.sum(x * x), (values**2).sum()),
+        (be.softmax(x, axis=1), np.exp(values) / np.exp(values).sum(1, keepdims=True)),
+        (np.var(x, axis=0), values.var(0)),
+        (be.dot(x.T, x), values.T @ values if columns < 100 else None),
+    ):
+        if wanted is not None:
+            np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=2e-3, atol=2e-3)
+print("as NumPy")
+"""
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", ["stand-in", "gpu"])
+    if "device_kind" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "device_kind", [kind for kind in metafunc.config.getoption("home") or ["stand-in", "gpu"] if kind != "cpu"]
+        )
 
 
 @pytest.fixture
-def gpu(kind: str) -> Any:
-    return home(kind)
-
-
-@pytest.fixture
-def real() -> Any:
-    return home("gpu")
+def gpu(device_kind: str) -> Any:
+    return home(device_kind)
 
 
 def test_out_of_memory_and_after(gpu: Any) -> None:
@@ -88,6 +117,54 @@ def test_a_training_step_is_the_cpus(gpu: Any) -> None:
         curves.append([step().item() for _ in range(10)])
     np.testing.assert_allclose(*curves, rtol=1e-9)
     assert curves[0][-1] < curves[0][0]
+
+
+def test_graphs_are_captured_and_replayed(device_kind: str) -> None:
+    options = {"rng_seed": 5}
+    be = home(device_kind, **options) if device_kind == "gpu" else stand_in(emulated_cupy(), jit=True, **options)
+    cpu, rng = gen_backend("cpu", rng_seed=5), np.random.RandomState(2)
+    start, batches = rng.standard_normal((6, 6)) / 3, rng.standard_normal((5, 4, 6))
+    found = []
+    for each in (be, cpu):
+        x, w = each.empty((4, 6), name="x"), each.array(start, name="w")
+        cost = each.mean(each.square(each.tanh(each.dot(x, w)) * (each.rand((4, 6)) < 0.8)))
+        step = function([], cost, updates={w: w - 0.1 * grad(cost, w)})
+        costs = []
+        for batch in batches:
+            x[:] = batch
+            costs.append(step().item())
+        found.append([*costs, *w.get().ravel()])
+    np.testing.assert_allclose(*found, rtol=2e-4, atol=1e-5)
+    t = be.zeros(8, name="t")
+    add = function([], updates={t: t + 1})
+    for _ in range(4):
+        add()
+    assert t.get().tolist() == [4] * 8
+    assert "captured as a CUDA graph" in debugprint(add, file="str")
+    assert be.stats()["graphs"]["captures"] >= 2 and be.stats()["graphs"]["replays"] >= 6
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_compute_sanitizer_finds_nothing(real: Any, tool: str) -> None:
+    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if program is None:
+        pytest.skip("compute-sanitizer, which comes with the CUDA toolkit, is not there")
+    command = [
+        program,
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "7",
+        "--target-processes",
+        "all",
+        sys.executable,
+        "-c",
+        SAMPLE,
+    ]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=600)
+    if "Device not supported" in done.stdout + done.stderr:
+        pytest.skip("compute-sanitizer does not support this device here")
+    assert done.returncode == 0 and "as NumPy" in done.stdout, (done.stdout + done.stderr)[-4000:]
 
 
 def test_pytorchs_tensors_come_and_go(real: Any) -> None:

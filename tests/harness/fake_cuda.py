@@ -432,7 +432,10 @@ def cuda_of(machine: Machine) -> Any:
         function=SimpleNamespace(Module=module, CIntptr=CIntptr),
         alloc_pinned_memory=bytearray,
         nvrtc=NVRTC(),
-        driver=SimpleNamespace(funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size})),
+        driver=SimpleNamespace(
+            funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size}),
+            get_build_version=lambda: 12090,
+        ),
         get_cuda_path=lambda: "/cuda",
         runtime=_runtime_of(machine),
     )
@@ -447,6 +450,5 @@ def _runtime_of(machine: Machine) -> Any:
         setDevice=lambda number: setattr(machine, "device", number),
         getDeviceCount=lambda: machine.devices,
         getDeviceProperties=lambda number: properties,
-        runtimeGetVersion=lambda: 12090,
         driverGetVersion=lambda: 12090,
     )
