@@ -107,6 +107,19 @@ def test_an_array_of_another_alignment(be, monkeypatch):
         addresses.clear()
 
 
+def test_draws_are_handed_over_too(be, monkeypatch):
+    x, z = be.array(np.arange(6.0)), be.empty(6)
+    z[:] = x * be.rand(6)
+    run: list[Any] = []
+    monkeypatch.setattr(launch.Compiled, "__call__", lambda *args: run.append(args))
+    values = []
+    for _ in range(3):
+        z[:] = x * be.rand(6)
+        values.append(z.get())
+    assert not run and all((x >= 0).all() and (x <= np.arange(6)).all() for x in values)
+    assert len({tuple(x) for x in values}) == 3
+
+
 def test_numbers_may_change(be):
     x, n, flags = be.array([1.0, 2.0]), be.array([1, 2], dtype="int32"), be.array([True, False], dtype="bool")
     z, m, r = be.empty(2), be.empty(2, dtype="int32"), be.empty(2, dtype="bool")

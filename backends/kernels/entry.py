@@ -49,7 +49,7 @@ typedef struct {{
     const intptr_t *strides;
 }} array;
 
-enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, WORDS, NUMBERS, PLACES, APART, COMMON, FIRST }};
+enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, COUNTED, WORDS, NUMBERS, PLACES, APART, COMMON, FIRST }};
 enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
 
 /* PyMethodDef (methodobject.h). */
@@ -75,8 +75,9 @@ static long run(const int64_t *given, const char *values)
     const int64_t *record = (const int64_t *)given[0], threads = given[1], *numbers = given + 2;
     const int64_t *next = record + FIRST;
     char *const *items = ((const list *)(values + record[HEAD]))->items;
-    const int64_t arrays = record[ARRAYS], reads = record[READS];
-    int64_t packed[arrays + record[WORDS] + record[NUMBERS] + record[PLACES] + 3];
+    const int64_t arrays = record[ARRAYS], reads = record[READS], counted = record[COUNTED];
+    int64_t packed[arrays + counted + record[WORDS] + record[NUMBERS] + record[PLACES] + 3];
+    int64_t start[arrays];
     uintptr_t low[arrays], high[arrays];
     for (int64_t i = 0; i < arrays; i++) {{
         const char *object = items[next[INDEX]] + record[HEAD];
@@ -89,18 +90,24 @@ static long run(const int64_t *given, const char *values)
                 return 1;
         if ((uintptr_t)x->data % next[ALIGNMENT])
             return 1;
-        packed[i] = (int64_t)x->data;
+        start[i] = (int64_t)x->data;
         low[i] = (uintptr_t)x->data + next[LOW];
         high[i] = (uintptr_t)x->data + next[HIGH];
         next = strides + rank;
     }}
     for (int64_t write = reads; write < arrays; write++)
         for (int64_t read = 0; read < reads; read++) {{
-            const int in_place = *next++ && packed[read] == packed[write];
+            const int in_place = *next++ && start[read] == start[write];
             if (!in_place && low[read] < high[write] && low[write] < high[read])
                 return 2;
         }}
-    int64_t *end = packed + arrays;
+    int64_t *end = packed;
+    memcpy(end, start, reads * sizeof *end);
+    end += reads;
+    memset(end, 0, counted * sizeof *end);
+    end += counted;
+    memcpy(end, start + reads, (arrays - reads) * sizeof *end);
+    end += arrays - reads;
     memcpy(end, next, record[WORDS] * sizeof *end);
     end += record[WORDS];
     next += record[WORDS];
@@ -196,8 +203,10 @@ class Entry:
         Arrays of the layout, each under its place in the list of values.
     in_place : sequence of bool
         For each write and, within it, each read, whether the write may be at exactly the read's place.
+    counted : int
+        How many zeros stand between the addresses of reads and writes.
     words : sequence of int
-        What stands between the arrays' addresses and the numbers.
+        What stands between the addresses and the numbers.
     numbers : sequence of (int, numpy.dtype)
         The places of the numbers, and the dtypes that they are taken in.
     scratch : sequence of int
@@ -214,6 +223,7 @@ class Entry:
         reads: dict[int, np.ndarray],
         writes: dict[int, np.ndarray],
         in_place: Sequence[bool],
+        counted: int,
         words: Sequence[int],
         numbers: Sequence[tuple[int, np.dtype]],
         scratch: Sequence[int],
@@ -228,6 +238,7 @@ class Entry:
             object.__basicsize__,
             len(reads) + len(writes),
             len(reads),
+            counted,
         ]
         record += [len(words), len(numbers), len(places), apart, shared]
         for i, x in (*reads.items(), *writes.items()):

@@ -93,12 +93,12 @@ class Compiled:
         layout: Layout,
         memory: Memory,
     ) -> Entry | None:
-        if self._nest.counted or enter() is None:
+        if enter() is None:
             return None
         sizes, steps = layout
         address, places = ctypes.cast(self._function, ctypes.c_void_p).value or 0, scratch_places(self._scratch(sizes))
         words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(self._nest, sizes)
-        return Entry(address, reads, writes, in_place, words, numbers, places, split, parallel)
+        return Entry(address, reads, writes, in_place, self._nest.counted, words, numbers, places, split, parallel)
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
