@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.homes import home
 from scipy import special
 
 from backends import gen_backend
@@ -114,11 +115,14 @@ def test_special_values_are_numpys(be64: Any, name: str, row: list[float]) -> No
         wanted = numpy(array, axis=1)
     got = value(numpy(be64.array(array), axis=1))
     close(got, wanted)
-    if wanted.dtype.kind == "f" and not np.isnan(wanted).any():
+    # Which of 0.0 and -0.0 is the least is nobody's to say: on a GPU, either comes out.
+    is_told = be64.name == "cpu" or not {"0.0", "-0.0"} <= set(map(str, row))
+    if is_told and wanted.dtype.kind == "f" and not np.isnan(wanted).any():
         np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
 
 
-def test_the_first_of_ties_and_of_nans_is_the_place(be: Any) -> None:
+def test_the_first_of_ties_and_of_nans_is_the_place(home_kind: str) -> None:
+    be = home(home_kind)
     x = be.array([[1, 5, 5, 0, 0], [2, NAN, 9, NAN, -9]])
     np.testing.assert_array_equal(value(be.argmax(x, axis=1)), [[1], [1]])
     np.testing.assert_array_equal(value(be.argmin(x, axis=1)), [[3], [1]])

@@ -374,11 +374,18 @@ class PlaceOperator(ReductionOperator, IntegerOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         if not isinstance(self.axis, tuple):
-            return self.numpy(x, axis=self.axis, keepdims=self.keepdims)
+            return self._found(x, axis=self.axis, keepdims=self.keepdims)
         kept = [i for i in range(x.ndim) if i not in self.axis]
         count = prod([x.shape[i] for i in self.axis])
-        found = self.numpy(x.transpose(*kept, *self.axis).reshape([x.shape[i] for i in kept] + [count]), axis=-1)
+        found = self._found(x.transpose(*kept, *self.axis).reshape([x.shape[i] for i in kept] + [count]), axis=-1)
         return np.expand_dims(found, self.axis) if self.keepdims else found
+
+    def _found(self, x: Any, **along: Any) -> Any:
+        found = self.numpy(x, **along)
+        if isinstance(x, np.ndarray) or not is_floating(x.dtype):
+            return found
+        nans = x != x  # of which other libraries find any, where NumPy finds the first
+        return np.where(np.any(nans, **along), np.argmax(nans, **along), found)
 
 
 class ArgMax(PlaceOperator):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.cupy_namespace import FILE
+from harness.cupy_values import in_halves, of_last_nan
 from harness.fake_cuda import DEFAULT, TF32, Machine, MemoryPointer, cuda_of
 from optree.floats import bfloat16
 
@@ -371,8 +372,10 @@ def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays:
     """A function of NumPy's on arrays of ours, its value one of ours."""
     if name == "take":
         kwargs = {**kwargs, "mode": "wrap"}  # CuPy takes any index without a word
+    if name in ("argmax", "argmin") and arrays[0].dtype.kind == "f":  # CuPy finds any of several nans
+        function = of_last_nan(function)
     if name in ("sum", "mean") and arrays[0].dtype.kind == "f":  # CuPy adds up by halves, over every axis
-        function = _in_halves(function, kwargs.get("dtype") or arrays[0].dtype)
+        function = in_halves(function, kwargs.get("dtype") or arrays[0].dtype)
         kwargs = {key: value for key, value in kwargs.items() if key != "dtype"}
     out = kwargs.get("out")
     if out is not None:
@@ -388,11 +391,6 @@ def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays:
         return out
     found = compute()
     return found if name in PLAIN else _wrapped(module, found, arrays, compute)
-
-
-def _in_halves(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """A sum or mean to more digits than its dtype has, rounded to it."""
-    return lambda *args, **kwargs: function(*args, **kwargs, dtype=np.longdouble).astype(dtype)
 
 
 def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[], Any]) -> Any:
