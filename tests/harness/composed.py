@@ -150,6 +150,7 @@ COMPOSED: dict[str, list[Case]] = {
     "isclose": [
         Case(((2, 3), (3,)), lambda x, y: f.isclose(x, y, 0.3, 0.1), lambda x, y: np.isclose(x, y, 0.3, 0.1)),
         Case(((2, 3), ()), lambda x, y: f.isclose(x, y), lambda x, y: np.isclose(x, y)),
+        Case(((3,),), lambda x: f.isclose(x, x * 1.5, 0.4), lambda x: np.isclose(x, x * 1.5, 0.4)),
         Case(((3,),), lambda x: f.isclose(x, x, equal_nan=True), lambda x: np.isclose(x, x)),
     ],
     "allclose": [
