@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
 from backends.kernels.compiler import compile_counts
+from optree.errors import BackendError
 from optree.function import _backends
 from optree.settings import override
 
@@ -36,6 +37,15 @@ def pytest_addoption(parser: Any) -> None:
         action="append",
         help="where tests of every kind of backend run, and those alone: cpu, stand-in or gpu",
     )
+
+
+def pytest_configure(config: Any) -> None:
+    """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
+    if "gpu" in (config.getoption("home") or []):
+        try:
+            print(gen_backend("gpu").info())
+        except BackendError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_generate_tests(metafunc: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -120,6 +121,18 @@ def test_options_are_the_backends_own(cupy: Any) -> None:
 def test_info_names_the_device(gpu: Any) -> None:
     for part in ("stand-in", "9.0", "CuPy", "pool"):
         assert part in gpu.info()
+
+
+def test_tests_on_a_gpu_that_is_not_there_are_an_error() -> None:
+    try:
+        gen_backend("gpu")
+    except BackendError as error:
+        missing = str(error)
+    else:
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "pytest", "--home", "gpu", "--collect-only", __file__]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR and missing in run.stderr
 
 
 # Launchers
