@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.cache import read, usable_folder, write
+from backends.kernels.cache import read, sha256, usable_folder, write
 from backends.kernels.compiler import CompilerError
 from backends.kernels.geometry import Device, Launch
 from backends.launchers import Launcher
@@ -94,7 +93,7 @@ class KernelHost:
             print(source, file=sys.stderr, flush=True)
         options = [f"--gpu-architecture={self._target}", *OPTIONS]
         version = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
-        key = "cuda-" + hashlib.sha256("\0".join([version, *options, source]).encode()).hexdigest()
+        key = "cuda-" + sha256("\0".join([version, *options, source]).encode()).hexdigest()
         folder = usable_folder()
         kept = None if folder is None else read(folder, key)
         if kept is not None:

@@ -184,6 +184,23 @@ def test_a_repeated_assignment_launches_and_does_no_more(gpu: Any, monkeypatch: 
 
 
 @needs_gxx
+def test_tensors_of_many_shapes_take_turns(gpu: Any, monkeypatch: Any) -> None:
+    tensors = [gpu.array(np.arange(128.0 * n).reshape(-1, n)) for n in (2, 3, 4, 5, 6, 7) for _ in range(3)]
+    bound: list[Any] = []
+    bind = KernelHost.bound
+    monkeypatch.setattr(KernelHost, "bound", lambda *args: bound.append(args) or bind(*args))
+    for _ in range(2):
+        for x in tensors:
+            x[:] = x * 2 + 1
+    once = len(bound)
+    for x in tensors:
+        x[:] = x * 2 + 1
+    assert len(bound) == once, "what was launched on an array before is launched as it is"
+    for x in tensors:
+        np.testing.assert_array_equal(x.get().ravel(), np.arange(float(x.size)) * 8 + 7)
+
+
+@needs_gxx
 def test_arrays_and_numbers_of_a_repeated_assignment_may_be_others(gpu: Any) -> None:
     z = gpu.empty(4)
     for values in (np.ones(4), np.full(4, 3.0), np.ones(4)):

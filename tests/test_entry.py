@@ -107,6 +107,19 @@ def test_an_array_of_another_alignment(be, monkeypatch):
         addresses.clear()
 
 
+def test_many_shapes_are_handed_over(be, monkeypatch):
+    tensors = [be.array(np.arange(4.0 * n).reshape(4, n)) for n in range(2, 18)]
+    run: list[Any] = []
+    layout = FusedKernel.run
+    monkeypatch.setattr(FusedKernel, "run", lambda *args: run.append(args) or layout(*args))
+    for _ in range(3):
+        for x in tensors:
+            x[:] = x * 2 + 1
+    assert len(run) == len(tensors), "a layout is found once for each"
+    for n, x in enumerate(tensors, 2):
+        np.testing.assert_array_equal(x.get(), np.arange(4.0 * n).reshape(4, n) * 8 + 7)
+
+
 def test_draws_are_handed_over_too(be, monkeypatch):
     x, z = be.array(np.arange(6.0)), be.empty(6)
     z[:] = x * be.rand(6)

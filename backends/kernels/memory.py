@@ -26,7 +26,7 @@ class Memory(NamedTuple):
         From an array to where its first element lies.
     """
 
-    kind: type
+    kind: type[Any]
     array: Callable[[Any], Any]
     empty: Callable[[Any, Any], Any]
     address: Callable[[Any], int]

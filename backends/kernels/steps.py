@@ -19,8 +19,8 @@ from optree.fusion import Axes, Call, Kernel, fuse
 from optree.program import Program
 from optree.schedule import may_fail, memories
 
-#: A step remembers so many layouts.
-ENTRIES = 4
+#: A step remembers so many combinations of shapes, and so many layouts of each.
+SHAPES, ENTRIES = 256, 4
 
 
 #: From the place of an instruction to its function of values.
@@ -210,6 +210,10 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
+#: A way into a kernel, with the shapes and dtypes of what it makes anew, and the shapes of what is like it.
+_Entry = tuple[Way, list[Any], Any]
+
+
 class KernelStep:
     """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
 
@@ -237,12 +241,22 @@ class KernelStep:
         self.kept: set[int] = set()
         self.takes = [*kernel.takes, *self.target_of.values()]
         self.gives = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
-        #: The ways to run on arrays that lie as some did, the shapes of what each makes anew, and of what is like it.
-        self.entries: list[tuple[Way, list[Any], Any]] = []
+        #: The ways to run on arrays that lie as some did, by the shapes of those that are there before; and the last.
+        self._entries: dict[Any, list[_Entry]] = {}
+        self._last: list[_Entry] = []
 
     def __call__(self, values: list[Any]) -> Way | None:
         """Run; how it can run again on arrays that lie as these do."""
-        for entry, made, likes in self.entries:
+        return (
+            self._entered(self._last, values)
+            or self._entered(self._entries.get(self._shapes(values), ()), values)
+            or quietly(self.run, values)
+        )
+
+    def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> Way | None:
+        """Run by one of some ways, if one is for arrays that lie as these do."""
+        for known in entries:
+            entry, made, likes = known
             if likes and likes != self.kernel.shapes_like(values):
                 continue
             for i, shape, dtype in made:
@@ -250,8 +264,14 @@ class KernelStep:
             if not entry.run(values):
                 for i, target, assignment in self.assigned:
                     values[i] = values[assignment] = values[target]
+                if entries is not self._last:
+                    self._last = [known]
                 return entry
-        return quietly(self.run, values)
+        return None
+
+    def _shapes(self, values: list[Any]) -> tuple[Any, ...]:
+        """The shapes of the arrays that are there before."""
+        return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
 
     def again(self, values: list[Any], steady: set[int]) -> Callable[[], Any] | None:
         """Run; if nothing but steady values took part, what does so from now on, unless it gives something true.
@@ -298,9 +318,14 @@ class KernelStep:
     def remember(self, values: list[Any]) -> Way | None:
         """Let arrays that lie as these do be handed over as they are."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
-        if entry is not None:  # a new list, for another thread may walk through the old one
+        if entry is not None:
             made = [(i, values[i].shape, values[i].dtype) for i in self.makes if i not in self.kept]
-            self.entries = [(entry, made, self.kernel.shapes_like(values)), *self.entries[: ENTRIES - 1]]
+            shapes, known = self._shapes(values), (entry, made, self.kernel.shapes_like(values))
+            if len(self._entries) >= SHAPES:
+                self._entries.clear()
+            # A new list, for another thread may walk through the old one.
+            self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
+            self._last = [known]
         return entry
 
 
