@@ -60,6 +60,8 @@ class CuPyLauncher:
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         if shared > max(SHARED, self._shared.get(kernel, 0)):
+            runtime = self._cuda.runtime
+            runtime.setDevice(runtime.getDevice())  # a thread that has only launched may have no context for the driver
             self._cuda.driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
             self._shared[kernel] = shared
         given = tuple([self._word(int(word)) for word in words])  # it takes no scalar of NumPy's
