@@ -54,6 +54,7 @@ class CumulativeOperator(OneAxisOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         dtype = sum_dtype(x.dtype)
+        # Always along an axis: without one CuPy's are CUB's, whose sums of floats may differ from call to call.
         return self.numpy(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
 
 
