@@ -231,8 +231,12 @@ class RandomMethods(Creation):
         if isinstance(shape, Variable):
             return shape
         sizes = self._shape(shape)
-        element = self.from_host(np.zeros((), bool))
-        return Tensor(self, np.broadcast_to(element, sizes), f"shape{sizes}")
+        return Tensor(self, np.broadcast_to(self._element, sizes), f"shape{sizes}")
+
+    @cached_property
+    def _element(self) -> Any:
+        """What arrays lie on that are there for their shape alone."""
+        return self.from_host(np.zeros((), bool))
 
     def _draw_dtype(self, dtype: Any, *operands: Variable) -> np.dtype:
         """The dtype asked for, or else that of the floating operands, or else the backend's."""

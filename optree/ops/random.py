@@ -95,8 +95,8 @@ class TakeBlocks(RandomOperator):
     @portable
     def value(self, state: Any, like: Any) -> Any:
         with _lock:
-            begin = state.copy()
-            state[1:] += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
+            begin, counter = state.copy(), state[1:]
+            counter += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
         return begin
 
 
