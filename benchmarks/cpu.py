@@ -14,12 +14,13 @@ import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from chart import draw
-from comparison import available, bandwidths, chosen, parser_of, report_bandwidths, rows_of
+from comparison import Faults, available, bandwidths, chosen, parser_of, report_bandwidths, rows_of
 from peers import PEERS
 from reductions import REDUCTIONS
 from startup import BATCHES, compilations, first_results
@@ -85,9 +86,11 @@ def main(arguments: list[str] | None = None) -> None:
     def time(functions: Sequence[Callable[[], Any]], calls: int) -> list[list[float]]:
         return rounds_of(functions, options.rounds, calls, PAUSE, options.limit)
 
-    rows = rows_of(workloads, peers, time)
+    faults = Faults()
+    rows = rows_of(workloads, peers, time, faults)
     result = {
         "date": date,
+        "faults": faults,
         "machine": machine,
         "versions": versions,
         "rows": rows,
@@ -100,6 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     draw(rows, list(versions), f"{name}, {date}", path.with_suffix(".png"))
     print(f"\nWritten: {path}.json and .png")
+    if faults:
+        sys.exit(f"{len(faults)} went wrong, as it says above")
 
 
 if __name__ == "__main__":

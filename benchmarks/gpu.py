@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chart import draw
-from comparison import available, bandwidths, chosen, parser_of, report_bandwidths, rows_of
+from comparison import Faults, available, bandwidths, chosen, parser_of, report_bandwidths, rows_of, together
 from device_peers import DEVICE_PEERS
 from reductions import REDUCTIONS
 from rows import ROWS
@@ -144,17 +144,22 @@ def main(arguments: list[str] | None = None) -> None:
         calls = max(calls, LEAST_CALLS)
         return rounds_of(calls_of, options.rounds, calls, limit=options.limit, clock=DeviceClock(be.cupy))
 
-    rows = rows_of(chosen(WORKLOADS, QUICK if options.quick else SIZES, options), peers, time_of)
+    path = options.output / f"gpu-{date}-{re.sub('[^a-z0-9]+', '-', card.lower()).strip('-')}"
+    faults = Faults()
+    rows = rows_of(chosen(WORKLOADS, QUICK if options.quick else SIZES, options), peers, time_of, faults)
+    rows = together(path.with_suffix(".json"), rows)
     machine = {"card": card, "system": platform.system(), "python": platform.python_version()}
-    result = {"date": date, "machine": machine, "versions": versions, "rows": rows}
+    result = {"date": date, "machine": machine, "versions": versions, "faults": faults, "rows": rows}
     result |= {"bandwidths": bandwidths(rows, LARGE), "on the host": on_host(be, options.rounds)}
     result["first kernels"] = first_kernels(options.rounds)
     report(result)
     options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / f"gpu-{date}-{re.sub('[^a-z0-9]+', '-', card.lower()).strip('-')}"
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    draw(rows, list(versions), f"{card}, {date}", path.with_suffix(".png"))
+    names = dict.fromkeys(name for row in rows for name in row["seconds"])
+    draw(rows, list(names), f"{card}, {date}", path.with_suffix(".png"))
     print(f"\nWritten: {path}.json and .png")
+    if faults:
+        sys.exit(f"{len(faults)} went wrong, as it says above")
 
 
 if __name__ == "__main__":

@@ -93,8 +93,25 @@ def test_every_workload_is_right_and_what_was_found_is_written(
 def test_a_wrong_result_is_not_measured(cupy: Any) -> None:
     gpu, peers, comparison = map(importlib.import_module, ("gpu", "device_peers", "comparison"))
     wrong = type("Wrong", (peers.CuPy,), {"way": lambda *_: (lambda: None, lambda: [np.zeros(1024)])})
-    with pytest.raises(AssertionError, match="a\\*b .* cupy is wrong"):
-        comparison.checked(gpu.WORKLOADS[1](1024, "float32"), [wrong()])
+    broken = type("Broken", (peers.CuPy,), {"way": lambda *_: ([], [])})
+    faults = comparison.Faults()
+    rows = comparison.rows_of(
+        [gpu.WORKLOADS[1](1024, "float32")], [peers.DeviceOptree(), wrong(), broken()], lambda calls, _: [[1.0]], faults
+    )
+    assert [list(row["seconds"]) for row in rows] == [["optree"]], "the others are measured all the same"
+    assert "a*b + c*sin(d), 1024 float32: cupy is wrong" in faults[0] and "cupy fails: TypeError" in faults[1]
+
+
+def test_a_run_in_parts_is_put_together(cupy: Any, tmp_path: Path) -> None:
+    comparison = importlib.import_module("comparison")
+
+    def row(workload: str, second: float) -> dict[str, Any]:
+        return {"workload": workload, "elements": 8, "dtype": "float32", "seconds": {"optree": second}}
+
+    path = tmp_path / "found.json"
+    assert comparison.together(path, [row("copy", 1.0)]) == [row("copy", 1.0)]
+    path.write_text(json.dumps({"rows": [row("copy", 1.0), row("sum", 2.0)]}))
+    assert comparison.together(path, [row("copy", 3.0)]) == [row("sum", 2.0), row("copy", 3.0)]
 
 
 def test_times_are_those_between_events(cupy: Any) -> None:
