@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 import numpy as np
@@ -146,8 +146,6 @@ class _LaidOut:
     ----------
     counted : list of int
         What stands for the addresses of what is read and no array.
-    needs_scratch : bool
-        Whether kernels hand over to each other in memory that is found anew each time.
     """
 
     def __init__(
@@ -167,7 +165,7 @@ class _LaidOut:
         self._scratch = [(names.index(f"q{r.value}"), geometry.entries * wide(r).itemsize) for r in split]
         open_ = {*self._pointers, *self._numbers, *(place for place, _ in self._scratch)}
         self._words = [0 if place in open_ else given[name] for place, name in enumerate(names)]
-        self.needs_scratch, self.counted = bool(split), [0] * nest.counted
+        self.counted = [0] * nest.counted
 
     def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
         """What launches each kernel on these addresses and numbers, and the memory that they need until they are."""
@@ -180,8 +178,32 @@ class _LaidOut:
         return [self._host.bound(kernel, launch, words) for kernel, launch in self._launches], memories
 
 
-#: Arrays by weak references, and numbers, each with its place among the values; and what launches the kernels on them.
-_Call = tuple[list[tuple[int, Any]], list[tuple[int, Any]], list[Callable[[], Any]]]
+class _Call(NamedTuple):
+    """What a kernel was launched on.
+
+    Attributes
+    ----------
+    arrays : list of (int, weakref.ref)
+        Each with its place among the values.
+    pointers : list of int
+        Their addresses.
+    numbers : list of (int, object)
+        Each with its place.
+    launches : list of callable
+        What launches it on them again; none if it needs scratch memory for that.
+    """
+
+    arrays: list[tuple[int, Any]]
+    pointers: list[int]
+    numbers: list[tuple[int, Any]]
+    launches: list[Callable[[], Any]]
+
+    def is_of(self, values: list[Any]) -> bool:
+        """Whether the arrays are these."""
+        for i, array in self.arrays:  # noqa: SIM110 `all` takes twice the time
+            if values[i] is not array():
+                return False
+        return True
 
 
 class LaunchEntry:
@@ -220,38 +242,34 @@ class LaunchEntry:
         self._spans = [_span(x) for x in arrays]
         #: Calls by the identities of their arrays, and the last.
         self._calls: dict[tuple[int, ...], _Call] = {}
-        self._last: _Call = ([], [], [])
+        self._last: _Call | None = None
 
     def run(self, values: list[Any]) -> int:
         """0 if the arrays among these values lie as they must, and the kernel has been launched on them."""
-        if self._ran(self._last, values):
-            return 0
-        call = self._calls.get(tuple([id(values[i]) for i in self._places]))
-        if call is not None and self._ran(call, values):
-            self._last = call
-            return 0
-        return self._anew(values)
-
-    @staticmethod
-    def _ran(call: _Call, values: list[Any]) -> bool:
-        """Launch what was launched before, if arrays and numbers are the same."""
-        arrays, numbers, launches = call
-        for i, array in arrays:
-            if values[i] is not array():
-                return False
-        for i, number in numbers:
-            if values[i] is not number:
-                return False
-        for launch in launches:
+        call = self._last
+        if call is None or not call.is_of(values):
+            call = self._calls.get(tuple([id(values[i]) for i in self._places]))
+            if call is None or not call.is_of(values):
+                found = self._looked_at(values)
+                if isinstance(found, int):
+                    return found
+                call = found
+        is_same = bool(call.launches)
+        for i, number in call.numbers:
+            is_same = is_same and values[i] is number
+        if not is_same:
+            return self._launched(call, values)
+        self._last = call
+        for launch in call.launches:
             launch()
-        return bool(launches)
+        return 0
 
     def again(self, values: list[Any]) -> Callable[[], int]:
         """`run` on this list."""
         return partial(self.run, values)
 
-    def _anew(self, values: list[Any]) -> int:
-        """`run`, where some array or number is another than before."""
+    def _looked_at(self, values: list[Any]) -> _Call | int:
+        """What is to be launched; 1 if an array does not lie as it must, 2 if what is read would be overwritten."""
         arrays: list[Any] = [values[i] for i in self._places]
         memory, addresses = self._memory, []
         for x, (shape, strides, residue) in zip(arrays, self._lies, strict=True):
@@ -266,18 +284,20 @@ class LaunchEntry:
             (low, high), (start, end) = self._spans[write], self._spans[read]
             if not (may and there == here) and there + low < here + end and here + start < there + high:
                 return 2
-        numbers = [(i, values[i]) for i, _ in self._numbers]
+        pointers = [*addresses[: self._reads], *self._laid_out.counted, *addresses[self._reads :]]
+        return _Call([(i, ref(x)) for i, x in zip(self._places, arrays, strict=True)], pointers, [], [])
+
+    def _launched(self, call: _Call, values: list[Any]) -> int:
+        """`run`, with arguments that are made ready now, and kept."""
         words = [bits(values[i], dtype) for i, dtype in self._numbers]
-        laid_out, reads = self._laid_out, self._reads
-        pointers = [*addresses[:reads], *laid_out.counted, *addresses[reads:]]
-        launches, _memory = laid_out.bound(pointers, words)
+        launches, memory = self._laid_out.bound(call.pointers, words)
         for launch in launches:
             launch()
-        if not laid_out.needs_scratch:
-            self._last = [(i, ref(x)) for i, x in zip(self._places, arrays, strict=True)], numbers, launches
-            if len(self._calls) >= CALLS:
-                self._calls.clear()
-            self._calls[tuple(map(id, arrays))] = self._last
+        numbers = [(i, values[i]) for i, _ in self._numbers]
+        self._last = _Call(call.arrays, call.pointers, numbers, [] if memory else launches)
+        if len(self._calls) >= CALLS:
+            self._calls.clear()
+        self._calls[tuple([id(values[i]) for i in self._places])] = self._last
         return 0
 
 
