@@ -47,7 +47,8 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
         other = _summed(*_diagonal(x, term), needed | set(letters))
         joined, letters = _joined((joined, letters), other, needed)
     order = tuple(letters.index(letter) for letter in output)
-    return f.transpose(joined, order) if order != tuple(range(len(order))) or not operands[1:] else joined
+    is_in_order = order == tuple(range(len(order))) and joined is not values[0]  # a tree is wanted all the same
+    return joined if is_in_order else f.transpose(joined, order)
 
 
 def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
