@@ -26,7 +26,8 @@ def namespace() -> dict[str, Any]:
     for name in shared:
         entry = getattr(cupy, name)
         if isinstance(entry, cupy.ufunc):
-            ufuncs[name] = {"nin": entry.nin, "nout": entry.nout, "types": entry.types}
+            types = [loop for loop in entry.types if "E" not in loop]  # of bfloat16, where ml_dtypes is installed
+            ufuncs[name] = {"nin": entry.nin, "nout": entry.nout, "types": types}
         elif callable(entry) and not isinstance(entry, type):
             functions[name] = parameters(entry)
     return {
