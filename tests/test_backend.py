@@ -419,8 +419,7 @@ def test_new_sizes_and_slices_leave_memory_bounded(be):
     run(range(2, 100))
     gc.collect()
     tracemalloc.start()
-    for _ in range(3):  # what is remembered of the last few arrays is there by then
-        run(range(100, 400))
+    run([*range(100, 400)] * 3)  # what is remembered of the last few arrays is there by then
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
     run(range(100, 400))
