@@ -29,6 +29,9 @@ from optree.floats import bfloat16
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.
 SMALL = Device(1, 4 << 10, 32)
 
+#: Several of these, which one place does not fill.
+FEW = Device(4, 4 << 10, 32)
+
 #: One that few places fill, and that has shared memory for long rows.
 ROOMY = Device(1, 227 << 10, 2048)
 
@@ -37,6 +40,7 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]]
     "reductions": (reductions, DEVICES["sm_90"], {}),
     "staged": (staged, DEVICES["sm_90"], {}),
     "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
+    "staged on a few": (lambda: staged((257, 5000), ("float32",)), FEW, {}),
     "staged on a roomy device": (lambda: staged((17000, 40000, 60004), ("float32",)), ROOMY, {}),
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
@@ -117,6 +121,8 @@ def test_every_kind_of_team_is_among_them() -> None:
     assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     assert any("(Index)held" in source for source in small.sources), "no row is read again in part"
+    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few")[1].sources, "walk1(")):
+        assert any(name in source and "[e] = over_column(r" in source for source in sources), name
     assert all("typedef long long Index;" in source for source in trials_of("views", True)[1].sources)
     several = [source for source in trials_of("elementwise on a small device")[1].sources if "parts" not in source]
     for parts in (("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")):
@@ -172,15 +178,19 @@ TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
     "part": lambda be: [softmax(be, be.array(drawn(0, 3, 1203)), 1).asnumpyarray()],
     "columns, once": lambda be: [centred(be, be.array(drawn(0, 45, 70)), 0)],
     "columns": lambda be: [softmax(be, be.array(drawn(0, 45, 70)), 0).asnumpyarray()],
+    "several columns, once": lambda be: [centred(be, be.array(drawn(0, 45, 72)), 0)],
+    "several columns": lambda be: [softmax(be, be.array(drawn(0, 45, 72)), 0).asnumpyarray()],
     "split, once": lambda be: [centred(be, be.array(drawn(0, 2, 9003)), 1)],
     "split": lambda be: [normalised(be, be.array(drawn(0, 2, 9003)), 1).asnumpyarray()],
     "split columns, once": lambda be: [centred(be, be.array(drawn(0, 1003, 40)), 0)],
+    "several split columns, once": lambda be: [centred(be, be.array(drawn(0, 1003, 40)), 0)],
+    "several split columns": lambda be: [normalised(be, be.array(drawn(0, 1003, 40)), 0).asnumpyarray()],
     "split columns": lambda be: [normalised(be, be.array(drawn(0, 1003, 40)), 0).asnumpyarray()],
 }
 
 
 def device_of(team: str) -> Device:
-    return SMALL if team.startswith("part") else DEVICES["sm_90"]
+    return FEW if "several split" in team else SMALL if team.startswith(("part", "several")) else DEVICES["sm_90"]
 
 
 def sources_of(run: Callable[[Any], Any], device: Device = DEVICES["sm_90"]) -> list[str]:
@@ -229,7 +239,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found() -> None:
         for source in sources_of(TEAMS[team], device_of(team))
         for text in without_each("__syncthreads();", source)
     ]
-    assert len(cases) == 2 + 2 + 2 + 3 + 3 + 3
+    assert len(cases) == 2 + 2 + 2 + 3 + 3 + 3 + 3 + 3
     missed = []
     for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
         emulator = FewBlocks(sanitize="thread")

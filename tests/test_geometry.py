@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
+from backends.kernels.cuda_elements import Variant
 from backends.kernels.cuda_launch import divisor
 from backends.kernels.expressions import wide
 from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
@@ -97,6 +98,11 @@ def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
     assert geometry.entries == 0 or geometry.variant.split
 
 
+def accesses_of(nest: LoopNest, reduced: Sequence[int], variant: Variant) -> int:
+    """How many accesses a row has; of columns each row is one."""
+    return prod(reduced) if nest.columns else variant.chunks(reduced[-1]) * prod(reduced[:-1])
+
+
 def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndarray:
     """How often each access to each row is some thread's, as the kernels' loops share them out."""
     launch, variant, width = geometry.launches[0], geometry.variant, geometry.variant.width
@@ -111,11 +117,11 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
                     found[first :: blocks * block * variant.accesses] += 1
         return found
     reduced = sizes[nest.kept :]
-    accesses = variant.chunks(reduced[-1]) * prod(reduced[:-1])
+    accesses = accesses_of(nest, reduced, variant)
     teams = {"warp": block // width, "columns": 1}.get(variant.team, 1)
     lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
     places = prod(sizes[: nest.kept])
-    places = -(-places // width) if nest.columns else places
+    places = -(-places // (width * variant.vector)) if nest.columns else places
     if variant.kept == "registers":
         assert lanes * (variant.accesses - 1) < accesses <= lanes * variant.accesses
     found = np.zeros((places, accesses), int)
@@ -159,7 +165,7 @@ def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any
         check_limits(nest, geometry, device)
         assert geometry.variant.wide == (prod(sizes) >= NARROW)
         if geometry.variant.split:
-            accesses = geometry.variant.chunks(sizes[-1]) * prod(sizes[nest.kept : -1])
+            accesses = accesses_of(nest, sizes[nest.kept :], geometry.variant)
             assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
 
 
@@ -304,7 +310,8 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
     apart = geometry_of(one, [1 << 24], [[1], [1]], [256, 260], DEVICES["sm_90"])
     assert apart.variant.accesses == 16, "of 4 bytes"
     assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
-    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 16
+    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 4
+    assert laid_out(nest_of("columns"), [1 << 14, 1 << 10], offset=4).variant.accesses == 16, "of 4 bytes"
     assert laid_out(nest_of("all"), [1 << 24]).variant.accesses == 4
     long = nest_of("softmax of rows")
     assert {laid_out(long, [300, n]).variant.accesses for n in (16000, 20000, 1 << 16)} == {4}
@@ -328,13 +335,30 @@ def test_columns_fill_the_device() -> None:
             threads = prod(geometry.launches[0].grid) * geometry.launches[0].block
             assert threads >= device.multiprocessors * device.threads / 2, (sizes, name)
     assert laid_out(nest_of("columns", "float64"), (1 << 13, 1 << 13)).variant.width == 32
-    assert laid_out(nest_of("columns", "uint8"), (1 << 13, 1 << 13)).variant.width == 128, "128 bytes of each row"
+    assert laid_out(nest_of("columns", "uint8"), (1 << 13, 1 << 13)).variant.width == 32
+
+
+def test_a_thread_has_several_columns_where_there_are_enough() -> None:
+    def found(nest: LoopNest, columns: int, rows: int, offset: int = 0) -> tuple[int, int, str]:
+        variant = laid_out(nest, [columns, rows], offset=offset).variant
+        return variant.vector, variant.width, variant.kept
+
+    nest, bytes_ = nest_of("columns"), nest_of("columns", "uint8")
+    assert found(nest, 1 << 13, 1 << 13) == (4, 32, ""), "512 bytes of each row"
+    assert found(nest_of("columns", "float16"), 1 << 13, 1 << 13) == (4, 32, ""), "of 8 bytes"
+    assert found(nest_of("columns", "float64"), 1 << 13, 1 << 13) == (2, 32, "")
+    assert found(bytes_, 1 << 13, 1 << 13) == (4, 32, "")
+    assert found(bytes_, 8191, 1 << 13) == (1, 128, ""), "128 bytes of each row"
+    assert found(nest, (1 << 13) + 2, 1 << 13) == found(nest, 1 << 13, 1 << 13, offset=8) == (2, 32, "")
+    assert found(nest, 1 << 13, 1 << 10) == (4, 32, "") and found(nest, 1 << 13, 1 << 8) == (1, 32, "")
+    assert found(nest_of("softmax of columns"), 1 << 20, 256) == (1, 32, "shared"), "what stays is not read again"
+    assert found(nest_of("softmax of columns"), 1 << 13, 1 << 13) == (4, 32, "")
 
 
 def test_short_columns_leave_no_thread_idle() -> None:
     nest = nest_of("planes of columns")
     found = [(g.variant.width, g.launches[0].grid) for n in (2, 16, 64) for g in [laid_out(nest, [1 << 20, 2, n])]]
-    assert found == [(256, (8192, 1)), (128, (16384, 1)), (32, (65536, 1))]
+    assert found == [(256, (4096, 1)), (128, (8192, 1)), (32, (32768, 1))]
     assert laid_out(nest, [1, 3, 9999]).variant.width == 4, "of few columns, all"
 
 

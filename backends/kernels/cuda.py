@@ -87,7 +87,7 @@ __device__ __forceinline__ int quotient(int number, long long divisor)
 """
 
 #: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: a block
-#: that goes on to other places waits at a barrier before it does.
+#: that goes on to other places waits at a barrier before it does, and of columns one after the other is joined.
 JOINED = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
@@ -119,7 +119,9 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
             parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + apart]);
         __syncthreads();
     }
-    return parts[threadIdx.x % width];
+    x = parts[threadIdx.x % width];
+    __syncthreads();
+    return x;
 }
 """,
 }
@@ -238,7 +240,7 @@ class _Printer(ElementPrinter):
 
     def count(self, first: str, axes: Sequence[int]) -> str:
         """How many places loops have, times another number."""
-        return " * ".join([*([first] if first else []), *(f"(Index)n{axis}" for axis in axes)]) or "1"
+        return " * ".join([*([first] if first else []), *(self.size(axis) for axis in axes)]) or "1"
 
     def tiles(self) -> Lines:
         """Two loops in tiles: what lies together along the other loop is read along it, and handed over in a block."""
@@ -259,7 +261,7 @@ class _Printer(ElementPrinter):
         across = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + first + u * {step};", inside]
 
         def at(place: int) -> str:
-            return f"x{place}[k * (Index)s{place}_{other} + {self.along(place, 'i')}]"
+            return f"x{place}[k * (Index)s{place}_{other} + {self.along(place)}]"
 
         loaded = [place for place in walk.reads if not nest.is_counted(place)]
         body += [f"{TYPES[str(nest.reads[place])]} b{place}[{turns}];" for place in loaded]
@@ -280,7 +282,7 @@ class _Printer(ElementPrinter):
         for place in walk.reads:
             read = self.read(place, f"tile{place}[lane][first + u * {step}]" if place in crossing else f"b{place}[u]")
             if nest.is_counted(place):
-                read = f"x{place} + k * (Index)s{place}_{nest.across} + {self.along(place, 'i')}"
+                read = f"x{place} + k * (Index)s{place}_{nest.across} + {self.along(place)}"
             lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
         for made in walk.statements:
             lines += self.statement(made) if isinstance(made, Statement) else []
@@ -317,8 +319,7 @@ class _Printer(ElementPrinter):
         for r in joined:
             size = self.variant.threads if nest.columns else 32
             lines.append(f"__shared__ {type_of(wide(r))} parts{r.value}[{size}];")
-        # What only the first of a column's threads takes, as a part, it reads from where it writes itself.
-        if any(team == "block" or any(f" v{r.value} = " in line for line in body) for r in joined):
+        if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
         return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
@@ -332,16 +333,35 @@ class _Printer(ElementPrinter):
 
     def outer_reads(self) -> Lines:
         reads = [place for place, level in enumerate(self.nest.levels[: len(self.nest.reads)]) if level == "outer"]
-        found = {p: f"x{p}" if self.nest.is_counted(p) else self.read(p, f"*x{p}") for p in reads}
-        return [f"const {type_of(self.nest.reads[p])} v{p} = {read};" for p, read in found.items()]
+        lines = []
+        for p in reads:
+            beside = self.beside(p)
+            read = f"x{p} + {beside}" if self.nest.is_counted(p) else self.read(p, f"x{p}[{beside}]")
+            lines += self.placed(p, lambda declared, read=read: [f"{declared} = {read};"])
+        return lines
 
     def outer(self, stage: int) -> Lines:
         """What is made at a place of the kept loops when so many walks are over."""
         return [line for made in self.nest.made("outer", stage) for line in self.statement(made)]
 
     def outer_writes(self) -> Lines:
-        writes = [f"*x{place} = {self.written(value)};" for place, value in self.nest.writes_at("outer")]
-        return [f"if ({self.leads()})", *braced(writes)] if writes else []
+        writes = [f"x{p}[{self.beside(p)}] = {self.written(value)};" for p, value in self.nest.writes_at("outer")]
+        return [f"if ({self.leads()})", *braced(self.of_columns(writes))] if writes else []
+
+    def of_columns(self, lines: Lines) -> Lines:
+        """What is done for each of a thread's columns, where it has several."""
+        return self.unrolled(lines) if self.several else lines
+
+    def joining(self, r: Reduction) -> Lines:
+        """What a thread accumulates of a reduction in all of a walk: at first nothing."""
+        type = type_of(wide(r))
+        if not self.several:
+            return [f"{type} r{r.value} = {initial(r)};"]
+        return [f"{type} r{r.value}[{self.variant.vector}];", *self.unrolled([f"r{r.value}[e] = {initial(r)};"])]
+
+    def joint(self, r: Reduction) -> str:
+        """What that is called."""
+        return f"r{r.value}[e]" if self.several else f"r{r.value}"
 
     def leads(self) -> str:
         return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
@@ -354,7 +374,7 @@ class _Printer(ElementPrinter):
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
-        width = self.variant.width if self.nest.columns else self.variant.vector
+        width = self.variant.vector * (self.variant.width if self.nest.columns else 1)
         kept = "(Index)held" if self.variant.kept == "part" else "row"
         lines = [f"const Index padded = ({kept} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):
@@ -382,8 +402,9 @@ class _Printer(ElementPrinter):
         for r in walk.reductions:
             accumulated.append(f"{type_of(r.dtype)} p{r.value}[{variant.vector}];")
             accumulated += self.unrolled([f"p{r.value}[e] = {initial(r)};"])
-        lines = [f"{type_of(wide(r))} r{r.value} = {initial(r)};" for r in walk.reductions]
-        ended = [self.unrolled([f"r{r.value} = Join{r.value}()(r{r.value}, p{r.value}[e]);"]) for r in walk.reductions]
+        lines = [line for r in walk.reductions for line in self.joining(r)]
+        joints = {r.value: self.joint(r) for r in walk.reductions}
+        ended = [self.unrolled([f"{joint} = Join{n}()({joint}, p{n}[e]);"]) for n, joint in joints.items()]
         joined = [line for each in ended for line in each]
         if variant.kept == "registers":
             return [*lines, *braced([*accumulated, *self.turn(walk, "y", index, last), *joined])]
@@ -404,32 +425,36 @@ class _Printer(ElementPrinter):
         """A reduction's value from what the team's threads have accumulated; where it is split, a part of it."""
         if not self.variant.split:
             return [*self.combined(r), *self.finished(r)]
-        part = f"q{r.value}[{self.entry()} + blockIdx.y] = r{r.value};"
-        return [*self.combined(r), f"if ({self.leads()})", f"    {part}"]
+        part = self.of_columns([f"q{r.value}[{self.entry()} + blockIdx.y] = {self.joint(r)};"])
+        return [*self.combined(r), f"if ({self.leads()})", *braced(part)]
 
     def combined(self, r: Reduction) -> Lines:
         """What all of a team's threads have, in each of them."""
+        joint = self.joint(r)
         call = {
-            "warp": f"over_lanes(r{r.value}, Join{r.value}(), {self.variant.width})",
-            "block": f"over_block(r{r.value}, Join{r.value}(), parts{r.value})",
-            "columns": f"over_column(r{r.value}, Join{r.value}(), parts{r.value}, {self.variant.width})",
+            "warp": f"over_lanes({joint}, Join{r.value}(), {self.variant.width})",
+            "block": f"over_block({joint}, Join{r.value}(), parts{r.value})",
+            "columns": f"over_column({joint}, Join{r.value}(), parts{r.value}, {self.variant.width})",
         }[self.variant.team]
-        return [f"r{r.value} = {call};"]
+        return self.of_columns([f"{joint} = {call};"])
 
     def finished(self, r: Reduction) -> Lines:
         count = " * ".join(f"(double)n{axis}" for axis in range(self.nest.kept, self.nest.rank))
-        value = r.accumulator.finish.format(f"r{r.value}", count=f"({count})")
-        return [f"const {type_of(r.dtype)} v{r.value} = {converted(f'({value})', r.dtype, type_of)};"]
+        value = r.accumulator.finish.format(self.joint(r), count=f"({count})")
+        return self.placed(r.value, lambda to: [f"{to} = {converted(f'({value})', r.dtype, type_of)};"])
 
     def entry(self) -> str:
         """Where the parts of a place begin."""
+        if self.several:
+            return f"((long long)place * {self.variant.vector} + e) * parts"
         return "(long long)place * parts" if self.nest.columns else "(long long)p * parts"
 
     def resumed(self, stage: int) -> Lines:
         """What a kernel that follows finds of the walks before: their parts, joined by each team alike."""
         lines: Lines = []
         for r in self.walks[stage - 1].reductions if stage else []:
-            lines += [f"{type_of(wide(r))} r{r.value} = {initial(r)};", "for (int k = lane; k < parts; k += lanes)"]
-            lines.append(f"    r{r.value} = Join{r.value}()(r{r.value}, q{r.value}[{self.entry()} + k]);")
+            joint = self.joint(r)
+            part = self.of_columns([f"{joint} = Join{r.value}()({joint}, q{r.value}[{self.entry()} + k]);"])
+            lines += [*self.joining(r), "for (int k = lane; k < parts; k += lanes)", *braced(part)]
             lines += [*self.combined(r), *self.finished(r)]
         return [*lines, *self.outer(stage)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class Variant:
     Attributes
     ----------
     vector : int
-        How many elements a thread accesses at once.
+        How many elements a thread accesses at once; in a team of columns, so many columns are a thread's.
     wide : bool
         Whether indices have 64 bits.
     team : {'', 'tiles', 'warp', 'block', 'columns'}
@@ -61,7 +61,7 @@ class Variant:
     threads : int
         A block has so many threads; at most, where a team is a block.
     width : int
-        The lanes of a team that is a part of a warp; the columns of a block of columns.
+        The lanes of a team that is a part of a warp; the threads of a block of columns that stand side by side.
     """
 
     vector: int = 1
@@ -127,6 +127,7 @@ class ElementPrinter:
         self.walks = walks(nest, keep=variant.kept in ("shared", "registers"))
         self.slots = _slots(nest, self.walks) if variant.kept else {}
         self.last = nest.rank - 1  # the loop along which a thread's elements lie
+        self.several = nest.columns and variant.vector > 1  # whether a thread has several columns
 
     # Parameters
 
@@ -167,8 +168,30 @@ class ElementPrinter:
         return f"{'const ' if place < len(self.nest.reads) else ''}{TYPES[str(self.nest.arrays[place])]} *"
 
     def statement(self, made: Statement) -> Lines:
-        declared = f"const {type_of(made.dtype)} v{made.value}"
-        return statement(self.nest, made, type_of, lambda value: f"v{value}", declared)
+        def lines(declared: str) -> Lines:
+            return statement(self.nest, made, type_of, self.value, declared)
+
+        return self.placed(made.value, lines) if made.level == "outer" else lines(self.declared(made.value))
+
+    def declared(self, value: int) -> str:
+        """A value that is made once, declared."""
+        return f"const {type_of(self.nest.dtype_of(value))} v{value}"
+
+    def value(self, value: int) -> str:
+        """What a value is called: where a thread has several columns, what is made at a place has one for each."""
+        return f"v{value}[e]" if self.several and self.nest.level_of(value) == "outer" else f"v{value}"
+
+    def placed(self, value: int, lines: Callable[[str], Lines]) -> Lines:
+        """A value at a place of the kept loops, by the lines that assign it to what is given."""
+        if not self.several:
+            return lines(self.declared(value))
+        array = f"{type_of(self.nest.dtype_of(value))} v{value}[{self.variant.vector}];"
+        return [array, *self.unrolled(lines(f"v{value}[e]"))]
+
+    def beside(self, place: int) -> str:
+        """How far an array's element of a thread's column ``e`` is from that of its first."""
+        step = self.nest.steps[place] if self.several else 0
+        return {0: "0", 1: "e"}.get(step, f"e * (Index)s{place}_{self.nest.vector}")
 
     def read(self, place: int, expression: str) -> str:
         """What is read from an array, as it is computed with."""
@@ -176,7 +199,7 @@ class ElementPrinter:
 
     def written(self, value: int) -> str:
         """A value as an array holds it."""
-        return packed(f"v{value}", self.nest.dtype_of(value))
+        return packed(self.value(value), self.nest.dtype_of(value))
 
     # Elements
 
@@ -196,17 +219,26 @@ class ElementPrinter:
         """The places along loops that a number counts, the last loop the quickest."""
         if not axes:
             return []
+        several = f" * {self.variant.vector}" if self.several else ""
         if len(axes) == 1:
-            return [f"const Index i{axes[0]} = {number};"]
+            return [f"const Index i{axes[0]} = {number}{several if axes[0] == self.nest.vector else ''};"]
         lines, rest = [], number
         for axis in reversed(axes[1:]):
             lines.append(f"const Index over{axis} = {self.quotient(rest, axis)};")
-            lines.append(f"const Index i{axis} = {rest} - over{axis} * (Index)n{axis};")
+            place = f"{rest} - over{axis} * {self.size(axis)}"
+            lines.append(f"const Index i{axis} = {f'({place}){several}' if axis == self.nest.vector else place};")
             rest = f"over{axis}"
         return [*lines, f"const Index i{axes[0]} = {rest};"]
 
+    def size(self, axis: int) -> str:
+        """How many places a loop has; that of columns, how many threads."""
+        several = self.several and axis == self.nest.vector
+        return f"(Index)(n{axis} / {self.variant.vector})" if several else f"(Index)n{axis}"
+
     def chunks(self) -> str:
         """How many accesses a row has."""
+        if self.nest.columns:
+            return f"const Index chunks = (Index)n{self.last};"
         return f"const Index chunks = ((Index)n{self.last} + {self.variant.rest}) / {self.variant.vector};"
 
     def shift(self) -> Lines:
@@ -222,13 +254,15 @@ class ElementPrinter:
         if axes:
             lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
             number = "(k - before * chunks)"
+        if self.nest.columns:
+            return [*lines, *pointers, f"const Index i = {number};"]
         shift = " - shift" if self.variant.shifted else ""
         return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
 
     def quotient(self, number: str, axis: int) -> str:
         """A number by the size of a loop; of the last, by its accesses."""
         if self.variant.wide:
-            return f"{number} / {'chunks' if axis == self.last else f'(Index)n{axis}'}"
+            return f"{number} / {'chunks' if axis == self.last else self.size(axis)}"
         return f"quotient({number}, m{axis})"
 
     def divisors(self) -> list[int]:
@@ -319,13 +353,15 @@ class ElementPrinter:
             lines += self.if_held(keeping, [])
         for value in [*walk.reads, *walk.loads]:
             is_place = value < len(nest.reads) and nest.is_counted(value)
-            found = f"{letter}{value} + {self.along(value, self.element)}" if is_place else f"{self.name(value)}.at[e]"
+            found = f"{letter}{value} + {self.along(value)}" if is_place else f"{self.name(value)}.at[e]"
             found = found if is_place else unpacked(found, nest.dtype_of(value))
             body.append(f"const {type_of(nest.dtype_of(value))} v{value} = {found};")
         for made in walk.statements:
             if isinstance(made, Reduction):
                 name = f"p{made.value}[e]"
-                combined = f"{name} = {made.accumulator.combine.format(name, element(nest, made, type_of))};"
+                combined = (
+                    f"{name} = {made.accumulator.combine.format(name, element(nest, made, type_of, self.value))};"
+                )
                 body += [combined if self.variant.whole or vector == 1 else f"if ({self.within}) {combined}"]
             else:
                 body += self.statement(made)
@@ -354,9 +390,9 @@ class ElementPrinter:
         """An access of what several walks need, where it stays."""
         if self.variant.kept == "registers":
             return f"g{value}[u]"
-        width = self.variant.width
-        index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
-        return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
+        width, vector = self.variant.width, self.variant.vector
+        access = f"(k * {width} + threadIdx.x % {width})" if self.nest.columns else "k"
+        return f"*(Vector<{self.held(value)}, {vector}> *)(g{value} + {access} * {vector})"
 
     @property
     def within(self) -> str:
@@ -370,25 +406,26 @@ class ElementPrinter:
             return ""
         return ", first, count" if self.variant.shifted else ", 0, count"
 
-    @property
-    def element(self) -> str:
-        """The index of an access's element."""
-        return "i + e" if self.variant.vector > 1 else "i"
-
-    def along(self, place: int, index: str) -> str:
-        """The index of an array along the loop on which a thread's elements lie."""
+    def along(self, place: int) -> str:
+        """How far an access's element ``e`` is from where an array stands."""
         if self.nest.columns:
-            return f"({index}) * (Index)s{place}_{self.last}" if self.has_step(place, self.last) else "0"
+            steps = [f"i * (Index)s{place}_{self.last}"] if self.has_step(place, self.last) else []
+            return " + ".join([*steps, *([self.beside(place)] if self.several else [])]) or "0"
+        index = "i + e" if self.variant.vector > 1 else "i"
         return {0: "0", 1: index}.get(self.nest.steps[place], f"({index}) * (Index)s{place}_{self.last}")
+
+    def first(self, place: int, pointer: str) -> str:
+        """Where the elements of an access are that lie together."""
+        return f"{pointer} + " + (f"i * (Index)s{place}_{self.last}" if self.nest.columns else "i")
 
     def access(self, place: int, letter: str) -> Lines:
         """An access to an array."""
         vector, pointer, name = self.variant.vector, f"{letter}{place}", self.name(place)
+        index = self.along(place)
         if vector == 1:
-            return [f"{name}.at[0] = {pointer}[{self.along(place, 'i')}];"]
+            return [f"{name}.at[0] = {pointer}[{index}];"]
         if self.nest.steps[place] == 1:
-            return [f"{name} = loaded<{vector}>({pointer} + i{self.ends});"]
-        index = self.along(place, "i + e")
+            return [f"{name} = loaded<{vector}>({self.first(place, pointer)}{self.ends});"]
         return self.unrolled(
             [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.within} ? {index} : 0'}];"]
         )
@@ -396,21 +433,32 @@ class ElementPrinter:
     def stored(self, place: int, pointer: str) -> Lines:
         """Some elements into an array."""
         if self.variant.vector == 1:
-            return [f"{pointer}[{self.along(place, 'i')}] = w{place}.at[0];"]
+            return [f"{pointer}[{self.along(place)}] = w{place}.at[0];"]
         if self.nest.steps[place] == 1:
-            return [f"store({pointer} + i, w{place}{self.ends});"]
+            return [f"store({self.first(place, pointer)}, w{place}{self.ends});"]
         guard = "" if self.variant.whole else f"if ({self.within}) "
-        return self.unrolled([f"{guard}{pointer}[{self.along(place, 'i + e')}] = w{place}.at[e];"])
+        return self.unrolled([f"{guard}{pointer}[{self.along(place)}] = w{place}.at[e];"])
 
 
 _DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[^>]*>)? \*?(?:const )?(\w+) = [^;]*;")
+
+
+#: What `ElementPrinter.placed` makes of a value that a thread has for each of its columns: then comes what assigns it.
+_COLUMNS = re.compile(r"(\s*)[\w ]+ (v\d+)\[\d+\];")
 
 
 def needed(lines: Lines) -> Lines:
     """Lines without declarations of what nothing needs."""
     while True:
         uses = Counter(re.findall(r"\w+", "\n".join(lines)))
-        kept = [x for x in lines if not ((found := _DECLARATION.fullmatch(x)) and uses[found[1]] == 1)]
+        kept, after = [], 0
+        for number, line in enumerate(lines):
+            if number < after or ((found := _DECLARATION.fullmatch(line)) and uses[found[1]] == 1):
+                continue
+            if (found := _COLUMNS.fullmatch(line)) and uses[found[2]] == 2:
+                after = lines.index(f"{found[1]}}}", number) + 1
+                continue
+            kept.append(line)
         if len(kept) == len(lines):
             return lines
         lines = kept

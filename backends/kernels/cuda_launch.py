@@ -154,7 +154,8 @@ class _LaidOut:
         sizes, flat = layout
         given: dict[str, Any] = {f"n{axis}": size for axis, size in enumerate(sizes)}
         given.update({f"s{place // nest.rank}_{place % nest.rank}": step for place, step in enumerate(flat)})
-        accesses = *sizes[:-1], geometry.variant.chunks(sizes[-1])
+        along, chunks = nest.vector, geometry.variant.chunks
+        accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
         given.update(part=geometry.part, parts=np.int32(geometry.parts), held=geometry.held)
         self._host, self._launches = host, list(zip(kernels, geometry.launches, strict=True))

@@ -88,9 +88,15 @@ def initial(reduction: Reduction) -> str:
     return reduction.accumulator.start.format(lowest=lowest, highest=highest)
 
 
-def element(nest: LoopNest, reduction: Reduction, type: Types) -> str:
-    """What a reduction takes of each element."""
-    name = f"v{reduction.argument}"
+def element(nest: LoopNest, reduction: Reduction, type: Types, named: Callable[[int], str] = "v{}".format) -> str:
+    """What a reduction takes of each element.
+
+    Parameters
+    ----------
+    named : callable
+        From a value's number to what it is called.
+    """
+    name = named(reduction.argument)
     return name if nest.dtype_of(reduction.argument) == reduction.dtype else converted(name, reduction.dtype, type)
 
 

@@ -17,9 +17,11 @@ so the same call runs the same kernels and gives the same bits.
   blocks on a multiprocessor, for two, or for one, of 512 threads. Where not even that, what is read stays there alone,
   and what is dear is made again. Where a row is too long for that too, its first accesses stay, as many as a block has
   room for, and the others are read again.
-- Columns are reduced by blocks of 256 threads, 32 columns or 128 bytes side by side; more where they are so short that
-  a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in shared memory
-  where that holds it for four blocks.
+- Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
+  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in
+  shared memory where that holds it for four blocks, with one column for each thread. Otherwise a thread has as many
+  columns as 16 bytes hold, at most 4, or half as many or a quarter, as all arrays are aligned, as half of the threads
+  that the device has at once find 8 accesses, and as a thread accumulates at most 64 bytes.
 - Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
   of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
   thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
@@ -33,6 +35,7 @@ from math import gcd, prod
 
 from backends.kernels.cuda import TILE, kernel_names
 from backends.kernels.cuda_elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
+from backends.kernels.expressions import computed
 from backends.kernels.expressions import wide as accumulated
 from backends.kernels.loopnest import LoopNest, crossing_reads, walks
 
@@ -181,7 +184,7 @@ def geometry_of(
     if crossing and sum(nest.reads[place].itemsize for place in crossing) * TILE * (TILE + 1) <= STATIC:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
-    variant = Variant(vector, wide, whole=sizes[-1] % vector == 0 and not shifted, shifted=shifted)
+    variant = Variant(vector, wide, whole=nest.columns or (sizes[-1] % vector == 0 and not shifted), shifted=shifted)
     if not nest.reductions:
         return _elements(nest, sizes, variant, device)
     if nest.columns:
@@ -194,12 +197,12 @@ def _vector(
 ) -> tuple[int, bool]:
     """How many elements a thread accesses at once, and whether rows begin within an access."""
     together = along(nest)
-    if nest.columns or not together:
+    if not together:
         return 1, False
     kept = [nest.dtype_of(value).itemsize for walk in walks(nest) for value in walk.stores]
     widest = max([nest.arrays[place].itemsize for place in together] + kept)
     most = vector = ACCESS // widest
-    alike, reduced = set(), 0
+    alike, reduced = set(), nest.columns
     for place in together:
         others = {axis: step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1}
         size = nest.arrays[place].itemsize
@@ -208,6 +211,8 @@ def _vector(
         reduced |= any(step % most for axis, step in others.items() if axis >= nest.kept)
     if vector * widest < ACCESS // 2 and len(alike) == 1 and not reduced and sizes[-1] >= ENDS * most:
         return most, True
+    if nest.columns:
+        return gcd(vector, sizes[nest.vector]), False
     return min(vector, 1 << sizes[-1].bit_length() - 1), False
 
 
@@ -281,15 +286,28 @@ def _kept(nest: LoopNest, variant: Variant, places: int, accesses: int, device: 
 
 def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     columns, rows, threads = prod(sizes[: nest.kept]), prod(sizes[nest.kept :]), THREADS["columns"]
-    slots, smallest = slot_bytes(nest), min(dtype.itemsize for dtype in nest.arrays)
-    width = min(_power(columns), max(COLUMNS, LINE // smallest, threads // _power(-(-rows // ACCESSES))))
-    places, lanes = -(-columns // width), threads // width
-    variant = replace(variant, team="columns", width=width, threads=threads)
-    variant = replace(variant, accesses=_under_way(nest, 1, -(-rows // lanes)))
+    slots, smallest, vector = slot_bytes(nest), min(dtype.itemsize for dtype in nest.arrays), variant.vector
+
+    def width_of(vector: int) -> int:
+        """How many threads stand side by side."""
+        least = max(COLUMNS, LINE // (smallest * vector), threads // _power(-(-rows // ACCESSES)))
+        return min(_power(columns // vector), least)
+
+    def kept_bytes(vector: int) -> int:
+        return sum(slots) * (-(-rows * width_of(vector) * vector // 16) * 16)
+
+    enough = ACCESSES * device.multiprocessors * device.threads // 2
+    sizes_ = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in walk.reductions] for walk in walks(nest)]
+    most = 1 if 0 < kept_bytes(1) <= device.shared // 4 else min(SEVERAL // 4, HELD["block"] // max(map(sum, sizes_)))
+    while vector > 1 and (vector > most or columns // vector * rows < enough):
+        vector //= 2
+    width, bytes_ = width_of(vector), kept_bytes(vector)
+    places, lanes = -(-columns // (vector * width)), threads // width
+    variant = replace(variant, vector=vector, team="columns", width=width, threads=threads)
+    variant = replace(variant, accesses=_under_way(nest, vector, min(2 * SEVERAL // vector, -(-rows // lanes))))
     parts = _parts(places, rows * width, threads, bool(slots), device)
     if parts > 1:
         return _split(nest, replace(variant, split=True), places, rows, parts, threads)
-    bytes_ = sum(slots) * (-(-rows * width // 16) * 16)
     kept = 0 < bytes_ <= device.shared // 4
     launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
     return Geometry(replace(variant, kept="shared" if kept else ""), (launch,))
@@ -314,4 +332,5 @@ def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: 
     parts = -(-accesses // part)
     grids = ((name, (places, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
     launches = tuple(Launch(name, grid, threads) for name, grid in grids)
-    return Geometry(variant, launches, part, parts, places * variant.width * parts)
+    columns = variant.width * variant.vector if nest.columns else 1
+    return Geometry(variant, launches, part, parts, places * columns * parts)

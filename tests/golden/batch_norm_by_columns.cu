@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x / 32, lanes = 8;
     const Index places = (Index)n0, tiles = (places + 31) / 32;
-    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index chunks = (Index)n1;
     const Index row = chunks;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
@@ -51,10 +51,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 {
                     const Index k = c + u * lanes;
                     const float *y0 = x0;
-                    const Index i = k * 1;
+                    const Index i = k;
                     if (k < stop)
                     {
-                        b0[u].at[0] = y0[(i) * (Index)s0_1];
+                        b0[u].at[0] = y0[i * (Index)s0_1];
                     }
                 }
                 #pragma unroll
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32) = b0[u];
+                        *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1) = b0[u];
                         #pragma unroll
                         for (int e = 0; e < 1; e++)
                         {
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                        b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
                     }
                 }
                 #pragma unroll
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 const Index k = c + u * lanes;
                 if (k < until)
                 {
-                    b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                    b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
                 }
             }
             #pragma unroll
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             {
                 const Index k = c + u * lanes;
                 float *y2 = x2;
-                const Index i = k * 1;
+                const Index i = k;
                 if (k < until)
                 {
                     Vector<float, 1> w2;
@@ -161,13 +161,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         const float v10 = (float)(v4 / v9);
                         w2.at[e] = v10;
                     }
-                    y2[(i) * (Index)s2_1] = w2.at[0];
+                    y2[i * (Index)s2_1] = w2.at[0];
                 }
             }
-        }
-        if (p + gridDim.x < tiles)
-        {
-            __syncthreads();
         }
     }
 }

@@ -1,6 +1,6 @@
-// walk0: grid (8, 66), block 256, shared 0
-// walk1: grid (8, 66), block 256, shared 0
-// walk2: grid (8, 66), block 256, shared 0
+// walk0: grid (2, 264), block 256, shared 0
+// walk1: grid (2, 264), block 256, shared 0
+// walk2: grid (2, 264), block 256, shared 0
 
 typedef int Index;
 struct Join3 { __device__ double operator()(double x, double y) const { return x + y; } };
@@ -21,8 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     int parts)
 {
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)n0, tiles = (places + 31) / 32;
-    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
     const Index end = start + (Index)part < row ? start + (Index)part : row;
@@ -31,41 +31,46 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     {
         const Index place = p * 32 + threadIdx.x % 32;
         const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
+        const Index i0 = (is_there ? place : 0) * 4;
         const Index until = is_there ? end : start;
         const float *x0 = a0 + i0;
-        double r3 = 0;
+        double r3[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r3[e] = 0;
+        }
         for (Index b = start + lane; b < until; b += 64 * (Index)lanes)
         {
             const Index stop = b + 64 * (Index)lanes < until ? b + 64 * (Index)lanes : until;
-            float p3[1];
+            float p3[4];
             #pragma unroll
-            for (int e = 0; e < 1; e++)
+            for (int e = 0; e < 4; e++)
             {
                 p3[e] = 0;
             }
-            for (Index c = b; c < stop; c += 16 * (Index)lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                Vector<float, 1> b0[16];
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int u = 0; u < 16; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     const float *y0 = x0;
-                    const Index i = k * 1;
+                    const Index i = k;
                     if (k < stop)
                     {
-                        b0[u].at[0] = y0[(i) * (Index)s0_1];
+                        b0[u] = loaded<4>(y0 + i * (Index)s0_1);
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 16; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
                         #pragma unroll
-                        for (int e = 0; e < 1; e++)
+                        for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
                             p3[e] = p3[e] + v0;
@@ -74,14 +79,24 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
                 }
             }
             #pragma unroll
-            for (int e = 0; e < 1; e++)
+            for (int e = 0; e < 4; e++)
             {
-                r3 = Join3()(r3, p3[e]);
+                r3[e] = Join3()(r3[e], p3[e]);
             }
         }
-        r3 = over_column(r3, Join3(), parts3, 32);
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r3[e] = over_column(r3[e], Join3(), parts3, 32);
+        }
         if (lane == 0 && is_there)
-            q3[(long long)place * parts + blockIdx.y] = r3;
+        {
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                q3[((long long)place * 4 + e) * parts + blockIdx.y] = r3[e];
+            }
+        }
     }
 }
 
@@ -100,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     int parts)
 {
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)n0, tiles = (places + 31) / 32;
-    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
     const Index end = start + (Index)part < row ? start + (Index)part : row;
@@ -111,49 +126,74 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     {
         const Index place = p * 32 + threadIdx.x % 32;
         const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
+        const Index i0 = (is_there ? place : 0) * 4;
         const Index until = is_there ? end : start;
         const float *x0 = a0 + i0;
-        double r3 = 0;
+        double r3[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r3[e] = 0;
+        }
         for (int k = lane; k < parts; k += lanes)
-            r3 = Join3()(r3, q3[(long long)place * parts + k]);
-        r3 = over_column(r3, Join3(), parts3, 32);
-        const float v3 = (float)(r3 / ((double)n1));
-        double r6 = 0;
+        {
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                r3[e] = Join3()(r3[e], q3[((long long)place * 4 + e) * parts + k]);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r3[e] = over_column(r3[e], Join3(), parts3, 32);
+        }
+        float v3[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            v3[e] = (float)(r3[e] / ((double)n1));
+        }
+        double r6[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r6[e] = 0;
+        }
         for (Index b = start + lane; b < until; b += 64 * (Index)lanes)
         {
             const Index stop = b + 64 * (Index)lanes < until ? b + 64 * (Index)lanes : until;
-            float p6[1];
+            float p6[4];
             #pragma unroll
-            for (int e = 0; e < 1; e++)
+            for (int e = 0; e < 4; e++)
             {
                 p6[e] = 0;
             }
-            for (Index c = b; c < stop; c += 16 * (Index)lanes)
+            for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
-                Vector<float, 1> b0[16];
+                Vector<float, 4> b0[4];
                 #pragma unroll
-                for (int u = 0; u < 16; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     const float *y0 = x0;
-                    const Index i = k * 1;
+                    const Index i = k;
                     if (k < stop)
                     {
-                        b0[u].at[0] = y0[(i) * (Index)s0_1];
+                        b0[u] = loaded<4>(y0 + i * (Index)s0_1);
                     }
                 }
                 #pragma unroll
-                for (int u = 0; u < 16; u++)
+                for (int u = 0; u < 4; u++)
                 {
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
                         #pragma unroll
-                        for (int e = 0; e < 1; e++)
+                        for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
-                            const float v4 = (float)(v0 - v3);
+                            const float v4 = (float)(v0 - v3[e]);
                             const float v5 = (float)(v4 * v4);
                             p6[e] = p6[e] + v5;
                         }
@@ -161,17 +201,23 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
                 }
             }
             #pragma unroll
-            for (int e = 0; e < 1; e++)
+            for (int e = 0; e < 4; e++)
             {
-                r6 = Join6()(r6, p6[e]);
+                r6[e] = Join6()(r6[e], p6[e]);
             }
         }
-        r6 = over_column(r6, Join6(), parts6, 32);
-        if (lane == 0 && is_there)
-            q6[(long long)place * parts + blockIdx.y] = r6;
-        if (p + gridDim.x < tiles)
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
         {
-            __syncthreads();
+            r6[e] = over_column(r6[e], Join6(), parts6, 32);
+        }
+        if (lane == 0 && is_there)
+        {
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                q6[((long long)place * 4 + e) * parts + blockIdx.y] = r6[e];
+            }
         }
     }
 }
@@ -193,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     const double v2 = (double)c2;
     const float v1 = *a1;
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)n0, tiles = (places + 31) / 32;
-    const Index chunks = ((Index)n1 + 0) / 1;
+    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
     const Index end = start + (Index)part < row ? start + (Index)part : row;
@@ -204,62 +250,113 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     {
         const Index place = p * 32 + threadIdx.x % 32;
         const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
+        const Index i0 = (is_there ? place : 0) * 4;
         const Index until = is_there ? end : start;
         const float *x0 = a0 + i0;
         float *x2 = a2 + i0;
-        double r3 = 0;
-        for (int k = lane; k < parts; k += lanes)
-            r3 = Join3()(r3, q3[(long long)place * parts + k]);
-        r3 = over_column(r3, Join3(), parts3, 32);
-        const float v3 = (float)(r3 / ((double)n1));
-        double r6 = 0;
-        for (int k = lane; k < parts; k += lanes)
-            r6 = Join6()(r6, q6[(long long)place * parts + k]);
-        r6 = over_column(r6, Join6(), parts6, 32);
-        const float v6 = (float)(r6);
-        const float v7 = (float)(v6 / v1);
-        const float v8_1 = (float)v2;
-        const float v8 = (float)(v7 + v8_1);
-        const float v9 = (float)(sqrt(v8));
-        for (Index c = start + lane; c < until; c += 16 * (Index)lanes)
+        double r3[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
         {
-            Vector<float, 1> b0[16];
+            r3[e] = 0;
+        }
+        for (int k = lane; k < parts; k += lanes)
+        {
             #pragma unroll
-            for (int u = 0; u < 16; u++)
+            for (int e = 0; e < 4; e++)
+            {
+                r3[e] = Join3()(r3[e], q3[((long long)place * 4 + e) * parts + k]);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r3[e] = over_column(r3[e], Join3(), parts3, 32);
+        }
+        float v3[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            v3[e] = (float)(r3[e] / ((double)n1));
+        }
+        double r6[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r6[e] = 0;
+        }
+        for (int k = lane; k < parts; k += lanes)
+        {
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                r6[e] = Join6()(r6[e], q6[((long long)place * 4 + e) * parts + k]);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            r6[e] = over_column(r6[e], Join6(), parts6, 32);
+        }
+        float v6[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            v6[e] = (float)(r6[e]);
+        }
+        float v7[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            v7[e] = (float)(v6[e] / v1);
+        }
+        float v8[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            const float v8_1 = (float)v2;
+            v8[e] = (float)(v7[e] + v8_1);
+        }
+        float v9[4];
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+        {
+            v9[e] = (float)(sqrt(v8[e]));
+        }
+        for (Index c = start + lane; c < until; c += 4 * (Index)lanes)
+        {
+            Vector<float, 4> b0[4];
+            #pragma unroll
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
                 const float *y0 = x0;
-                const Index i = k * 1;
+                const Index i = k;
                 if (k < until)
                 {
-                    b0[u].at[0] = y0[(i) * (Index)s0_1];
+                    b0[u] = loaded<4>(y0 + i * (Index)s0_1);
                 }
             }
             #pragma unroll
-            for (int u = 0; u < 16; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = c + u * lanes;
                 float *y2 = x2;
-                const Index i = k * 1;
+                const Index i = k;
                 if (k < until)
                 {
-                    Vector<float, 1> w2;
+                    Vector<float, 4> w2;
                     #pragma unroll
-                    for (int e = 0; e < 1; e++)
+                    for (int e = 0; e < 4; e++)
                     {
                         const float v0 = b0[u].at[e];
-                        const float v4 = (float)(v0 - v3);
-                        const float v10 = (float)(v4 / v9);
+                        const float v4 = (float)(v0 - v3[e]);
+                        const float v10 = (float)(v4 / v9[e]);
                         w2.at[e] = v10;
                     }
-                    y2[(i) * (Index)s2_1] = w2.at[0];
+                    store(y2 + i * (Index)s2_1, w2);
                 }
             }
-        }
-        if (p + gridDim.x < tiles)
-        {
-            __syncthreads();
         }
     }
 }

@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         }
         if (lane == 0)
         {
-            *x2 = v20;
+            x2[0] = v20;
         }
         if (p + gridDim.x < (Index)n0)
         {
@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const float v4 = (float)(v3 / v4_1);
         if (lane == 0)
         {
-            *x1 = v4;
+            x1[0] = v4;
         }
         if (p + gridDim.x < 1)
         {

@@ -78,7 +78,9 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
         }
         r4 = over_block(r4, Join4(), parts4);
         if (lane == 0)
+        {
             q4[(long long)p * parts + blockIdx.y] = r4;
+        }
         if (p + gridDim.x < (Index)n0)
         {
             __syncthreads();
@@ -116,7 +118,9 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
         const float *x0 = a0 + i0 * (Index)s0_0;
         float r4 = -INFINITY;
         for (int k = lane; k < parts; k += lanes)
+        {
             r4 = Join4()(r4, q4[(long long)p * parts + k]);
+        }
         r4 = over_block(r4, Join4(), parts4);
         const float v4 = (float)(r4);
         const float v5_1 = (float)v1;
@@ -175,7 +179,9 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
         }
         r11 = over_block(r11, Join11(), parts11);
         if (lane == 0)
+        {
             q11[(long long)p * parts + blockIdx.y] = r11;
+        }
         if (p + gridDim.x < (Index)n0)
         {
             __syncthreads();
@@ -215,7 +221,9 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
         float *x1 = a1 + i0 * (Index)s1_0;
         float r4 = -INFINITY;
         for (int k = lane; k < parts; k += lanes)
+        {
             r4 = Join4()(r4, q4[(long long)p * parts + k]);
+        }
         r4 = over_block(r4, Join4(), parts4);
         const float v4 = (float)(r4);
         const float v5_1 = (float)v1;
@@ -224,7 +232,9 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
         const float v6 = (float)(v5 != 0 ? v6_1 : v4);
         double r11 = 0;
         for (int k = lane; k < parts; k += lanes)
+        {
             r11 = Join11()(r11, q11[(long long)p * parts + k]);
+        }
         r11 = over_block(r11, Join11(), parts11);
         const float v11 = (float)(r11);
         const float v12_1 = (float)v2;
