@@ -332,13 +332,13 @@ class _Printer(ElementPrinter):
         return lines
 
     def outer_reads(self) -> Lines:
-        reads = [place for place, level in enumerate(self.nest.levels[: len(self.nest.reads)]) if level == "outer"]
-        lines = []
-        for p in reads:
-            beside = self.beside(p)
-            read = f"x{p} + {beside}" if self.nest.is_counted(p) else self.read(p, f"x{p}[{beside}]")
-            lines += self.placed(p, lambda declared, read=read: [f"{declared} = {read};"])
-        return lines
+        reads = (place for place, level in enumerate(self.nest.levels[: len(self.nest.reads)]) if level == "outer")
+        return [line for place in reads for line in self.outer_read(place)]
+
+    def outer_read(self, place: int) -> Lines:
+        beside, is_counted = self.beside(place), self.nest.is_counted(place)
+        read = f"x{place} + {beside}" if is_counted else self.read(place, f"x{place}[{beside}]")
+        return self.placed(place, lambda to: [f"{to} = {read};"])
 
     def outer(self, stage: int) -> Lines:
         """What is made at a place of the kept loops when so many walks are over."""
