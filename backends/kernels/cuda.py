@@ -374,7 +374,7 @@ class _Printer(ElementPrinter):
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
-        width = self.variant.vector * (self.variant.width if self.nest.columns else 1)
+        width = self.variant.width if self.nest.columns else self.variant.vector
         kept = "(Index)held" if self.variant.kept == "part" else "row"
         lines = [f"const Index padded = ({kept} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):

@@ -390,9 +390,9 @@ class ElementPrinter:
         """An access of what several walks need, where it stays."""
         if self.variant.kept == "registers":
             return f"g{value}[u]"
-        width, vector = self.variant.width, self.variant.vector
-        access = f"(k * {width} + threadIdx.x % {width})" if self.nest.columns else "k"
-        return f"*(Vector<{self.held(value)}, {vector}> *)(g{value} + {access} * {vector})"
+        width = self.variant.width
+        index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
+        return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
 
     @property
     def within(self) -> str:

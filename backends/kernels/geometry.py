@@ -71,8 +71,9 @@ RESERVED = 1 << 10
 #: Bytes of shared memory that any block may have without being asked for beforehand.
 STATIC = 48 << 10
 
-#: Columns of a block.
+#: Columns of a block, and of a thread at most, where it has several.
 COLUMNS = 32
+COLUMNS_EACH = 4
 
 #: And so many bytes of each row, if they are not columns enough.
 LINE = 128
@@ -293,22 +294,20 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
         least = max(COLUMNS, LINE // (smallest * vector), threads // _power(-(-rows // ACCESSES)))
         return min(_power(columns // vector), least)
 
-    def kept_bytes(vector: int) -> int:
-        return sum(slots) * (-(-rows * width_of(vector) * vector // 16) * 16)
-
+    bytes_ = sum(slots) * (-(-rows * width_of(1) // 16) * 16)
+    kept = 0 < bytes_ <= device.shared // 4
+    walked = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in walk.reductions] for walk in walks(nest)]
+    most = 1 if kept else min(COLUMNS_EACH, HELD["block"] // max(map(sum, walked)))
     enough = ACCESSES * device.multiprocessors * device.threads // 2
-    sizes_ = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in walk.reductions] for walk in walks(nest)]
-    most = 1 if 0 < kept_bytes(1) <= device.shared // 4 else min(SEVERAL // 4, HELD["block"] // max(map(sum, sizes_)))
     while vector > 1 and (vector > most or columns // vector * rows < enough):
         vector //= 2
-    width, bytes_ = width_of(vector), kept_bytes(vector)
+    width = width_of(vector)
     places, lanes = -(-columns // (vector * width)), threads // width
     variant = replace(variant, vector=vector, team="columns", width=width, threads=threads)
     variant = replace(variant, accesses=_under_way(nest, vector, min(2 * SEVERAL // vector, -(-rows // lanes))))
     parts = _parts(places, rows * width, threads, bool(slots), device)
     if parts > 1:
         return _split(nest, replace(variant, split=True), places, rows, parts, threads)
-    kept = 0 < bytes_ <= device.shared // 4
     launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
     return Geometry(replace(variant, kept="shared" if kept else ""), (launch,))
 

@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1) = b0[u];
+                        *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32) = b0[u];
                         #pragma unroll
                         for (int e = 0; e < 1; e++)
                         {
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
+                        b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
                     }
                 }
                 #pragma unroll
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 const Index k = c + u * lanes;
                 if (k < until)
                 {
-                    b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
+                    b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
                 }
             }
             #pragma unroll
