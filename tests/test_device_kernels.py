@@ -19,6 +19,7 @@ from harness.messages import message_of
 from backends import gen_backend
 from backends.device_kernels import KernelHost, _target
 from backends.kernels.compiler import CompilerError
+from backends.kernels.cuda_launch import LaunchEntry
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import Launch
 from backends.launchers import LAUNCHERS
@@ -198,6 +199,19 @@ def test_tensors_of_many_shapes_take_turns(gpu: Any, monkeypatch: Any) -> None:
     assert len(bound) == once, "what was launched on an array before is launched as it is"
     for x in tensors:
         np.testing.assert_array_equal(x.get().ravel(), np.arange(float(x.size)) * 8 + 7)
+
+
+@needs_gxx
+def test_another_number_is_no_other_layout(gpu: Any, monkeypatch: Any) -> None:
+    x, row, z, total = gpu.ones(4), gpu.ones(1 << 20), gpu.empty(4), gpu.empty(1)
+    looked: list[Any] = []
+    look = LaunchEntry._looked_at
+    monkeypatch.setattr(LaunchEntry, "_looked_at", lambda *args: looked.append(args) or look(*args))
+    for n in range(6):
+        z[:] = x * (n + 0.5)
+        total[:] = gpu.sum(row)  # in memory that it needs anew each time
+        assert z.get().tolist() == [n + 0.5] * 4 and total.item() == 1 << 20
+    assert len(looked) == 2
 
 
 @needs_gxx
