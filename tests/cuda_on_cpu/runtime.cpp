@@ -3,9 +3,6 @@
    Compiled without sanitizers, so that they see what kernels do and nothing else; it tells them of
    the fibres (CUDA_ON_CPU_ADDRESS, CUDA_ON_CPU_THREAD). One block runs at a time. A kernel's fault
    ends the launch with a message: its fibres are left as they are, and never go on. */
-#include "contexts.h"
-#include "launch.h"
-
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +13,10 @@
 
 #include <string>
 #include <vector>
+
+// After the system's headers, for its names are macros, some of which they use.
+#include "contexts.h"
+#include "launch.h"
 
 #ifdef CUDA_ON_CPU_ADDRESS
 #include <sanitizer/asan_interface.h>

@@ -1,10 +1,10 @@
 /* Launches as they come in, one after another: sanitizers want a process of their own. */
-#include "launch.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <vector>
+
+#include "launch.h"  // after the system's headers, for its names are macros, some of which they use
 
 using namespace cuda_on_cpu;
 
