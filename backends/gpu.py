@@ -296,7 +296,7 @@ class GPUBackend(Backend):
 
     def _simple(self, program: Program) -> Program:
         """The program as kernels take it, where there are any."""
-        return decompose(program, vectors=self.kernels is not None)
+        return decompose(program, further=self.kernels is not None)
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]

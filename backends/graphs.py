@@ -1,7 +1,9 @@
 """Functions on a GPU as CUDA graphs: runs of kernels are captured once, and launched again on the same memory.
 
 What cannot be captured (ops on the host, calls that wait for the device, what
-CuPy computes by functions of its own) runs between the graphs.
+CuPy computes by functions of its own) runs between the graphs. What looks
+through indices is captured: it says in memory whether one is out of range, and
+what writes to tensors waits until the host has seen that none is.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import proxy
 
+import numpy as np
+
 from backends.kernels.kept import COMBINATIONS, planned, slots_of
 from backends.kernels.steps import CallStep, KernelStep, PlacedStep
-from optree.arrays import is_portable
+from optree.arrays import is_portable, putting_off
+from optree.errors import BackendError
 from optree.fusion import MOVES
 from optree.program import Program
 from optree.registry import OPS
 from optree.sizes import tells_shape
 
+#: Calls whose index arrays are looked through before they count: in a graph, the host is told later.
+CHECKED = frozenset(("gather", "onehot", "take", "take_along_axis"))
+
 #: Calls that only look into memory, copy within the device or count there: they are captured with the kernels around.
-CAPTURED = MOVES | {"assign", "take_blocks"}
+CAPTURED = MOVES | CHECKED | {"assign", "take_blocks"}
 
 
 @dataclass
@@ -38,10 +46,13 @@ class Part(NamedTuple):
     ----------
     steps : list of PlacedStep
     is_graph : bool
+    waits : bool
+        Whether they may only run when all that was to be looked through before them is known to be right.
     """
 
     steps: list[PlacedStep]
     is_graph: bool
+    waits: bool = False
 
 
 class Graphs:
@@ -129,6 +140,12 @@ class Graphs:
         """A copy of an array, in C order."""
         return self.write(self.cupy.ndarray(array.shape, array.dtype), array)
 
+    def sent(self, wrong: Any) -> tuple[Any, np.ndarray]:
+        """A bool on its way to the host: the event of its arrival, and where it will be."""
+        pinned = self.cupy.cuda.alloc_pinned_memory(wrong.nbytes)
+        there = wrong.get(out=np.ndarray((), wrong.dtype, buffer=pinned), blocking=False)
+        return self.cupy.cuda.get_current_stream().record(), there
+
     @staticmethod
     def write(target: Any, array: Any) -> Any:
         """Copy an array into one in C order, and give that."""
@@ -140,10 +157,11 @@ class Graphs:
 
 
 class _Captured(NamedTuple):
-    """A graph, and where views lay when it was made."""
+    """A graph, where views lay when it was made, and the bools on the device by which it tells of wrong indices."""
 
     graph: Any
     views: dict[int, Any]
+    wrong: list[Any]
 
 
 class _Memory:
@@ -183,16 +201,35 @@ class _Memory:
         registers = self._registers.copy()
         for i in of.given:
             registers[i] = self._fixed.get(i, values[i])
+        told: list[tuple[Any, np.ndarray]] = []
         for number, part in enumerate(of.parts):
             is_graph = part.is_graph and not self._is_new and not of.refusal
-            graph = self._graph(number, part, registers) if is_graph else None
-            if graph is None:
+            captured = self._graph(number, part, registers) if is_graph else None
+            if told and (part.waits or captured is None):
+                self._look(told, values, note)
+                told = []
+            if captured is None:
                 self._walk(part, registers, note)
             else:
-                graph.launch()
+                captured.graph.launch()
                 of.counts.replays += 1
+                told += [of.sent(wrong) for wrong in captured.wrong]
+        if told:
+            self._look(told, values, note)
         self._is_new = False
         return registers
+
+    def _look(self, told: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Callable[..., None]) -> None:
+        """Wait for what graphs say of indices; where one is out of range, raise what running step by step raises."""
+        for event, wrong in told:
+            event.synchronize()
+            if wrong:
+                registers = self._registers.copy()
+                for i in self.of.given:
+                    registers[i] = self._fixed.get(i, values[i])
+                for part in self.of.parts:
+                    self._walk(part, registers, note)
+                raise BackendError("an index was out of range, and no longer is: something else writes there meanwhile")
 
     def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
         """Run steps uncaptured."""
@@ -208,7 +245,7 @@ class _Memory:
             for i in dead:
                 registers[i] = None
 
-    def _graph(self, number: int, part: Part, registers: list[Any]) -> Any:
+    def _graph(self, number: int, part: Part, registers: list[Any]) -> _Captured | None:
         """Steps as a graph, captured if they are not yet; None if they are refused."""
         captured = self._graphs.get(number)
         if captured is None:
@@ -219,13 +256,13 @@ class _Memory:
         elif captured.views and any(_place(registers[i]) != where for i, where in captured.views.items()):
             self.of.refusal = "a view that a graph reads lies elsewhere from call to call"
             return None
-        return captured.graph
+        return captured
 
     def _capture(self, part: Part, registers: list[Any]) -> _Captured | None:
         """Steps as a graph; None if they are refused. Nothing of them has run then."""
         stream, found = self.of.stream, registers.copy()
         views = {i: _place(registers[i]) for i in self.of.views if i in _taken(part)}
-        with stream, self.of.cupy.cuda.using_allocator(self._hold):
+        with stream, self.of.cupy.cuda.using_allocator(self._hold), putting_off() as wrong:
             stream.begin_capture()
             try:
                 for step, dead, _ in part.steps:
@@ -242,7 +279,7 @@ class _Memory:
         for i, x in enumerate(found):
             if x is not None and x is not registers[i]:
                 self._registers[i] = registers[i] = x
-        return _Captured(graph, views)
+        return _Captured(graph, views, wrong)
 
     def _ended(self, stream: Any) -> Any:
         """The graph of a capture; None if it has come to nothing."""
@@ -288,15 +325,22 @@ class _Memory:
 
 
 def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
-    """The steps in order, as few parts as can be; a graph has a kernel or a product."""
+    """The steps in order, as few parts as can be; a graph has a kernel or a product.
+
+    After the last step that looks through indices, and before the first after that which writes to tensors, a part
+    ends: what is between keeps the device busy while the host is told what was found.
+    """
     told = [True] * len(program.leaves)
     for instruction in program.instructions:
         told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
     parts: list[Part] = []
-    for placed in steps:
+    checking = [n for n, (step, *_) in enumerate(steps) if isinstance(step, CallStep) and _is_checked(step)]
+    after = checking[-1] + 1 if checking else len(steps)
+    writes = next((n for n in range(after, len(steps)) if _writes(steps[n][0])), len(steps))
+    for n, placed in enumerate(steps):
         fits = _is_capturable(placed[0]) and all(told[i] for i in placed[0].takes)
-        if not parts or parts[-1].is_graph is not fits:
-            parts.append(Part([], fits))
+        if not parts or parts[-1].is_graph is not fits or n in (after, writes):
+            parts.append(Part([], fits, n >= writes))
         parts[-1].steps.append(placed)
     found: list[Part] = []
     for part in parts:
@@ -304,7 +348,7 @@ def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
         if found and not is_graph and not found[-1].is_graph:
             found[-1].steps.extend(part.steps)
         else:
-            found.append(Part(part.steps, is_graph))
+            found.append(part._replace(is_graph=is_graph))
     return found
 
 
@@ -313,14 +357,25 @@ def _looks_at_sizes(step: CallStep) -> bool:
 
 
 def _computes(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, KernelStep) or getattr(step.call, "is_captured", False)
+    return isinstance(step, KernelStep) or getattr(step.call, "is_captured", False) or _is_checked(step)
 
 
 def _is_capturable(step: KernelStep | CallStep) -> bool:
-    if isinstance(step, KernelStep) or _computes(step):
+    if isinstance(step, KernelStep) or getattr(step.call, "is_captured", False):
         return True
     op = step.instruction.op
     return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)
+
+
+def _is_checked(step: CallStep) -> bool:
+    return step.instruction.op.name in CHECKED and _is_capturable(step)
+
+
+def _writes(step: KernelStep | CallStep) -> bool:
+    """Whether a step writes to tensors."""
+    if isinstance(step, KernelStep):
+        return bool(step.assigned)
+    return step.target is not None or bool(step.instruction.op.destroy_map)
 
 
 def _taken(part: Part) -> set[int]:

@@ -125,6 +125,9 @@ def _traced(instruction: Instruction, given: Sequence[Dims], same: _Same) -> Dim
     fresh = same.fresh(instruction.type)
     if fresh is None or not instruction.op.defines("output_shape"):
         return fresh
+    if instruction.op.numpy is np.matmul:
+        left, right = given
+        same.join([left[-1], right[-2:][0]])  # which meet, or it is an error
     shapes = [tuple(1 if dim == ONE else _size(same.root(dim)) for dim in dims) for dims in given]
     known = {_size(same.root(dim)): same.root(dim) for dims in given for dim in dims if dim != ONE}
     try:

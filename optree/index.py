@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import is_any
 from optree.errors import AxisError, DTypeError, OperandError
 from optree.types import Shape, broadcast
 from optree.variable import Variable
@@ -178,7 +179,7 @@ def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
     else:
         values = values.reshape(-1)
         outside = (values < -size) | (values >= size)
-        wrong = values[outside] if outside.any() else []
+        wrong = values[outside] if is_any(outside) else []
     if len(wrong):
         raise AxisError(f"{what}: index {wrong[0]} is out of range for axis {axis} of size {size}")
 

@@ -124,7 +124,7 @@ def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str |
     return tables
 
 
-def decompose(program: Program, draws: bool = True, vectors: bool = False) -> Program:
+def decompose(program: Program, draws: bool = True, further: bool = False) -> Program:
     """The program as kernels take it: simpler ops in the place of each `CompositeOperator`; its leaves as `rewrite`'s.
 
     Where a value depends on reductions over fewer axes, further reductions take those first; what is only copied,
@@ -134,14 +134,14 @@ def decompose(program: Program, draws: bool = True, vectors: bool = False) -> Pr
     ----------
     draws : bool
         Whether draws of random numbers are taken apart too.
-    vectors : bool
-        Whether products with vectors are, which BLAS computes on the CPU.
+    further : bool
+        Whether products with vectors are, which BLAS computes on the CPU, and places of extremes, which NumPy finds.
     """
     composite = [
         name for name, op in OPS.items() if issubclass(op, CompositeOperator) and (draws or not op.destroy_map)
     ]
     simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
     applied = [simpler, rules.reduced_in_two, rules.assigned_by_a_kernel]
-    applied += [rules.product_with_a_vector] * vectors
+    applied += [rules.product_with_a_vector, rules.place_of_an_extreme] * further
     table = {name: [rule] for rule in applied for name in rule.ops}
     return apply_rules(program, table, False, len(program.leaves))

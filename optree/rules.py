@@ -359,6 +359,28 @@ def product_with_a_vector(value: Value) -> Any:
     return total if total.dtype == value.dtype else f.cast(total, value.dtype)
 
 
+@on("argmax", "argmin")
+def place_of_an_extreme(value: Value) -> Any:
+    """Where an extreme stands is the least place of what equals it, or is no number: one kernel."""
+    (x,), op = value.inputs, value.op
+    axes = op.axes(x.type.ndim)
+    if len(axes) not in (1, x.type.ndim) or not axes:
+        return None
+    operand = x.operand
+    extreme = (f.max if value.is_a("argmax") else f.min)(operand, axis=axes, keepdims=True)
+    hit = f.equal(operand, extreme)
+    if x.is_float:
+        hit = f.logical_or(hit, f.isnan(operand))
+    places = f.places(operand)  # counted in C order through all axes
+    first = f.min(f.where(hit, places, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
+    if len(axes) == x.type.ndim:
+        return first
+    behind = tuple(range(axes[0] + 1, x.type.ndim))
+    if behind:
+        first = first // f.cast(f.count(places, axis=behind), np.int64)
+    return first % f.cast(f.count(places, axis=axes), np.int64)
+
+
 @on("assign")
 def assigned_by_a_kernel(value: Value) -> Any:
     """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of.

@@ -17,7 +17,7 @@ from backends.kernels.kept import COMBINATIONS
 from optree import Input, Op, TensorType, debugprint, function
 from optree.apply import Apply
 from optree.arrays import portable
-from optree.errors import BackendError
+from optree.errors import AxisError, BackendError
 from optree.registry import f
 
 pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
@@ -166,6 +166,60 @@ def test_what_is_no_kernel_runs_between_graphs(gpu: Any, cpu: Any) -> None:
     assert counts(gpu)[0] >= 1
     with pytest.raises(optree.errors.OptreeError):
         taken(np.ones(2, np.float32))
+
+
+#: From a table, index arrays and a vector of classes to a tree that looks through indices.
+LOOKS = {
+    "take": lambda be, table, rows, classes: be.take(table, rows, axis=0),
+    "gather": lambda be, table, rows, classes: table[rows, classes],
+    "take_along_axis": lambda be, table, rows, classes: be.take_along_axis(table, be.expand_dims(classes, 1), axis=1),
+    "onehot": lambda be, table, rows, classes: be.onehot(classes, 3) * table[rows],
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_indices_are_looked_through_in_the_graph(gpu: Any, name: str) -> None:
+    """One that is out of range is the error that it is without a graph, and nothing has been written."""
+    rows, classes = (Input(TensorType("int64", (None,)), n) for n in ("rows", "classes"))
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    table, total = gpu.array(values, name="table"), gpu.zeros((), name="total")
+    picked = LOOKS[name](gpu, table, rows, classes)
+    step = function([rows, classes], gpu.sum(picked), {total: total + 1, table: table + 1}, on_unused_input="ignore")
+    right, wrong = ([3, -4, 0, 2], [2, 0, -3, 1]), ([3, -4, 4, 2], [2, 0, -4, 1])
+    picks = {
+        "take": lambda x: x[right[0]],
+        "gather": lambda x: x[right],
+        "take_along_axis": lambda x: np.take_along_axis(x, np.array(right[1])[:, None], 1),
+        "onehot": lambda x: np.eye(3)[right[1]] * x[right[0]],
+    }
+    for number in range(9):
+        if number % 4 == 3:
+            with pytest.raises(
+                AxisError, match=rf"{name}: index (-)?4 is out of range for axis [01] of size [34]"
+            ) as found:
+                step(*map(np.array, wrong))
+            assert "while running" in found.value.__notes__[0] and "test_graphs.py" in found.value.__notes__[0]
+        else:
+            assert step(*map(np.array, right)).item() == picks[name](table.get() - 1).sum()
+    assert total.item() == 7 and table.get()[0, 0] == 7
+    assert counts(gpu)[1] and "uncaptured" not in debugprint(step, file="str").splitlines()[-1]
+
+
+def test_the_host_waits_for_nothing_but_what_was_found_of_indices(cupy: Any, gpu: Any) -> None:
+    x, y = Input(MATRIX, "x"), Input(TensorType("int64", (None,)), "y")
+    w = gpu.array(np.random.RandomState(0).randn(6, 3), name="w")
+    scores = gpu.dot(x, w)
+    loss = gpu.mean(gpu.logsumexp(scores, axis=1) - gpu.sum(scores * gpu.onehot(y, 3), axis=1))
+    right = gpu.mean(gpu.equal(gpu.argmax(scores, axis=1, keepdims=False), y))
+    step = function([x, y], [loss, right], {w: w - 0.1 * optree.grad(loss, w)})
+    batch = gpu.ones((4, 6)), gpu.array(np.array([0, 1, 2, 1]))
+    for _ in range(4):
+        step(*batch)
+    machine, (captures, replays) = cupy.machine, counts(gpu)
+    copies, graphs = machine.to_host, machine.graphs
+    step(*batch)
+    assert (machine.to_host - copies, machine.graphs - graphs) == (1, 3), "up to the check, on, and what is written"
+    assert counts(gpu) == (captures, replays + 3)
 
 
 def test_random_numbers_go_on_from_replay_to_replay(gpu: Any, cpu: Any) -> None:

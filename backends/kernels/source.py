@@ -18,7 +18,7 @@ from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from optree.dims import ONE, Dims, Sizes
 from optree.errors import BackendError, names
-from optree.fusion import LONGEST, Call, Kernel, fuse
+from optree.fusion import LONGEST, Kernel, fuse
 from optree.program import Program
 from optree.rewrites import decompose
 
@@ -50,8 +50,7 @@ def sources(program: Program, target: str, arch: str) -> list[str]:
         found.append(c.source(nest))
         return lambda pointers, numbers, layout: None
 
-    program = decompose(program)
-    _meet_layouts(program, lambda sizes: fuse(program, sizes), keep)
+    _meet_layouts(program, keep)
     return found
 
 
@@ -73,28 +72,29 @@ def _noted(program: Program, arch: str) -> Notes:
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     notes = Notes(DEVICES[arch])
-    program = decompose(program, vectors=True)
-    products = [
+    _meet_layouts(program, partial(Launched, host=notes), is_gpu=True)
+    return notes
+
+
+def _meet_layouts(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
+    """Let each kernel of a program meet arrays in C order."""
+    program = decompose(program, further=is_gpu)
+    if len(program.instructions) <= LONGEST:
+        known = Sizes(program)
+        sizes = _sizes(program, known.dims)
+        steps = fuse(program, known)
+        for step in with_epilogues(program, steps, _products(program))[0] if is_gpu else steps:
+            if isinstance(step, Kernel):
+                _meet_layout(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
+
+
+def _products(program: Program) -> list[int]:
+    """The places of the products that have epilogues on a GPU."""
+    return [
         place
         for place, instruction in enumerate(program.instructions)
         if instruction.op.numpy is np.matmul and multiplies_floats(program, place)
     ]
-    _meet_layouts(
-        program, lambda sizes: with_epilogues(program, fuse(program, sizes), products)[0], partial(Launched, host=notes)
-    )
-    return notes
-
-
-def _meet_layouts(
-    program: Program, steps_of: Callable[[Sizes], list[Kernel | Call]], compile: Callable[[LoopNest], Any]
-) -> None:
-    """Let each kernel of a program meet arrays in C order."""
-    if len(program.instructions) <= LONGEST:
-        known = Sizes(program)
-        sizes = _sizes(program, known.dims)
-        for step in steps_of(known):
-            if isinstance(step, Kernel):
-                _meet_layout(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:

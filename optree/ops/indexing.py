@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree import index as indices
-from optree.arrays import as_array, is_array, portable
+from optree.arrays import as_array, is_any, is_array, portable
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op import Op
 from optree.ops.shape import Slice
@@ -40,7 +40,7 @@ def check_indices(types: Sequence[TensorType], what: str) -> None:
 def as_positions(array: Any) -> Any:
     """Index values as the integers that NumPy indexes by."""
     array = as_array(array)
-    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.intp).max:
+    if array.dtype == np.uint64 and is_any(array > np.iinfo(np.intp).max):
         raise AxisError(f"index {array.max()} is out of range for any axis")
     return array.astype(np.intp, copy=False)
 
@@ -380,7 +380,15 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
         indices.check_range(positions, self.n, self.axis, "onehot")
-        rows = np.zeros((positions.size, self.n), self.dtype, like=positions)
-        rows[np.arange(positions.size, like=positions), positions.ravel()] = 1
+        if not isinstance(positions, np.ndarray):
+            return self._by_comparison(positions)
+        rows = np.zeros((positions.size, self.n), self.dtype)
+        rows[np.arange(positions.size), positions.ravel()] = 1
         rows = rows.reshape(*positions.shape, self.n)
         return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)
+
+    def _by_comparison(self, positions: Any) -> Any:
+        """The value by elementwise operations alone, for libraries that write elsewhere by way of the host."""
+        places = np.where(positions < 0, positions + self.n, positions)
+        classes = np.arange(self.n, like=positions).reshape(-1, *(1,) * (positions.ndim - self.axis))
+        return np.equal(np.expand_dims(places, self.axis), classes).astype(self.dtype)
