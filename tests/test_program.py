@@ -10,7 +10,7 @@ import pytest
 from backends import gen_backend
 from optree import Op, TensorType
 from optree.apply import Apply
-from optree.dims import Sizes
+from optree.dims import Sizes, dims_of
 from optree.errors import OperandError
 from optree.fusion import fuse
 from optree.node import signature
@@ -161,3 +161,11 @@ def test_what_only_its_shape_is_taken_of_is_not_made() -> None:
     assert tree.asnumpyarray().tolist() == [[1, 2], [3, 4]]
     x[:2] = be.reshape_like(y[0], be.sum(y, axis=0, keepdims=False)) + x[2:]
     assert x.get().tolist() == [8, 10, 3, 4]
+
+
+def test_a_product_has_its_operands_axes(be):
+    x, y, v = be.ones((5, 7)), be.ones((7, 3)), be.ones((7,))
+    program = flatten([be.dot(x, y), be.dot(x, v), be.dot(v, y)])
+    (rows, inner), (same, columns), only = dims_of(program)[:3]
+    assert inner == same and only == (inner,)
+    assert [dims_of(program)[i] for i in program.outputs] == [(rows, columns), (rows,), (columns,)]
