@@ -21,8 +21,6 @@ from backends.kernels.expressions import wide
 from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.source import _meet_layouts
-from optree.fusion import fuse
-from optree.rewrites import decompose
 from optree.types import TensorType
 
 #: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
@@ -58,8 +56,7 @@ def nest_of(name: str, dtype: str = "float32") -> LoopNest:
         return lambda pointers, numbers, layout: None
 
     make, rank = TREES[name]
-    program = decompose(Backend.program([make(gen_backend("cpu", jit=False), dtype)]))
-    _meet_layouts(program, lambda sizes: fuse(program, sizes), keep)
+    _meet_layouts(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
     (nest,) = found
     assert nest.rank == rank
     return nest
