@@ -52,6 +52,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
     if "home_kind" in metafunc.fixturenames:
         homes = metafunc.config.getoption("home") or ["cpu", "stand-in"]
         metafunc.parametrize("home_kind", homes, scope="module")
+    if "device_kind" in metafunc.fixturenames:
+        homes = metafunc.config.getoption("home") or ["stand-in"]
+        metafunc.parametrize("device_kind", [home for home in homes if home != "cpu"], scope="module")
 
 
 #: The files of tests that say most of a home, which run first there.

@@ -25,6 +25,8 @@ from optree import function, grad
 from optree.errors import BackendError
 from optree.types import as_dtype
 
+pytestmark = needs_gxx
+
 CUPY = fake_cupy()
 
 
@@ -82,13 +84,6 @@ SHAPES = [
 
 def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
     return np.matmul(np.zeros(x), np.zeros(y)).shape
-
-
-def pytest_generate_tests(metafunc: Any) -> None:
-    if "device_kind" in metafunc.fixturenames:
-        real = "gpu" in (metafunc.config.getoption("home") or [])
-        kinds = ["gpu"] if real else [pytest.param("stand-in", marks=needs_gxx)]
-        metafunc.parametrize("device_kind", kinds, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ MATRIX, VECTOR = TensorType("float32", (None, None)), TensorType("float32", (Non
 
 
 @pytest.fixture
-def gpu(request: Any) -> Any:
+def gpu(device_kind: str) -> Any:
     """The stand-in, or with ``--home gpu`` a device."""
-    if "gpu" in (request.config.getoption("home") or []):
+    if device_kind == "gpu":
         return home("gpu", rng_seed=0)
     return stand_in(emulated_cupy(), jit=True, rng_seed=0)
 

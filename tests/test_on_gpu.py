@@ -51,13 +51,6 @@ print("as NumPy")
 """
 
 
-def pytest_generate_tests(metafunc: Any) -> None:
-    if "device_kind" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "device_kind", [kind for kind in metafunc.config.getoption("home") or ["stand-in", "gpu"] if kind != "cpu"]
-        )
-
-
 @pytest.fixture
 def gpu(device_kind: str) -> Any:
     return home(device_kind)
