@@ -85,7 +85,7 @@ class Products(Locked):
             Where the value is written, as if the operands had been read before.
         """
         along = _Along(alpha, addend, beta, bias)
-        is_apart = out is not None and self._is_apart(out, x, y, addend)
+        is_apart = out is not None and self._is_apart(out, x, y, addend, bias)
         alike = None
         if is_apart and along.is_read:
             given = (x, y, addend, bias, out)
@@ -96,13 +96,13 @@ class Products(Locked):
                 operands = (x, y) if swaps else (y, x)
                 self._run(way, (*operands, out if addend is None else addend, out), along)
                 return out
-        dtype = promote(x.dtype, y.dtype)
+        dtype, as_they_are = promote(x.dtype, y.dtype), x.dtype == y.dtype
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
         left, right, framed, shape = _framed(x, y)
         into_out = is_apart and out.dtype == dtype and _lies(framed(out), shape[: max(x.ndim, y.ndim) - 2]) is not None
         made = out if into_out else self.cupy.empty(shape, dtype)
         along = along._replace(addend=None if addend is None else framed(addend))
-        known_as = alike if into_out else None
+        known_as = alike if into_out and as_they_are else None
         if made.size and not self._at_once(left, right, framed(made), along, known_as):
             self._in_parts(left, right, framed(made), along)
         if out is None or into_out:
@@ -110,10 +110,10 @@ class Products(Locked):
         out[...] = made
         return out
 
-    def _is_apart(self, out: Any, x: Any, y: Any, addend: Any) -> bool:
-        """Whether nothing that is read is written over, but in its own place."""
+    def _is_apart(self, out: Any, x: Any, y: Any, addend: Any, bias: Any) -> bool:
+        """Whether nothing that is read is written over, but the addend in its own place."""
         share = self.cupy.may_share_memory
-        if share(x, out) or share(y, out):
+        if share(x, out) or share(y, out) or (bias is not None and share(bias, out)):
             return False
         return addend is None or not share(addend, out) or _place(addend) == _place(out)
 

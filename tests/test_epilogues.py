@@ -159,6 +159,27 @@ def test_products_that_are_alike_are_computed_alike(layout: str) -> None:
     assert len(library.living) == ways, "one that is alike needs nothing new"
 
 
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float64", "float32"), ("int8", "float16")])
+def test_products_of_mixed_dtypes_stay_right(dtypes: tuple[str, str]) -> None:
+    multiply, _ = multiplier()
+    x, y = (CUPY.ndarray.over(exact(4, 4, seed=seed).astype(dtype)) for seed, dtype in enumerate(dtypes))
+    for a, b in ((x, y), (y, x)):
+        out = CUPY.ndarray.over(np.zeros((4, 4), np.promote_types(*dtypes)))
+        for _ in range(3):
+            a += a.dtype.type(1)
+            multiply(a, b, out=out)
+            np.testing.assert_array_equal(out.get(), a.get() @ b.get())
+
+
+def test_a_bias_may_lie_in_what_is_written() -> None:
+    multiply, _ = multiplier()
+    x, y, out = (CUPY.ndarray.over(exact(4, 4, seed=seed)) for seed in range(3))
+    for row in range(4):
+        expected = x.get() @ y.get() + out.get()[row]
+        multiply(x, y, bias=out[row], out=out)
+        np.testing.assert_array_equal(out.get(), expected)
+
+
 def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     be = stand_in(fake_cupy())
     del be.products.library

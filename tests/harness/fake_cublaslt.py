@@ -156,7 +156,8 @@ class FakeCuBLASLt:
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
         memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
         bias = _array(asked[8], {**layouts[3], "shape": (layouts[3]["shape"][0], 1), 5: 1}) if asked[7] == 4 else None
-        assert not any(np.may_share_memory(x, arrays[3]) for x in arrays[:2]), "a product writes over what it reads"
+        read = arrays[:2] if bias is None else [*arrays[:2], bias]
+        assert not any(np.may_share_memory(x, arrays[3]) for x in read), "a product writes over what it reads"
 
         def work() -> None:
             memory[...] = 0xCD
