@@ -205,6 +205,18 @@ def test_indices_are_looked_through_in_the_graph(gpu: Any, name: str) -> None:
     assert counts(gpu)[1] and "uncaptured" not in debugprint(step, file="str").splitlines()[-1]
 
 
+@pytest.mark.parametrize("name", LOOKS)
+def test_indices_may_be_others_at_each_call(gpu: Any, cpu: Any, name: str) -> None:
+    results = []
+    for be in (gpu, cpu):
+        rows, classes = (Input(TensorType("int64", (None,)), n) for n in ("rows", "classes"))
+        table = be.array(np.arange(12, dtype=np.float32).reshape(4, 3))
+        tree = be.exp(LOOKS[name](be, table, rows, classes) * 0.1)
+        picked = function([rows, classes], tree, on_unused_input="ignore")
+        results.append([picked(np.arange(4) * n % 4, np.arange(4) * n % 3).get() for n in range(6)])
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 def test_the_host_waits_for_nothing_but_what_was_found_of_indices(cupy: Any, gpu: Any) -> None:
     x, y = Input(MATRIX, "x"), Input(TensorType("int64", (None,)), "y")
     w = gpu.array(np.random.RandomState(0).randn(6, 3), name="w")

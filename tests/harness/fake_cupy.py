@@ -188,7 +188,7 @@ class Array:
         if not _has_arrays(host_index):  # one element, a view of no dimensions
             return self._view(self.host[(*host_index, ...)])
         _check_device(self.module, [self])
-        return _new(self.module, lambda: np.asarray(self.host[host_index]), self)
+        return _new(self.module, lambda: np.asarray(self.host[_index(self, index)]), self, *_arrays_in(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         host_index = _index(self, index)
@@ -204,9 +204,10 @@ class Array:
 
         def work() -> None:
             with np.errstate(all="ignore"):
-                self.host[host_index] = value
+                self.host[_index(self, index)] = value
 
-        self.module.machine.do(work, self.host, *([value] if isinstance(value, np.ndarray) else []))
+        read = [x.host for x in _arrays_in(index)] + [value] * isinstance(value, np.ndarray)
+        self.module.machine.do(work, self.host, *read)
 
     __hash__ = None  # type: ignore[assignment]
 
