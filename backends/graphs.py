@@ -110,8 +110,9 @@ class Graphs:
         """What `debugprint` says."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step, *_ in part.steps]
-        calls = [step for step in others if isinstance(step, CallStep) and not _is_capturable(step)]
-        apart = ", ".join(dict.fromkeys(_named(step.instruction.op) for step in calls))
+        calls = [step for step in others if isinstance(step, CallStep)]
+        named = [_named(step.instruction.op) for step in calls if not _is_capturable(step) or _is_checked(step)]
+        apart = ", ".join(dict.fromkeys(named))
         if self.refusal:
             return f"not captured: {self.refusal}"
         if not graphs:
@@ -228,7 +229,8 @@ class _Memory:
                 for i in self.of.given:
                     registers[i] = self._fixed.get(i, values[i])
                 for part in self.of.parts:
-                    self._walk(part, registers, note)
+                    if not part.waits:
+                        self._walk(part, registers, note)
                 raise BackendError("an index was out of range, and no longer is: something else writes there meanwhile")
 
     def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
@@ -327,19 +329,21 @@ class _Memory:
 def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
     """The steps in order, as few parts as can be; a graph has a kernel or a product.
 
-    After the last step that looks through indices, and before the first after that which writes to tensors, a part
-    ends: what is between keeps the device busy while the host is told what was found.
+    After the last step that looks through indices, and before the first that writes to tensors, a part ends: what is
+    between keeps the device busy while the host is told what was found. What looks through indices after something has
+    been written, a generator's state among it, is not captured: where one is wrong, what a graph has run runs again.
     """
     told = [True] * len(program.leaves)
     for instruction in program.instructions:
         told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
     parts: list[Part] = []
-    checking = [n for n, (step, *_) in enumerate(steps) if isinstance(step, CallStep) and _is_checked(step)]
-    after = checking[-1] + 1 if checking else len(steps)
-    writes = next((n for n in range(after, len(steps)) if _writes(steps[n][0])), len(steps))
+    writes = next((n for n, (step, *_) in enumerate(steps) if _writes(step)), len(steps))
+    checking = [n for n, (step, *_) in enumerate(steps[:writes]) if _is_checked(step)]
+    ends = (checking[-1] + 1, writes) if checking else ()
     for n, placed in enumerate(steps):
-        fits = _is_capturable(placed[0]) and all(told[i] for i in placed[0].takes)
-        if not parts or parts[-1].is_graph is not fits or n in (after, writes):
+        step = placed[0]
+        fits = _is_capturable(step) and all(told[i] for i in step.takes) and not (n > writes and _is_checked(step))
+        if not parts or parts[-1].is_graph is not fits or n in ends:
             parts.append(Part([], fits, n >= writes))
         parts[-1].steps.append(placed)
     found: list[Part] = []
@@ -367,8 +371,8 @@ def _is_capturable(step: KernelStep | CallStep) -> bool:
     return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)
 
 
-def _is_checked(step: CallStep) -> bool:
-    return step.instruction.op.name in CHECKED and _is_capturable(step)
+def _is_checked(step: KernelStep | CallStep) -> bool:
+    return isinstance(step, CallStep) and step.instruction.op.name in CHECKED and _is_capturable(step)
 
 
 def _writes(step: KernelStep | CallStep) -> bool:

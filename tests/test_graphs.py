@@ -217,6 +217,24 @@ def test_indices_may_be_others_at_each_call(gpu: Any, cpu: Any, name: str) -> No
     np.testing.assert_allclose(*results, rtol=1e-5)
 
 
+def test_an_error_of_what_was_drawn_leaves_the_generator_as_without_a_graph(gpu: Any, cpu: Any) -> None:
+    results = []
+    for be in (gpu, cpu):
+        table, total = be.array(np.arange(8.0)), be.zeros((), name="total")
+        far = Input(TensorType("int64", (None,)), "far")
+        places = far + be.cast(be.rand(4) * 8, "int64")
+        picked = function([far], be.take(table, places, axis=0), {total: total + 1})
+        found: list[Any] = []
+        for n in range(9):
+            try:
+                found.append(picked(np.full(4, 4 * (n in (3, 4, 7)))).get().tolist())
+            except AxisError as error:
+                found.append(str(error))
+        results.append([*found, total.item()])
+    assert results[0] == results[1]
+    assert sum(isinstance(x, str) for x in results[0]) > 1
+
+
 def test_the_host_waits_for_nothing_but_what_was_found_of_indices(cupy: Any, gpu: Any) -> None:
     x, y = Input(MATRIX, "x"), Input(TensorType("int64", (None,)), "y")
     w = gpu.array(np.random.RandomState(0).randn(6, 3), name="w")
