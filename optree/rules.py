@@ -350,9 +350,10 @@ def reduced_in_two(value: Value) -> Any:
 def product_with_a_vector(value: Value) -> Any:
     """A product with a vector is a sum of products: one pass over the matrix, with what is before and after it."""
     x, y = value.inputs
-    if 1 not in (x.type.ndim, y.type.ndim) or x.dtype != y.dtype or not is_floating(value.dtype):
+    if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
         return None
-    left, right = (f.cast(z.operand, np.float32) if is_narrow(z.dtype) else z.operand for z in (x, y))
+    wide = np.dtype(np.float32) if is_narrow(value.dtype) else value.dtype
+    left, right = (z.operand if z.dtype == wide else f.cast(z.operand, wide) for z in (x, y))
     if y.type.ndim > 1:
         left = f.expand_dims(left, 1)
     total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)

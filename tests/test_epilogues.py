@@ -375,6 +375,16 @@ def test_a_product_with_a_vector_is_a_kernel(be: Any, name: str, dtype: str) -> 
     np.testing.assert_allclose(found[0], expected(*arrays), rtol=2e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("dtypes", [("float32", "float16"), ("float16", "float64"), ("int32", "float32")])
+def test_a_product_with_a_vector_of_another_dtype_is_a_kernel(be: Any, dtypes: tuple[str, str]) -> None:
+    x, v, b = exact(2, 4, 5), exact(5, seed=1), exact(4, seed=2)
+    tree = be.matmul(be.array(x, dtypes[0]), be.array(v, dtypes[1])) * 2 + be.array(b, np.promote_types(*dtypes))
+    found: list[np.ndarray] = []
+    counted = ran(be, lambda: found.append(tree.asnumpyarray()))
+    assert (counted is None or not counted[0]) and found[0].dtype == np.promote_types(*dtypes)
+    np.testing.assert_array_equal(found[0], x @ v * 2 + b)
+
+
 def test_logistic_regression_is_kernels_alone(be: Any) -> None:
     x, w, t = be.array(exact(64, 20)), be.array(exact(20, seed=1)), be.array(exact(64, seed=2) > 0)
     loss = be.mean(be.softplus(be.dot(x, w)) - t * be.dot(x, w))
