@@ -13,13 +13,14 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from harness.cupy_namespace import FILE
-from harness.cupy_values import in_halves, of_last_nan
+from harness.cupy_values import in_halves, of_last_nan, take
 from harness.fake_cuda import DEFAULT, TF32, Machine, MemoryPointer, cuda_of
 from optree.floats import bfloat16
 
@@ -372,7 +373,8 @@ def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
 def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays: Sequence[Any]) -> Any:
     """A function of NumPy's on arrays of ours, its value one of ours."""
     if name == "take":
-        kwargs = {**kwargs, "mode": "wrap"}  # CuPy takes any index without a word
+        x = getattr(function, "__self__", None)
+        function = partial(take, x) if isinstance(x, np.ndarray) else take
     if name in ("argmax", "argmin") and arrays[0].dtype.kind == "f":  # CuPy finds any of several nans
         function = of_last_nan(function)
     if name in ("sum", "mean") and arrays[0].dtype.kind == "f":  # CuPy adds up by halves, over every axis
