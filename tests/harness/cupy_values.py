@@ -25,5 +25,5 @@ def in_halves(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
 
 
 def take(x: np.ndarray, places: Any, axis: Any = None) -> Any:
-    """Elements, whatever the index: it is counted on from the end. NumPy's mode for that goes round a step at a time."""
+    """Elements, whatever the index, counted on from the end; NumPy's mode for that goes round a step at a time."""
     return x.take(np.asarray(places) % max(x.size if axis is None else x.shape[axis], 1), axis)

@@ -373,8 +373,7 @@ def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
 def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays: Sequence[Any]) -> Any:
     """A function of NumPy's on arrays of ours, its value one of ours."""
     if name == "take":
-        x = getattr(function, "__self__", None)
-        function = partial(take, x) if isinstance(x, np.ndarray) else take
+        function = partial(take, function.__self__) if hasattr(function, "__self__") else take
     if name in ("argmax", "argmin") and arrays[0].dtype.kind == "f":  # CuPy finds any of several nans
         function = of_last_nan(function)
     if name in ("sum", "mean") and arrays[0].dtype.kind == "f":  # CuPy adds up by halves, over every axis
