@@ -53,8 +53,9 @@ def writes_target(program: Program, place: int, last_uses: Sequence[int]) -> boo
     return _is_plain_ufunc(producer) and producer.type is instruction.type
 
 
-def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
+def into_target(device: Device, program: Program, place: int) -> Callable[..., Any]:
     """A ufunc's call that writes into the target, its first argument; by way of a copy where the two overlap."""
+    run: Callable[..., Any] = device.products if multiplies_floats(program, place) else ufunc_call(program, place)
 
     def call(target: Any, *values: Any) -> Any:
         if any(overlap(target, x) for x in values):  # a kernel does not look out for that

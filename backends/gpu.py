@@ -14,7 +14,7 @@ import numpy as np
 
 from backends.backend import Backend, Observer, Plan
 from backends.device import TF32_CAPABILITY, Active, find_cupy
-from backends.device_calls import call_of, into_target, ufunc_call, writes_target
+from backends.device_calls import call_of, into_target, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
 from backends.kernels.cuda_launch import Launched
@@ -317,7 +317,7 @@ class GPUBackend(Backend):
             dead = tuple(i for i in dict.fromkeys(inputs) if last[i] == place and i >= first)
             if observe is None and writes_target(program, place, last):
                 _, freed, made = steps.pop()
-                call = into_target(ufunc_call(program, made))
+                call = into_target(self, program, made)
                 inputs = inputs[0], *program.instructions[made].inputs
                 steps.append((_step(call, inputs, first + place), (*freed, *dead), made))
                 continue
