@@ -306,7 +306,8 @@ class Function(Locked):
             value = wanted.filter(value) if self._downcast is None else wanted.filter(value, False, self._downcast)
         except (TypeError, ValueError) as error:
             kind = type(error) if isinstance(error, OptreeError) else OperandError
-            remedy = ", and a function made with allow_input_downcast=True does" if kind is DTypeError else ""
+            is_loss = kind is DTypeError and not self._downcast
+            remedy = ", and a function made with allow_input_downcast=True does" if is_loss else ""
             raise kind(f"{self}: argument {number} ({x.label}) is refused by {wanted!r}: {error}{remedy}") from error
         if isinstance(value, Tensor):
             return value.array if self.backend is not None else value.get()

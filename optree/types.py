@@ -247,7 +247,7 @@ class TensorType(Type):
         strict : bool
             Take only arrays and tensors of this very dtype.
         allow_downcast : bool, optional
-            True: convert whatever it costs. False: only where every value stays
+            True: convert real numbers whatever it costs. False: only where every value stays
             the same. None: as NumPy converts safely, and Python numbers, which
             are weak, by their kind.
 
@@ -280,7 +280,7 @@ class TensorType(Type):
 
     def _converts(self, value: Any, array: Any, allow_downcast: bool | None) -> bool:
         if allow_downcast:
-            return True
+            return array.dtype.kind in "biu" or is_floating(array.dtype)
         if allow_downcast is False:
             with np.errstate(all="ignore"):
                 host = np.asarray(array)

@@ -292,6 +292,8 @@ def test_arguments_may_lose_something_where_the_function_allows_it(be):
     for given in (wide, be.array(wide), wide.tolist()):
         found = allowing(given, 2.9)
         assert found.dtype == np.float64 and found.tolist() == (wide.astype("float32") * 2.0).tolist()
+    for wrong in ([1j, 2], ["1.5", "2"], np.array(["2026-01-01"], "M8[D]")):
+        assert "allow_input_downcast" not in message_of(DTypeError, lambda wrong=wrong: allowing(wrong, 1))
     exact = function([x], x * 1, allow_input_downcast=False)
     assert exact(np.array([0.5, 2.0])).tolist() == [0.5, 2.0]
     assert "does not go into float32" in message_of(DTypeError, lambda: exact([0.1]))
