@@ -122,6 +122,10 @@ class Backend(RandomMethods):
         """What `debugprint` has to say on how an instruction runs here."""
         return ""
 
+    def compiling(self) -> Backend | None:
+        """A backend like this one that compiles all that it can; None where that can't be, or this one does."""
+        return None
+
     def synchronize(self) -> None:
         """Wait until all that was asked of the device is done; what the CPU is asked is done at once."""
 

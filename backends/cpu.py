@@ -69,6 +69,11 @@ class CPUBackend(Backend):
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
         return f"{runs}; {described(self.product)}"
 
+    def compiling(self) -> CPUBackend | None:
+        if self.compiler is None or self.jit is True:
+            return None
+        return CPUBackend(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.compat_mode, jit=True)
+
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""
         return {**super().stats(), "kernels": compile_counts()}

@@ -22,7 +22,7 @@ from optree.computation import ComputationOp
 from optree.derivatives import Rop
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.floats import finfo, is_floating
-from optree.function import function, running_on
+from optree.function import function, last_backend, running_on
 from optree.missing import is_disconnected, is_null
 from optree.node import find_op
 from optree.op import Op
@@ -30,7 +30,7 @@ from optree.program import flatten
 from optree.promises import STEP, central_difference, where_off
 from optree.schedule import apart, schedule
 from optree.tensor import Tensor
-from optree.traits import NonDifferentiableOperator
+from optree.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.types import TensorType
 from optree.variable import Constant, Variable, check_same_backend
 
@@ -180,6 +180,19 @@ def check_function(subject: Subject) -> None:
         subject.expect(kept, f"a function of mode {mode!r} changed its arguments")
 
 
+def check_kernel(subject: Subject) -> None:
+    """What a compiler makes of its kernel gives what `perform` gives."""
+    home = last_backend()
+    compiled = None if home is None else home.compiling()
+    if compiled is None or not isinstance(subject.op, ElementwiseOperator | ReductionOperator):
+        return
+    wanted = subject.run(subject.apply.outputs)
+    with running_on(compiled):
+        run = function(list(subject.values), subject.apply.outputs, on_unused_input="ignore")
+        got = [x.get() if isinstance(x, Tensor) else x for x in run(*deepcopy(list(subject.values.values())))]
+    subject.expect(subject.same(got, wanted), f"its kernel gives {got!r:.60}, and perform {wanted!r:.60}")
+
+
 def check_pickling(subject: Subject) -> None:
     """It pickles, where its parts do, to an op that gives the same."""
     try:
@@ -256,6 +269,7 @@ CLAUSES = (
     check_perform,
     check_answers,
     check_function,
+    check_kernel,
     check_pickling,
     check_connection,
     check_gradient,

@@ -85,7 +85,7 @@ def function(
     outputs : Variable or list of Variable, optional
         What it returns: one value, a list of them, or None.
     updates : dict or list of pairs, optional
-        From tensors to trees: their values are written there when all has been computed.
+        From tensors to trees: their values are written there, in order, when all has been computed.
     givens : dict or list of pairs, optional
         From operands in the trees to what stands in their place.
     mode : str or Mode, optional

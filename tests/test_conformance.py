@@ -17,7 +17,7 @@ from optree.function import last_backend
 from optree.missing import is_disconnected
 from optree.registry import OPS, f
 from optree.testing import check_op
-from optree.traits import ElementwiseOperator, FloatOperator, UnaryOperator
+from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from tests.harness.compiling import needs_compiler
 
 VECTOR = TensorType("float64", (None,))
@@ -228,6 +228,20 @@ def test_a_kernel_that_computes_another_value_is_found() -> None:
     with pytest.raises(DefinitionError, match="Broken: in a function of mode 'default' it gives"):
         check_op(changed(Bell, kernel="exp({0} * {0})"), [X])
     assert backend.jit is True
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kernel", "says"), [("cos({0})", "its kernel gives"), ("sinn({0})", "sinn")])
+def test_a_kernel_is_compiled_though_the_backend_would_not(kernel: str, says: str) -> None:
+    """On small operands, a backend that compiles where it pays runs NumPy."""
+
+    class Sine(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator):
+        value = staticmethod(np.sin)
+
+    Sine.kernel = kernel
+    with pytest.raises(OptreeError, match=says) as found:
+        check_op(Sine(), [gen_backend("cpu").ones(3)])
+    assert "its kernel gives what `perform` gives" in found.value.__notes__[-1]
 
 
 @needs_compiler
