@@ -449,7 +449,7 @@ def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 
 @function(numpy=np.std)
 def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The standard deviation over axes, the root of the variance; its gradient is 0 where all elements are equal."""
+    """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0."""
     x = as_variable(as_operand(x, "std"))
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
