@@ -349,7 +349,7 @@ def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
     found: list[Part] = []
     for part in parts:
         is_graph = part.is_graph and any(_computes(step) for step, *_ in part.steps)
-        if found and not is_graph and not found[-1].is_graph:
+        if found and not is_graph and not found[-1].is_graph and found[-1].waits is part.waits:
             found[-1].steps.extend(part.steps)
         else:
             found.append(part._replace(is_graph=is_graph))
