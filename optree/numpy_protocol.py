@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.errors import DTypeError
+from optree.floats import can_cast
 from optree.registry import NUMPY_FUNCTIONS, f
 
 #: The ufuncs whose ``reduce`` is a NumPy function of its own.
@@ -78,7 +80,7 @@ def write_out(tree: Any, out: Any) -> Any:
     Raises
     ------
     TypeError
-        If `out` is neither a tensor nor None.
+        If `out` is neither a tensor nor None, or of a kind of dtype that the value does not go into.
     """
     if out is None:
         return tree
@@ -86,6 +88,8 @@ def write_out(tree: Any, out: Any) -> Any:
         raise TypeError(
             f"out is a tensor where an operand is one, not {type(out).__name__}; for an array, take x.asnumpyarray()"
         )
+    if hasattr(tree, "dtype") and not can_cast(tree.dtype, out.dtype, "same_kind"):
+        raise DTypeError(f"out is of {out.dtype}, into which NumPy casts no {tree.dtype}; {out.label}[:] = ... does")
     out[...] = tree
     return out
 

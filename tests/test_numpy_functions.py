@@ -267,3 +267,16 @@ def test_another_librarys_arrays_have_their_say(cpu: Any) -> None:
 def test_where_of_a_condition_alone_is_for_the_host(cpu: Any) -> None:
     with pytest.raises(OperandError, match=r"np\.where\(condition\.asnumpyarray\(\)\)"):
         np.where(cpu.ones(2) > 0)
+
+
+@pytest.mark.parametrize(("call", "kept"), [(np.tanh, "int32"), (np.tanh, "bool"), (np.abs, "bool")])
+def test_out_takes_no_value_of_another_kind(call: Any, kept: str) -> None:
+    be = gen_backend("cpu")
+    x, out = be.array([0.5, 2.5]), be.array(np.array([1, 0], kept), name="out")
+    with pytest.raises(
+        TypeError, match=rf"out is of {kept}, into which NumPy casts no float32; out\[:\] = \.\.\. does"
+    ):
+        call(x, out=out)
+    assert out.get().tolist() == np.array([1, 0], kept).tolist()
+    with pytest.raises(TypeError):
+        call(x.get(), out=out.get())
