@@ -2,7 +2,7 @@
 
 CuPy brings the library, but no way to it; and where it calls cuBLAS, it refuses
 to be captured. nvmath-python binds it, and takes three packages and 0.4 seconds
-to import, for the ten functions that are needed here.
+to import, for the few functions that are needed here.
 
 As in the library's own words, matrices are laid out column after column here.
 """

@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from optree.errors import BackendError
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
@@ -61,6 +63,13 @@ class Active:
             return
         if getattr(error, "status", ALLOCATION_FAILED) == ALLOCATION_FAILED:
             raise self._told(error) from error
+
+
+def sent(cupy: Any, array: Any) -> tuple[Any, np.ndarray]:
+    """A copy of an array that is on its way into pinned memory of the host, and the event of its arrival."""
+    pinned = cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
+    copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
+    return cupy.cuda.get_current_stream().record(), copy
 
 
 def find_cupy() -> tuple[Any, int]:

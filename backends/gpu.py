@@ -13,7 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.device import TF32_CAPABILITY, Active, find_cupy
+from backends.device import TF32_CAPABILITY, Active, find_cupy, sent
 from backends.device_calls import call_of, into_target, writes_target
 from backends.device_kernels import KernelHost
 from backends.graphs import Counts, Graphs
@@ -195,13 +195,10 @@ class GPUBackend(Backend):
         with self.active():
             if blocking or not array.size:
                 return array.get(order="C")
-            cuda = self.cupy.cuda
-            pinned = cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
-            copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
             # Nobody else may have that memory before the copy is there, whoever drops the array.
             self._copying = [(event, kept) for event, kept in self._copying if not event.done]
-            self._copying.append((cuda.get_current_stream().record(), pinned))
-            return copy
+            self._copying.append(sent(self.cupy, array))
+            return self._copying[-1][1]
 
     def _on_device(self, value: Any) -> Any:
         """A value as a CuPy array, of whatever layout."""

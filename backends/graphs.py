@@ -15,6 +15,7 @@ from weakref import proxy
 
 import numpy as np
 
+from backends.device import sent
 from backends.kernels.kept import COMBINATIONS, planned, slots_of
 from backends.kernels.steps import CallStep, KernelStep, PlacedStep
 from optree.arrays import is_portable, putting_off
@@ -141,12 +142,6 @@ class Graphs:
         """A copy of an array, in C order."""
         return self.write(self.cupy.ndarray(array.shape, array.dtype), array)
 
-    def sent(self, wrong: Any) -> tuple[Any, np.ndarray]:
-        """A bool on its way to the host: the event of its arrival, and where it will be."""
-        pinned = self.cupy.cuda.alloc_pinned_memory(wrong.nbytes)
-        there = wrong.get(out=np.ndarray((), wrong.dtype, buffer=pinned), blocking=False)
-        return self.cupy.cuda.get_current_stream().record(), there
-
     @staticmethod
     def write(target: Any, array: Any) -> Any:
         """Copy an array into one in C order, and give that."""
@@ -214,7 +209,7 @@ class _Memory:
             else:
                 captured.graph.launch()
                 of.counts.replays += 1
-                told += [of.sent(wrong) for wrong in captured.wrong]
+                told += [sent(of.cupy, wrong) for wrong in captured.wrong]
         if told:
             self._look(told, values, note)
         self._is_new = False
