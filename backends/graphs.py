@@ -194,9 +194,7 @@ class _Memory:
         for i in of.arguments:
             if values[i] is not self._fixed.get(i):
                 self._find(i, of.on_device(values[i]))
-        registers = self._registers.copy()
-        for i in of.given:
-            registers[i] = self._fixed.get(i, values[i])
+        registers = self._begun(of, values)
         told: list[tuple[Any, np.ndarray]] = []
         for number, part in enumerate(of.parts):
             is_graph = part.is_graph and not self._is_new and not of.refusal
@@ -215,14 +213,19 @@ class _Memory:
         self._is_new = False
         return registers
 
+    def _begun(self, of: Graphs, values: list[Any]) -> list[Any]:
+        """What a call begins with: the values that stay, and the leaves' that are given."""
+        registers = self._registers.copy()
+        for i in of.given:
+            registers[i] = self._fixed.get(i, values[i])
+        return registers
+
     def _look(self, told: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Callable[..., None]) -> None:
         """Wait for what graphs say of indices; where one is out of range, raise what running step by step raises."""
         for event, wrong in told:
             event.synchronize()
             if wrong:
-                registers = self._registers.copy()
-                for i in self.of.given:
-                    registers[i] = self._fixed.get(i, values[i])
+                registers = self._begun(self.of, values)
                 for part in self.of.parts:
                     if not part.waits:
                         self._walk(part, registers, note)
