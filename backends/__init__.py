@@ -15,7 +15,7 @@ from optree.errors import BackendError, OperandError, describe, names
 from optree.function import Function, use_backend
 from optree.later import later
 from optree.program import Program
-from optree.variable import Variable
+from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
     from backends import gpu

@@ -10,18 +10,18 @@ from weakref import ref
 import numpy as np
 
 from backends.randomness import RandomMethods
+from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
-from optree.floats import is_floating
 from optree.later import later
-from optree.node import OpTreeNode, signature, signature_of
-from optree.numpy_protocol import write_out
 from optree.program import Instruction, Program, flatten
 from optree.registry import FUNCTIONS
 from optree.rewrites import rewrite
 from optree.schedule import apart, schedule
-from optree.tensor import Tensor
-from optree.types import DTYPES, NUMBERS, as_dtype
-from optree.variable import Constant, Input, Variable, check_same_backend
+from optree.tree.node import OpTreeNode, signature, signature_of
+from optree.tree.numpy_protocol import write_out
+from optree.tree.tensor import Tensor
+from optree.tree.types import DTYPES, NUMBERS, as_dtype
+from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 difflib = later("difflib")
 

@@ -21,14 +21,14 @@ from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
-from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.reference import checked, is_widened, performer
 from optree.rewrites import decompose
-from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator
-from optree.types import TensorType
-from optree.variable import Input
+from optree.tree.node import OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Input
 
 if TYPE_CHECKING:
     import logging

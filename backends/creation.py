@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_floating, rounded
 from optree.errors import BackendError, DTypeError, OperandError, brief
-from optree.floats import is_floating, rounded
-from optree.tensor import Tensor
-from optree.types import array_of, as_dtype, check_fits
-from optree.variable import Variable, is_neon
+from optree.tree.tensor import Tensor
+from optree.tree.types import array_of, as_dtype, check_fits
+from optree.tree.variable import Variable, is_neon
 
 _ALWAYS_ACTIVE = nullcontext()
 

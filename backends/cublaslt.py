@@ -18,8 +18,8 @@ from weakref import finalize
 
 import numpy as np
 
+from optree.dtypes import is_bfloat16
 from optree.errors import BackendError
-from optree.floats import is_bfloat16
 
 #: `cudaDataType_t` and `cublasComputeType_t`.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}

@@ -13,7 +13,7 @@ from backends.products import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.program import Instruction, Program
 from optree.reference import checked, is_widened, performer, value_of_op
-from optree.types import NUMBERS, TensorType, weak_dtype
+from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
 class Device(Protocol):

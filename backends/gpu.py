@@ -27,16 +27,16 @@ from backends.launchers import LAUNCHERS
 from backends.products import Products
 from optree.arrays import is_portable
 from optree.dims import Sizes
+from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
-from optree.floats import is_floating
 from optree.fusion import LONGEST, Kernel
-from optree.node import OpTreeNode
 from optree.program import Instruction, Program
 from optree.rewrites import decompose
-from optree.tensor import Tensor
 from optree.traits import CompositeOperator
-from optree.types import as_dtype
-from optree.variable import Constant, Input
+from optree.tree.node import OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.types import as_dtype
+from optree.tree.variable import Constant, Input
 
 #: Fills in the values that it makes among all values of leaves and instructions.
 GPUStep = Callable[[list[Any]], Any]

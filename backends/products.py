@@ -13,7 +13,7 @@ from backends.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
 from backends.kernels.matrices import order_and_lead
 from optree.errors import BackendError
 from optree.locks import Locked
-from optree.types import promote
+from optree.tree.types import promote
 
 #: So many ways to compute products are remembered.
 WAYS = 1024

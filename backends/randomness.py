@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from backends.creation import Creation
+from optree.dtypes import is_floating
 from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
-from optree.floats import is_floating
 from optree.registry import f
-from optree.tensor import Tensor
-from optree.types import as_dtype, promote
-from optree.variable import Variable, constant, in_dtype
+from optree.tree.tensor import Tensor
+from optree.tree.types import as_dtype, promote
+from optree.tree.variable import Variable, constant, in_dtype
 
 
 class RandomMethods(Creation):

@@ -20,10 +20,10 @@ import optree
 from backends import Backend, gen_backend
 from backends.randomness import RandomMethods
 from optree import OpTreeNode, Tensor, Variable, pictures, testing
-from optree.methods import Methods
-from optree.numpy_protocol import REDUCTIONS
 from optree.ops.logic import CONDITIONS
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
+from optree.tree.methods import Methods
+from optree.tree.numpy_protocol import REDUCTIONS
 
 PATH = Path(__file__).with_name("functions.md")
 

@@ -7,13 +7,13 @@ from optree import metadiff, ops  # metadiff, for the methods that it gives vari
 from optree.apply import Apply
 from optree.errors import OptreeError
 from optree.function import Function, debugprint, function
-from optree.missing import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.mode import Mode
-from optree.node import OpTreeNode
 from optree.op import Op
-from optree.tensor import Tensor
-from optree.types import TensorType, Type
-from optree.variable import Constant, Input, Variable, constant
+from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
+from optree.tree.node import OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType, Type
+from optree.tree.variable import Constant, Input, Variable, constant
 
 if TYPE_CHECKING:
     from optree.autodiff import Autodiff, deriv, grad

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from optree.errors import OperandError, describe
-from optree.node import OpTreeNode, applied
 from optree.registry import OPS
-from optree.types import Spec, TupleType
-from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+from optree.tree.node import OpTreeNode, applied
+from optree.tree.types import Spec, TupleType
+from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 
 class Apply:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.backpropagation import adjoints_of, inputs_of
+from optree.dtypes import floating, is_floating
 from optree.errors import (
     BackendError,
     DisconnectedError,
@@ -18,13 +19,12 @@ from optree.errors import (
     ShapeError,
     describe,
 )
-from optree.floats import floating, is_floating
-from optree.missing import is_disconnected, is_null
-from optree.node import post_order
 from optree.registry import f
-from optree.tensor import Tensor
-from optree.types import TensorType
-from optree.variable import Variable, as_operand, as_variable, zero_gradient
+from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.node import post_order
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Variable, as_operand, as_variable, zero_gradient
 
 #: What `disconnected_inputs` and `return_disconnected` may be.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.floats import is_floating
-from optree.missing import DisconnectedType, NoValueType, is_disconnected, is_null
-from optree.node import OpTreeNode, operands_of, post_order
-from optree.tensor import Tensor
-from optree.types import TensorType, TupleType
-from optree.variable import Variable, as_operand, as_variable, zero_gradient
+from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null
+from optree.tree.node import OpTreeNode, operands_of, post_order
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType, TupleType
+from optree.tree.variable import Variable, as_operand, as_variable, zero_gradient
 
 
 def adjoints_of(

@@ -12,8 +12,8 @@ from optree.op import Op
 from optree.program import flatten
 from optree.reference import evaluate, value_of
 from optree.registry import f
-from optree.types import TensorType
-from optree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.types import TensorType
+from optree.tree.variable import Input, Variable, as_operand, as_variable
 
 
 class _CalledLikeAFunction(type):

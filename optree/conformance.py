@@ -20,19 +20,19 @@ from optree.apply import Apply
 from optree.backpropagation import adjoints_of
 from optree.computation import ComputationOp
 from optree.derivatives import Rop
+from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
-from optree.floats import finfo, is_floating
 from optree.function import function, last_backend, running_on
-from optree.missing import is_disconnected, is_null
-from optree.node import find_op
 from optree.op import Op
 from optree.program import flatten
 from optree.promises import STEP, central_difference, where_off
 from optree.schedule import apart, schedule
-from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
-from optree.types import TensorType
-from optree.variable import Constant, Variable, check_same_backend
+from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.node import find_op
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Constant, Variable, check_same_backend
 
 
 class Subject:

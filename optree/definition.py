@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
-from optree.node import OpTreeNode
 from optree.registry import FUNCTIONS, OPS, stand_for
-from optree.types import HUGE, is_huge
-from optree.variable import Variable
+from optree.tree.node import OpTreeNode
+from optree.tree.types import HUGE, is_huge
+from optree.tree.variable import Variable
 
 #: An op whose operands have no names takes no more of them in a kernel.
 MOST = 64

@@ -16,14 +16,14 @@ import numpy as np
 
 from optree.autodiff import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
 from optree.backpropagation import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
+from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
-from optree.floats import floating, is_floating
-from optree.missing import is_disconnected, is_null
-from optree.node import post_order
 from optree.registry import f as functions
-from optree.tensor import Tensor
-from optree.types import TensorType, TupleType
-from optree.variable import Variable, constant, sum_of_deltas, zero_gradient
+from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.node import post_order
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType, TupleType
+from optree.tree.variable import Variable, constant, sum_of_deltas, zero_gradient
 
 
 def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from optree.errors import DefinitionError, describe
-from optree.missing import grad_undefined
-from optree.variable import Constant, Variable
+from optree.tree.gradient_types import grad_undefined
+from optree.tree.variable import Constant, Variable
 
 
 class Differentiable:

@@ -10,7 +10,7 @@ import numpy as np
 from optree.errors import ShapeError
 from optree.program import Instruction, Program
 from optree.sizes import broadcasts
-from optree.variable import as_variable
+from optree.tree.variable import as_variable
 
 #: The dimension of every axis of size 1: sizes of 1 are part of a plan's key.
 ONE = -1

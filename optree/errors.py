@@ -18,7 +18,13 @@ Origin = tuple[CodeType, int]
 #: An error shows so many characters of a value.
 BRIEF = 100
 
-_OWN_PACKAGES = frozenset(("optree", "optree.ops", "backends", "backends.kernels"))
+_OWN_PACKAGES = frozenset(
+    (
+        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
+        *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
+        *("backends.gpu.codegen", "backends.kernels"),
+    )
+)
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.errors import DefinitionError
-from optree.floats import is_floating
 from optree.op import Op
 from optree.program import flatten
 from optree.reference import evaluate, value_of
 from optree.traits import ElementwiseOperator, NonDifferentiableOperator
-from optree.types import TensorType, as_dtype
-from optree.variable import Input, Variable
+from optree.tree.types import TensorType, as_dtype
+from optree.tree.variable import Input, Variable
 
 #: The shapes that an elementwise op of so many operands is checked at: every way in which they broadcast.
 SHAPES: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {

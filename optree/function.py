@@ -13,22 +13,22 @@ from weakref import ref
 import numpy as np
 
 from optree import debug, reference
+from optree.dtypes import can_cast
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
-from optree.floats import can_cast
 from optree.later import later
 from optree.locks import Locked
 from optree.mode import Mode, as_mode
-from optree.node import OpTreeNode
-from optree.printing import listing
 from optree.program import flatten
 from optree.registry import f
-from optree.replace import replace
 from optree.rewrites import rewrite
 from optree.schedule import apart, schedule
 from optree.sizes import check_sizes
-from optree.tensor import Tensor
-from optree.types import TensorType
-from optree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+from optree.tree.node import OpTreeNode
+from optree.tree.printing import listing
+from optree.tree.substitution import replace
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 if TYPE_CHECKING:
     from optree import profile as profiles

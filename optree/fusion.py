@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optree.dims import ONE, Dims, Sizes
-from optree.index import EVERYTHING
 from optree.program import Instruction, Program
 from optree.schedule import may_fail, memories
 from optree.traits import ElementwiseOperator, ReductionOperator
-from optree.types import weak_dtype
-from optree.variable import spec_of
-from optree.walks import in_order
+from optree.tree.indexing import EVERYTHING
+from optree.tree.traversal import in_order
+from optree.tree.types import weak_dtype
+from optree.tree.variable import spec_of
 
 #: The axis of the domain that each axis of a value runs along; None for an axis of size 1.
 Axes = tuple[int | None, ...]

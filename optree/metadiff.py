@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optree import equality
 from optree.errors import GradientError, describe
-from optree.node import OpTreeNode
 from optree.traits import ConstantOperator, InputOperator
-from optree.types import TensorType
-from optree.variable import Constant, Variable, as_operand, as_variable
-from optree.walks import post_order
+from optree.tree import equality
+from optree.tree.node import OpTreeNode
+from optree.tree.traversal import post_order
+from optree.tree.types import TensorType
+from optree.tree.variable import Constant, Variable, as_operand, as_variable
 
 
 def operator_of(variable: Variable) -> Any:
@@ -100,7 +100,7 @@ class Metadiff:
         return messages
 
     def equals(self, other: Any) -> bool:
-        """Whether this is the same expression, up to associativity and commutativity; see `optree.equality.equal`."""
+        """Whether this is the same expression, up to associativity and commutativity; see `optree.tree.equality.equal`."""
         return equality.equal(self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:

@@ -15,12 +15,12 @@ import numpy as np
 from optree.apply import Apply
 from optree.definition import check_and_register, sorted_arguments, usage
 from optree.differentiable import Differentiable
+from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
-from optree.floats import is_floating, ufunc_dtypes
-from optree.node import OpDict, applied
 from optree.operators import AbstractOperator
-from optree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
-from optree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
+from optree.tree.node import OpDict, applied
+from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
 #: An op forgets what it inferred for operand types when it has seen this many.
 INFERENCES = 4096

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.floats import is_floating
-from optree.missing import is_disconnected, is_null
-from optree.node import OpTreeNode, operands_of
-from optree.types import TensorType, TupleType
-from optree.variable import Input, Variable, as_variable, zero_gradient
+from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.types import TensorType, TupleType
+from optree.tree.variable import Input, Variable, as_variable, zero_gradient
 
 
 class AbstractOperator:

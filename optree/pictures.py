@@ -23,10 +23,10 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path as Curve
 
 from optree.errors import OperandError, OptreeError
-from optree.node import OpTreeNode, post_order
-from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator, ReductionOperator
-from optree.variable import Constant, Variable
+from optree.tree.node import OpTreeNode, post_order
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Constant, Variable
 
 #: A picture shows so many boxes, and larger trees are refused.
 LIMIT = 600

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from optree.node import ARGS, OpTreeNode, operands_of
-from optree.types import TensorType
-from optree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.node import ARGS, OpTreeNode, operands_of
+from optree.tree.types import TensorType
+from optree.tree.variable import Input, Variable, as_operand, as_variable
 
 
 class Instruction(NamedTuple):

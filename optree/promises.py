@@ -13,15 +13,15 @@ import numpy as np
 
 from optree import debug
 from optree.autodiff import grad
+from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for
-from optree.floats import finfo, is_floating
-from optree.node import OpTreeNode, post_order
 from optree.program import flatten
 from optree.registry import f
 from optree.traits import ElementwiseOperator
-from optree.types import DTYPES
-from optree.variable import Input, Variable, as_variable, constant
+from optree.tree.node import OpTreeNode, post_order
+from optree.tree.types import DTYPES
+from optree.tree.variable import Input, Variable, as_variable, constant
 
 #: The step of central differences, relative to what moves and at the least this much.
 STEP = 2e-4

@@ -11,7 +11,7 @@ from optree.errors import OptreeError
 from optree.op import Op
 from optree.registry import OPS
 from optree.traits import AssociativeOperator, ElementwiseOperator, ReductionOperator
-from optree.variable import Variable
+from optree.tree.variable import Variable
 
 #: Picks one of several: a random generator's choice, or a Hypothesis draw, which can then shrink the tree.
 Choose = Callable[[Sequence[Any]], Any]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import overlap
+from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
-from optree.floats import in_float32, widens
 from optree.locks import Locked
 from optree.program import Instruction, Program
-from optree.types import DTYPES, TensorType
-from optree.variable import Constant
+from optree.tree.types import DTYPES, TensorType
+from optree.tree.variable import Constant
 
 #: An op's value is one of these, or its type has more to say.
 _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))

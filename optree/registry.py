@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from optree.methods import offer_method
+from optree.tree.methods import offer_method
 
 #: name -> Op class, for every op that has a name.
 OPS: dict[str, Any] = {}

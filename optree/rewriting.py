@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from optree.equality import bits_of
+from optree.dtypes import is_floating
 from optree.errors import OptreeError
-from optree.floats import is_floating
-from optree.node import OpTreeNode, applied
 from optree.program import Builder, Instruction, Program
 from optree.registry import OPS
-from optree.tensor import Tensor
-from optree.types import NUMBERS, TensorType
-from optree.variable import Constant, Input, as_variable
+from optree.tree.equality import bits_of
+from optree.tree.node import OpTreeNode, applied
+from optree.tree.tensor import Tensor
+from optree.tree.types import NUMBERS, TensorType
+from optree.tree.variable import Constant, Input, as_variable
 
 #: Constants of more elements than this are not compared.
 COMPARED = 64

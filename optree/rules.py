@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from optree.floats import can_cast, finfo, is_floating, is_narrow
-from optree.node import applied
+from optree.dtypes import can_cast, finfo, is_floating, is_narrow
 from optree.reference import performer, value_of
 from optree.registry import f
 from optree.rewriting import Value, on
 from optree.traits import ElementwiseOperator, ReductionOperator
-from optree.types import TensorType
-from optree.variable import Constant, as_variable
+from optree.tree.node import applied
+from optree.tree.types import TensorType
+from optree.tree.variable import Constant, as_variable
 
 # Merge equal work. Equal ops on the same values have been merged by `flatten`.
 

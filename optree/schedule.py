@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from optree.node import OpTreeNode, applied
 from optree.program import Instruction, Program
 from optree.registry import OPS
-from optree.tensor import Tensor
 from optree.traits import ElementwiseOperator, ReductionOperator
-from optree.variable import Input, as_variable
-from optree.walks import in_order
+from optree.tree.node import OpTreeNode, applied
+from optree.tree.tensor import Tensor
+from optree.tree.traversal import in_order
+from optree.tree.variable import Input, as_variable
 
 #: Ops that run on any values of the right types and sizes, beside those that kernels can compute.
 CERTAIN = frozenset(

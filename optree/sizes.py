@@ -8,7 +8,7 @@ from typing import Any
 from optree.errors import ShapeError, line_of
 from optree.program import Instruction, Program
 from optree.traits import ElementwiseOperator
-from optree.types import TupleType
+from optree.tree.types import TupleType
 
 
 def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:

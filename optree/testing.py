@@ -13,16 +13,16 @@ import numpy as np
 
 from optree.autodiff import grad
 from optree.conformance import check_on
+from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe
 from optree.examples import examples_of
-from optree.floats import is_floating
 from optree.function import last_backend
-from optree.node import find_op
 from optree.op import Op
 from optree.promises import PROMISES, central_difference, weighted_sum, where_off
 from optree.random_trees import random_tree
-from optree.tensor import Tensor
-from optree.variable import Variable
+from optree.tree.node import find_op
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable
 
 __all__ = ["check_grad", "check_op", "random_tree"]
 

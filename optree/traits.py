@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from optree.dtypes import ufunc_dtypes
 from optree.errors import GradientError, ShapeError
-from optree.floats import ufunc_dtypes
 from optree.op import Op
 from optree.registry import f
-from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.variable import Variable, is_neon
+from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
+from optree.tree.variable import Variable, is_neon
 
 
 class NonDifferentiableOperator(Op):

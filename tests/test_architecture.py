@@ -18,21 +18,35 @@ ROOT = Path(__file__).resolve().parent.parent
 #: From the bottom up. A name that ends in a dot stands for every module that begins so; those of
 #: one row may import each other where that makes no cycle.
 LAYERS = (
-    ("optree.registry", "optree.methods", "optree.errors", "optree.later", "optree.locks"),
-    ("optree.settings", "optree.floats"),
-    ("optree.types", "optree.missing", "optree.arrays", "optree.philox", "optree.walks", "optree.printing"),
-    ("optree.numpy_protocol",),
-    ("optree.variable",),
-    ("optree.index",),
-    ("optree.node",),
+    ("optree.registry", "optree.tree.methods", "optree.errors", "optree.later", "optree.locks"),
+    ("optree.settings", "optree.dtypes"),
+    (
+        "optree.tree.types",
+        "optree.tree.gradient_types",
+        "optree.arrays",
+        "optree.philox",
+        "optree.tree.traversal",
+        "optree.tree.printing",
+    ),
+    ("optree.tree.numpy_protocol",),
+    ("optree.tree.variable",),
+    ("optree.tree.indexing",),
+    ("optree.tree.node",),
     ("optree.apply", "optree.definition", "optree.differentiable", "optree.operators"),
     ("optree.op",),
-    ("optree.tensor", "optree.traits"),
+    ("optree.tree.tensor", "optree.traits"),
     ("optree.ops.",),
     ("optree.ops",),
     ("optree.program",),
-    ("optree.reference", "optree.schedule", "optree.replace", "optree.sizes", "optree.profile", "optree.mode"),
-    ("optree.equality",),
+    (
+        "optree.reference",
+        "optree.schedule",
+        "optree.tree.substitution",
+        "optree.sizes",
+        "optree.profile",
+        "optree.mode",
+    ),
+    ("optree.tree.equality",),
     ("optree.metadiff", "optree.rewriting"),
     ("optree.dims",),
     ("optree.fusion",),
@@ -82,7 +96,7 @@ LAYERS = (
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "optree.floats": {"ml_dtypes"}}
+EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "optree.dtypes": {"ml_dtypes"}}
 
 FILE_LINES = 500
 FUNCTION_LINES = 60

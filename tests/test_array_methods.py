@@ -14,9 +14,9 @@ import pytest
 from backends import gen_backend
 from optree import OpTreeNode, Tensor, TensorType, Variable
 from optree.errors import AxisError, ShapeError
-from optree.methods import IN_PLACE, Methods
 from optree.promises import compare
 from optree.registry import NUMPY_FUNCTIONS
+from optree.tree.methods import IN_PLACE, Methods
 
 METHODS = sorted(name for name in vars(Methods) if not name.startswith("_"))
 

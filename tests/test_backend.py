@@ -15,7 +15,7 @@ from optree import Autodiff, Op, OpTreeNode, Tensor, grad
 from optree.errors import OperandError
 from optree.registry import FUNCTIONS, OPS
 from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
-from optree.types import DTYPES
+from optree.tree.types import DTYPES
 
 
 def grid(*shape, dtype="float64"):

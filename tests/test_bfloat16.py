@@ -16,10 +16,10 @@ from scipy import stats
 import optree
 from backends import gen_backend
 from optree import constant, function, grad, philox
+from optree.dtypes import bfloat16, rounded
 from optree.errors import DTypeError
-from optree.floats import bfloat16, rounded
 from optree.traits import ElementwiseOperator, UnaryOperator
-from optree.types import DTYPES, TensorType, promote
+from optree.tree.types import DTYPES, TensorType, promote
 
 B = bfloat16()
 

@@ -10,13 +10,13 @@ import pytest
 
 from backends import gen_backend
 from optree.autodiff import grad
+from optree.dtypes import finfo
 from optree.errors import AxisError, BackendError, DTypeError, OperandError, ShapeError
-from optree.floats import finfo
-from optree.node import OpTreeNode, post_order
 from optree.registry import f
 from optree.testing import check_grad
-from optree.types import TensorType
-from optree.variable import Input
+from optree.tree.node import OpTreeNode, post_order
+from optree.tree.types import TensorType
+from optree.tree.variable import Input
 
 DOTS = [
     ((3, 4), (4, 2)),

@@ -24,7 +24,7 @@ from harness.staged import normalised, softmax
 from backends.device_kernels import OPTIONS
 from backends.kernels import geometry
 from backends.kernels.geometry import DEVICES, Device, Launch
-from optree.floats import bfloat16
+from optree.dtypes import bfloat16
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.
 SMALL = Device(1, 4 << 10, 32)

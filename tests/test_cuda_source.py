@@ -17,7 +17,7 @@ from backends.device_kernels import OPTIONS
 from backends.kernels.geometry import DEVICES
 from optree import OpTreeNode, function
 from optree.errors import BackendError, OperandError
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 GOLDEN = Path(__file__).with_name("golden")
 USAGE = GOLDEN / "usage.json"

@@ -11,7 +11,7 @@ from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, he
 from optree.errors import DefinitionError, DisconnectedError, GradientError, ShapeError
 from optree.examples import Runner, examples_of, inputs_for
 from optree.registry import OPS
-from optree.variable import Input
+from optree.tree.variable import Input
 
 
 def _value(tree: Any) -> np.ndarray:

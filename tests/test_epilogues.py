@@ -23,7 +23,7 @@ from backends import cublaslt, gen_backend, launches, products, source
 from backends.products import Products
 from optree import function, grad
 from optree.errors import BackendError
-from optree.types import as_dtype
+from optree.tree.types import as_dtype
 
 pytestmark = needs_gxx
 

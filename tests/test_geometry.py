@@ -21,7 +21,7 @@ from backends.kernels.expressions import wide
 from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from backends.kernels.loopnest import LoopNest
 from backends.kernels.source import _meet_layouts
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 #: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
 BLOCKS_X, BLOCKS_Y, MOST_THREADS, STATIC = 2**31 - 1, 65535, 1024, 48 << 10

@@ -19,9 +19,9 @@ from optree.errors import (
     OptreeError,
     ShapeError,
 )
-from optree.node import post_order
 from optree.registry import f
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
+from optree.tree.node import post_order
 
 
 def _value(tree: Any) -> np.ndarray:

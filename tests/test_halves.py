@@ -20,7 +20,7 @@ from backends.kernels.compiler import FLAGS, find_compiler
 from backends.kernels.expressions import NARROW
 from optree import OpTreeNode
 from optree.dims import Sizes
-from optree.floats import finfo, rounded
+from optree.dtypes import finfo, rounded
 from optree.fusion import Kernel, fuse
 from optree.rewrites import decompose
 

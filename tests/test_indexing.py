@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from backends import gen_backend
 from optree import Input, OpTreeNode, TensorType, check_grad, function, grad
-from optree import index as indices
 from optree.errors import AxisError, DTypeError, NumberOverflowError, OperandError, ShapeError
 from optree.registry import OPS, f
+from optree.tree import indexing as indices
 
 CPU = gen_backend("cpu", datatype=np.float64)
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)

@@ -11,7 +11,7 @@ from backends import gen_backend
 from optree import Apply, Op
 from optree.errors import DefinitionError
 from optree.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 
 class _Plain(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):

@@ -13,7 +13,7 @@ from optree.errors import GradientError
 from optree.examples import examples_of, inputs_for
 from optree.metadiff import operator_of
 from optree.registry import OPS, f
-from optree.variable import as_variable
+from optree.tree.variable import as_variable
 
 METHODS = (
     "is_input_dependent is_differentiable get_data_type get_shape get_parents get_arguments get_ancestors "

@@ -22,9 +22,9 @@ from optree import (
     grad_undefined,
 )
 from optree.errors import DefinitionError, DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
-from optree.missing import is_disconnected
 from optree.registry import f
 from optree.traits import ElementwiseOperator, UnaryOperator
+from optree.tree.gradient_types import is_disconnected
 
 
 def _value(tree: Any) -> Any:

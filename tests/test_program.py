@@ -13,10 +13,10 @@ from optree.apply import Apply
 from optree.dims import Sizes, dims_of
 from optree.errors import OperandError
 from optree.fusion import fuse
-from optree.node import signature
 from optree.program import flatten
 from optree.reference import evaluate
 from optree.registry import OPS
+from optree.tree.node import signature
 
 
 def grid(be: Any) -> Any:

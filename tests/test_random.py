@@ -17,11 +17,11 @@ from backends import gen_backend
 from backends.randomness import RandomMethods
 from optree import grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
-from optree.node import OpTreeNode
 from optree.ops.random import RandomOperator, round_by_chance
 from optree.registry import OPS, f
-from optree.types import TensorType
-from optree.variable import Input
+from optree.tree.node import OpTreeNode
+from optree.tree.types import TensorType
+from optree.tree.variable import Input
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]

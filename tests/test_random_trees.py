@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import OpTreeNode, check_grad
-from optree.node import operands_of, post_order
 from optree.program import flatten
 from optree.random_trees import random_tree
 from optree.reference import evaluate, value_of
 from optree.registry import OPS, f
 from optree.traits import ReductionOperator
+from optree.tree.node import operands_of, post_order
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from scipy import special
 from backends import gen_backend
 from optree.autodiff import grad as optree_grad
 from optree.errors import AxisError, OperandError, ShapeError
-from optree.node import OpTreeNode
 from optree.ops.summation import accurate_sum
 from optree.registry import f
+from optree.tree.node import OpTreeNode
 
 NAN, INF = np.nan, np.inf
 

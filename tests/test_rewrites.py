@@ -23,7 +23,7 @@ from optree.reference import evaluate, value_of
 from optree.registry import OPS, f
 from optree.rewrites import PASSES, _tables, rewrite, stages
 from optree.rewriting import on
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 RULES = [rule for each in PASSES for rule in each.rules]
 

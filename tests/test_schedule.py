@@ -15,8 +15,8 @@ from optree.ops.random import STATE, RandomOperator
 from optree.program import flatten
 from optree.registry import f
 from optree.schedule import apart, schedule
-from optree.types import TensorType
-from optree.variable import Input
+from optree.tree.types import TensorType
+from optree.tree.variable import Input
 
 FOUR = TensorType("float64", (4,))
 

@@ -23,7 +23,7 @@ from optree.errors import BackendError, OperandError, OptreeError
 from optree.registry import OPS
 from optree.settings import override
 from optree.traits import ElementwiseOperator
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 GOLDEN = Path(__file__).with_name("golden")
 

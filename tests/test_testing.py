@@ -20,7 +20,7 @@ from optree.promises import PROMISES, compare
 from optree.registry import OPS, f
 from optree.testing import check_op, random_tree
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
-from optree.variable import Input, as_variable
+from optree.tree.variable import Input, as_variable
 
 
 class _Unary(UnaryOperator, ElementwiseOperator, FloatOperator):

@@ -16,8 +16,8 @@ from backends import gen_backend
 from optree import Input, Op, OpTreeNode, TensorType, constant
 from optree.errors import OperandError, UnknownOpError
 from optree.examples import examples_of, inputs_for
-from optree.node import Shared
 from optree.registry import OPS
+from optree.tree.node import Shared
 
 
 def of(be, value, name=None, dtype="float64"):

@@ -25,7 +25,7 @@ from backends.kernels.steps import CallOf
 from optree import settings
 from optree.arrays import MISPLACING
 from optree.dims import Sizes
-from optree.floats import in_float32, is_floating, rounded
+from optree.dtypes import in_float32, is_floating, rounded
 from optree.fusion import MOVES, SPREADING, Axes, Kernel
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum

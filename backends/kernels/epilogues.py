@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from optree.floats import is_floating
+from optree.dtypes import is_floating
 from optree.fusion import Call, Kernel
 from optree.program import Program
 from optree.registry import OPS
 from optree.schedule import memories
-from optree.types import NUMBERS
+from optree.tree.types import NUMBERS
 
 
 class Factor(NamedTuple):

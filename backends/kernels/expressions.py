@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backends.kernels.loopnest import LoopNest, Reduction, Statement
-from optree.floats import is_floating, is_narrow
+from optree.dtypes import is_floating, is_narrow
 
 Lines = list[str]
 

@@ -15,8 +15,8 @@ from backends.kernels.launch import Runner, bits
 from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from backends.kernels.memory import HOST, Memory
 from optree.dims import Sizes
+from optree.dtypes import is_floating
 from optree.errors import names
-from optree.floats import is_floating
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.program import Program
 from optree.traits import ReductionOperator

@@ -11,7 +11,7 @@ from backends.kernels.memory import empty_array
 from backends.kernels.steps import PlacedStep
 from optree.program import Program
 from optree.sizes import shapes_of, tells_shape
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 #: A function keeps memory for so many combinations of its arguments' sizes.
 COMBINATIONS = 4

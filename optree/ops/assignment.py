@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import overlap, portable
+from optree.dtypes import is_bfloat16, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, caller_origin, describe
-from optree.floats import is_bfloat16, is_narrow, rounded
-from optree.node import OpDict, OpTreeNode
 from optree.ops.shape import without_lead
-from optree.tensor import Tensor
 from optree.traits import NonDifferentiableOperator
-from optree.types import Shape, Spec, Type, broadcast, is_huge
+from optree.tree.node import OpDict, OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.types import Shape, Spec, Type, broadcast, is_huge
 
 
 class Assign(NonDifferentiableOperator):

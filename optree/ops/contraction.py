@@ -13,8 +13,8 @@ from optree.errors import AxisError, ShapeError, describe
 from optree.op import Op
 from optree.registry import f, function
 from optree.traits import BinaryOperator
-from optree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
-from optree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 
 
 def _swap(x: Variable) -> Variable:

@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.registry import f, function, stand_for
-from optree.variable import Variable, any_neon, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype
 
 #: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
 HIDDEN = "0123456789"

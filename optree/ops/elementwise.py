@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.floats import is_floating, ufunc_dtypes
+from optree.dtypes import is_floating, ufunc_dtypes
 from optree.registry import f, function
 from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
-from optree.variable import Constant, as_variable
+from optree.tree.variable import Constant, as_variable
 
 
 def number_of(x: Any) -> Any:

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree import index as indices
 from optree.arrays import as_array, is_any, is_array, portable
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op import Op
 from optree.ops.shape import Slice
 from optree.registry import f
 from optree.traits import NonDifferentiableOperator, UnaryOperator
-from optree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.variable import as_operand, as_variable, is_neon
+from optree.tree import indexing as indices
+from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
+from optree.tree.variable import as_operand, as_variable, is_neon
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -74,7 +74,7 @@ class TemplateOperator(ArraysOperator):
     """An op on the elements of its first operand at a NumPy index.
 
     Its function takes the index as NumPy does. The op's own `index` is a
-    template (`optree.index`): where among integers and slices the arrays go,
+    template (`optree.tree.indexing`): where among integers and slices the arrays go,
     which are its last operands.
     """
 
@@ -169,7 +169,7 @@ class Gather(TemplateOperator, Indexing):
 
     The function takes an integer, a slice, None, an ellipsis, an array or tensor
     of integers, a NumPy mask, or a tuple of them. The op's own `index` is a
-    template (`optree.index`): where among integers and slices the arrays go,
+    template (`optree.tree.indexing`): where among integers and slices the arrays go,
     which are its operands after x.
 
     Examples

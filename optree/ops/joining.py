@@ -14,8 +14,8 @@ from optree.op import Op
 from optree.ops.shape import sizes_of
 from optree.registry import f, function, stand_for
 from optree.traits import AssociativeOperator, MorphOperator
-from optree.types import Shape, TensorType, check_fits, normalise_axis
-from optree.variable import Variable, as_operand, as_variable
+from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
+from optree.tree.variable import Variable, as_operand, as_variable
 
 
 class Concatenate(AssociativeOperator):

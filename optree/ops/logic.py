@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, brief, describe
-from optree.floats import is_floating
 from optree.registry import FUNCTIONS, f, function, stand_for
 from optree.traits import (
     BinaryOperator,
@@ -17,8 +17,8 @@ from optree.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.types import promote
-from optree.variable import Variable, as_operand, as_variable
+from optree.tree.types import promote
+from optree.tree.variable import Variable, as_operand, as_variable
 
 # Comparisons
 

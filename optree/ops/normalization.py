@@ -15,8 +15,8 @@ from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
-from optree.types import TensorType, promote
-from optree.variable import Variable, in_dtype
+from optree.tree.types import TensorType, promote
+from optree.tree.variable import Variable, in_dtype
 
 
 class MeanDtypeOperator(Op):

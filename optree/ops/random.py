@@ -23,12 +23,12 @@ import numpy as np
 
 from optree import philox
 from optree.arrays import portable
+from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
-from optree.floats import finfo, is_floating, is_narrow
 from optree.registry import f
 from optree.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
-from optree.types import Shape, TensorType, as_dtype, promote
-from optree.variable import Variable
+from optree.tree.types import Shape, TensorType, as_dtype, promote
+from optree.tree.variable import Variable
 
 #: What a random state's type is.
 STATE = TensorType("uint64", (2,))

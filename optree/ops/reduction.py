@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
-from optree.floats import is_floating, is_narrow
+from optree.dtypes import is_floating, is_narrow
 from optree.op import Op
 from optree.ops.summation import accurate_sum
 from optree.registry import f, function
@@ -23,8 +23,8 @@ from optree.traits import (
     ReductionOperator,
     UnaryOperator,
 )
-from optree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
+from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
 
 
 def sum_dtype(dtype: Any) -> np.dtype:

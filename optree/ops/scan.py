@@ -13,8 +13,8 @@ from optree.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
 from optree.registry import f, function
 from optree.traits import BinaryOperator, UnaryOperator
-from optree.types import Shape, TensorType, broadcast, normalise_axis, promote
-from optree.variable import Variable, as_operand, as_variable
+from optree.tree.types import Shape, TensorType, broadcast, normalise_axis, promote
+from optree.tree.variable import Variable, as_operand, as_variable
 
 
 class OneAxisOperator(UnaryOperator):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from optree import index as indices
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError, describe
 from optree.op import Op
@@ -30,8 +29,9 @@ from optree.ops.indexing import (
 from optree.ops.shape import Unslice, broadcasts_to, without_lead
 from optree.registry import f, function
 from optree.traits import LogicalOperator
-from optree.types import Shape, TensorType, promote, weak_dtype
-from optree.variable import Variable, as_operand, as_variable, constant
+from optree.tree import indexing as indices
+from optree.tree.types import Shape, TensorType, promote, weak_dtype
+from optree.tree.variable import Variable, as_operand, as_variable, constant
 
 #: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
 SPARSE = 4

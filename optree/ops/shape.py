@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from optree import index as indices
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError
 from optree.op import Op
 from optree.registry import OPS, f, function, stand_for
 from optree.traits import MorphOperator
-from optree.types import Shape, TensorType, normalise_axes, normalise_axis
-from optree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree import indexing as indices
+from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:

@@ -12,10 +12,10 @@ import numpy as np
 from optree.apply import Apply
 from optree.arrays import portable
 from optree.errors import OperandError, describe
-from optree.missing import DisconnectedType
 from optree.traits import ElementwiseOperator, MorphOperator, UnaryOperator
-from optree.types import TupleType
-from optree.variable import Variable, sum_of_deltas
+from optree.tree.gradient_types import DisconnectedType
+from optree.tree.types import TupleType
+from optree.tree.variable import Variable, sum_of_deltas
 
 
 class Copy(MorphOperator, ElementwiseOperator):

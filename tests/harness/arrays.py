@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.floats import is_bfloat16
+from optree.dtypes import is_bfloat16
 
 
 def array_of(shape: Any) -> np.ndarray:

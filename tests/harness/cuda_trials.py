@@ -17,11 +17,11 @@ from harness.halves import CLOSE, EXACT, exact_sums, sums
 from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
 from optree import OpTreeNode, function
-from optree.floats import bfloat16, finfo, is_floating
+from optree.dtypes import bfloat16, finfo, is_floating
 from optree.random_trees import random_tree
 from optree.registry import OPS
 from optree.traits import ReductionOperator
-from optree.types import DTYPES, TensorType
+from optree.tree.types import DTYPES, TensorType
 
 #: From a backend to arrays.
 Run = Callable[[Any], Sequence[np.ndarray]]

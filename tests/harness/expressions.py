@@ -12,9 +12,9 @@ import numpy as np
 import optree.ops  # noqa: F401
 from backends.kernels.c_elements import TYPES
 from backends.kernels.expressions import computed, converted, packed, unpacked
-from optree.floats import finfo, in_float32, is_floating
+from optree.dtypes import finfo, in_float32, is_floating
 from optree.registry import OPS
-from optree.types import TensorType, as_dtype
+from optree.tree.types import TensorType, as_dtype
 
 #: Ops whose value the C library and NumPy may round differently, and by how many units in the last place at most.
 ROUNDED = """exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh

@@ -12,7 +12,7 @@ import numpy as np
 
 from backends import cublaslt
 from harness.fake_cuda import Machine
-from optree.floats import bfloat16
+from optree.dtypes import bfloat16
 
 #: The library's numbers for dtypes and for what products are computed in.
 DTYPES = {0: np.dtype("float32"), 1: np.dtype("float64"), 2: np.dtype("float16"), 14: bfloat16()}

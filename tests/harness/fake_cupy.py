@@ -22,7 +22,7 @@ import numpy as np
 from harness.cupy_namespace import FILE
 from harness.cupy_values import in_halves, of_last_nan, take
 from harness.fake_cuda import DEFAULT, TF32, Machine, MemoryPointer, cuda_of
-from optree.floats import bfloat16
+from optree.dtypes import bfloat16
 
 DATA = json.loads(FILE.read_text())
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree import function, grad
-from optree.types import TensorType
+from optree.tree.types import TensorType
 
 
 def check_golden(text: str, path: Path, request: Any) -> None:

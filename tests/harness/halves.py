@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.staged import REDUCTIONS, TREES
 from optree import function
-from optree.floats import bfloat16
+from optree.dtypes import bfloat16
 
 #: From a backend and a narrow dtype to arrays.
 Run = Callable[[Any, np.dtype], Sequence[np.ndarray]]

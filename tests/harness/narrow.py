@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.floats import bfloat16, is_bfloat16
+from optree.dtypes import bfloat16, is_bfloat16
 
 
 def of_any_dtype(meaning: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from harness.expected import MEANINGS
 from optree import OpTreeNode
-from optree.node import operands_of, post_order
 from optree.random_trees import usable_ops
 from optree.reference import value_of
 from optree.registry import OPS
-from optree.variable import Variable
+from optree.tree.node import operands_of, post_order
+from optree.tree.variable import Variable
 
 USABLE = [name for name in usable_ops() if name in MEANINGS]
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from optree.arrays import is_any
 from optree.errors import AxisError, DTypeError, OperandError
-from optree.types import Shape, broadcast
-from optree.variable import Variable
+from optree.tree.types import Shape, broadcast
+from optree.tree.variable import Variable
 
 #: Stands in a template where an integer array goes.
 ARRAY = "array"

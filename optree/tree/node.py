@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree import printing
 from optree.errors import BackendError, OperandError, Origin, UnknownOpError, brief, caller_origin, describe, names
-from optree.numpy_protocol import write_out
 from optree.registry import OPS
-from optree.types import NUMBERS, TensorType, weak_dtype
-from optree.variable import Variable, as_operand, spec_of
-from optree.walks import Finished, post_order
+from optree.tree import printing
+from optree.tree.numpy_protocol import write_out
+from optree.tree.traversal import Finished, post_order
+from optree.tree.types import NUMBERS, TensorType, weak_dtype
+from optree.tree.variable import Variable, as_operand, spec_of
 
 #: What stands in a tree without a type of its own.
 _PLAIN = frozenset((*NUMBERS, type(None)))

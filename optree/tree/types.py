@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
-from optree.floats import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 
 Shape = tuple[int | None, ...]
 
@@ -125,7 +125,7 @@ class Type:
 
     __slots__ = ("__weakref__",)
 
-    #: What `make_variable` makes: `optree.variable` puts `Input` here.
+    #: What `make_variable` makes: `optree.tree.variable` puts `Input` here.
     Variable: ClassVar[Any]
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:

@@ -39,7 +39,7 @@ def bfloat16() -> np.dtype:
 
 
 def is_bfloat16(dtype: Any) -> bool:
-    """Whether a dtype is bfloat16; it may also stand for a weak number, as in `optree.types.promote`."""
+    """Whether a dtype is bfloat16; it may also stand for a weak number, as in `optree.tree.types.promote`."""
     return getattr(dtype, "kind", "") == "V" and str(dtype) == "bfloat16"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from optree.errors import DefinitionError, describe
-from optree.types import Type
+from optree.tree.types import Type
 
 
 class NoValueType(Type):
@@ -88,7 +88,7 @@ def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
 
     Examples
     --------
-    >>> from optree.types import TensorType
+    >>> from optree.tree.types import TensorType
     >>> axis = TensorType("int64", ())("axis")
     >>> grad_undefined("argmax", 1, axis, "an axis is whole").type
     NullType('argmax has no derivative by input 1, axis () int64: an axis is whole')

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from optree.node import OpTreeNode
+    from optree.tree.node import OpTreeNode
 
 #: Methods of NumPy's arrays that work in place, as the functions of their names do not.
 IN_PLACE = frozenset(("partition", "sort"))

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optree import numpy_protocol
+from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
-from optree.floats import is_floating
-from optree.methods import Methods
-from optree.missing import NoValueType, is_disconnected, is_null
 from optree.registry import f
-from optree.types import NUMBERS, Spec, TensorType, Type, as_dtype
+from optree.tree import numpy_protocol
+from optree.tree.gradient_types import NoValueType, is_disconnected, is_null
+from optree.tree.methods import Methods
+from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
 if TYPE_CHECKING:
-    from optree.node import OpTreeNode
+    from optree.tree.node import OpTreeNode
 
 #: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
 WEAK_SPECS = {

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import can_cast
 from optree.errors import DTypeError
-from optree.floats import can_cast
 from optree.registry import NUMPY_FUNCTIONS, f
 
 #: The ufuncs whose ``reduce`` is a NumPy function of its own.

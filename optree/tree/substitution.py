@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optree.node import OpTreeNode, operands_of
-from optree.tensor import Tensor
-from optree.walks import post_order
+from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.tensor import Tensor
+from optree.tree.traversal import post_order
 
 
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:

@@ -9,13 +9,13 @@ from weakref import ref
 
 import numpy as np
 
-from optree import index as indices
+from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
-from optree.floats import can_cast, is_bfloat16, is_narrow
-from optree.numpy_protocol import write_out
 from optree.registry import OPS, f
-from optree.types import Spec, TensorType, array_of, check_fits
-from optree.variable import Variable, as_operand, check_name, is_neon
+from optree.tree import indexing as indices
+from optree.tree.numpy_protocol import write_out
+from optree.tree.types import Spec, TensorType, array_of, check_fits
+from optree.tree.variable import Variable, as_operand, check_name, is_neon
 
 #: So many kinds of array are remembered, each with its spec.
 SPECS = 4096

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optree.later import later
-from optree.node import OpTreeNode, operands_of
-from optree.tensor import Tensor
-from optree.types import NUMBERS
-from optree.variable import Constant, as_operand
-from optree.walks import post_order
+from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.tensor import Tensor
+from optree.tree.traversal import post_order
+from optree.tree.types import NUMBERS
+from optree.tree.variable import Constant, as_operand
 
 if TYPE_CHECKING:
     import random
