@@ -21,10 +21,10 @@ from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
+from optree.ops.traits import ElementwiseOperator
 from optree.program import Instruction, Program
 from optree.reference import checked, is_widened, performer
 from optree.rewrites import decompose
-from optree.traits import ElementwiseOperator
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType

@@ -30,9 +30,9 @@ from optree.dims import Sizes
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.fusion import LONGEST, Kernel
+from optree.ops.traits import CompositeOperator
 from optree.program import Instruction, Program
 from optree.rewrites import decompose
-from optree.traits import CompositeOperator
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype

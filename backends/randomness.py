@@ -23,7 +23,7 @@ class RandomMethods(Creation):
 
     Draws in trees come from `rng_state`, by counter: element `i` of a draw
     depends on the seed, on how much has been drawn before it, and on `i`
-    (`optree.philox`). Draws on the host, by the user, come from `rng`.
+    (`optree.ops.philox`). Draws on the host, by the user, come from `rng`.
 
     A tree draws when it runs, and again each time it runs. What is to be drawn
     once and used in several assignments is assigned to a tensor first; within

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from optree.apply import Apply
 from optree.errors import DefinitionError, describe
-from optree.op import Op
+from optree.ops.apply import Apply
+from optree.ops.op import Op
 from optree.program import flatten
 from optree.reference import evaluate, value_of
 from optree.registry import f

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 
 from optree import debug, reference
-from optree.apply import Apply
 from optree.backpropagation import adjoints_of
 from optree.computation import ComputationOp
 from optree.derivatives import Rop
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.function import function, last_backend, running_on
-from optree.op import Op
+from optree.ops.apply import Apply
+from optree.ops.op import Op
+from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.program import flatten
 from optree.promises import STEP, central_difference, where_off
 from optree.schedule import apart, schedule
-from optree.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor

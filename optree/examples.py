@@ -10,10 +10,10 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError
-from optree.op import Op
+from optree.ops.op import Op
+from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.program import flatten
 from optree.reference import evaluate, value_of
-from optree.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input, Variable
 

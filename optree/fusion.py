@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optree.dims import ONE, Dims, Sizes
+from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.program import Instruction, Program
 from optree.schedule import may_fail, memories
-from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.indexing import EVERYTHING
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.errors import GradientError, describe
-from optree.traits import ConstantOperator, InputOperator
+from optree.ops.traits import ConstantOperator, InputOperator
 from optree.tree import equality
 from optree.tree.node import OpTreeNode
 from optree.tree.traversal import post_order

@@ -16,9 +16,9 @@ from optree.autodiff import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for
+from optree.ops.traits import ElementwiseOperator
 from optree.program import flatten
 from optree.registry import f
-from optree.traits import ElementwiseOperator
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES
 from optree.tree.variable import Input, Variable, as_variable, constant

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from optree.errors import OptreeError
-from optree.op import Op
+from optree.ops.op import Op
+from optree.ops.traits import AssociativeOperator, ElementwiseOperator, ReductionOperator
 from optree.registry import OPS
-from optree.traits import AssociativeOperator, ElementwiseOperator, ReductionOperator
 from optree.tree.variable import Variable
 
 #: Picks one of several: a random generator's choice, or a Hypothesis draw, which can then shrink the tree.

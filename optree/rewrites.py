@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from optree import rules
 from optree.errors import OperandError, names
+from optree.ops.traits import CompositeOperator
 from optree.program import Program
 from optree.registry import OPS
 from optree.rewriting import apply_rules, on
-from optree.traits import CompositeOperator
 
 
 class Pass(NamedTuple):

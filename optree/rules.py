@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import can_cast, finfo, is_floating, is_narrow
+from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.reference import performer, value_of
 from optree.registry import f
 from optree.rewriting import Value, on
-from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.node import applied
 from optree.tree.types import TensorType
 from optree.tree.variable import Constant, as_variable

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.program import Instruction, Program
 from optree.registry import OPS
-from optree.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import in_order

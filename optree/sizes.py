@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from optree.errors import ShapeError, line_of
+from optree.ops.traits import ElementwiseOperator
 from optree.program import Instruction, Program
-from optree.traits import ElementwiseOperator
 from optree.tree.types import TupleType
 
 

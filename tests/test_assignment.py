@@ -386,7 +386,7 @@ def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
 def switching_often(monkeypatch):
     """Threads take turns all the time, and the caches that they share overflow."""
     monkeypatch.setattr(backends.backend, "PLANS", 4)
-    monkeypatch.setattr(optree.op, "INFERENCES", 8)
+    monkeypatch.setattr(optree.ops.op, "INFERENCES", 8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -13,8 +13,8 @@ import backends
 from backends import gen_backend
 from optree import Autodiff, Op, OpTreeNode, Tensor, grad
 from optree.errors import OperandError
+from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import FUNCTIONS, OPS
-from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.types import DTYPES
 
 

@@ -57,8 +57,8 @@ from backends.kernels.plan import SMALL_FOR_BLOCKS
 from backends.kernels.pool import share
 from optree import function
 from optree.arrays import portable
+from optree.ops.traits import BinaryOperator, ElementwiseOperator
 from optree.settings import override
-from optree.traits import BinaryOperator, ElementwiseOperator
 
 # The tests that are imported take their backends from these
 

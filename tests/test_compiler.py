@@ -17,8 +17,8 @@ import pytest
 from backends import gen_backend
 from backends.kernels import compiler, threads
 from backends.kernels.compiler import CompilerError, compile_counts, compile_source, find_compiler
+from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
-from optree.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]

@@ -14,9 +14,9 @@ from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, functio
 from optree.errors import BackendError, DefinitionError, OptreeError
 from optree.examples import examples_of
 from optree.function import last_backend
+from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS, f
 from optree.testing import check_op
-from optree.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.gradient_types import is_disconnected
 from tests.harness.compiling import needs_compiler
 

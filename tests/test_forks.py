@@ -15,7 +15,7 @@ import os, signal, threading
 import numpy as np
 import optree
 from backends import gen_backend
-from optree.traits import NonDifferentiableOperator, UnaryOperator
+from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 
 begun, go_on, parent = threading.Event(), threading.Event(), os.getpid()
 
@@ -83,7 +83,7 @@ FORKING = """
 import os, signal
 import optree
 from backends import gen_backend
-from optree.traits import NonDifferentiableOperator, UnaryOperator
+from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 
 class Forking(NonDifferentiableOperator, UnaryOperator):
     def value(self, *arrays):

@@ -23,7 +23,6 @@ from harness.messages import message_of
 
 from backends import gen_backend
 from optree import Op, TensorType, debugprint, function, grad
-from optree.apply import Apply
 from optree.arrays import is_portable, portable
 from optree.errors import (
     AxisError,
@@ -34,8 +33,9 @@ from optree.errors import (
     OperandError,
 )
 from optree.examples import examples_of, inputs_for
+from optree.ops.apply import Apply
+from optree.ops.traits import CompositeOperator, ElementwiseOperator, UnaryOperator
 from optree.registry import OPS
-from optree.traits import CompositeOperator, ElementwiseOperator, UnaryOperator
 
 VECTOR = TensorType("float64", (None,))
 

@@ -104,7 +104,9 @@ def test_kernels_are_kept_on_disk(gpu):
 
 
 def test_what_the_compiler_refuses_names_the_assignment(gpu):
-    class Wrong(optree.traits.UnaryOperator, optree.traits.ElementwiseOperator, optree.traits.FloatOperator):
+    class Wrong(
+        optree.ops.traits.UnaryOperator, optree.ops.traits.ElementwiseOperator, optree.ops.traits.FloatOperator
+    ):
         numpy = np.sqrt
         kernel = "\n#error {0}\n"
 

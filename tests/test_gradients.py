@@ -19,8 +19,8 @@ from optree.errors import (
     OptreeError,
     ShapeError,
 )
+from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import f
-from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.tree.node import post_order
 
 

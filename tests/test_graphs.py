@@ -15,9 +15,9 @@ import optree
 from backends import gen_backend
 from backends.kernels.kept import COMBINATIONS
 from optree import Input, Op, TensorType, debugprint, function
-from optree.apply import Apply
 from optree.arrays import portable
 from optree.errors import AxisError, BackendError
+from optree.ops.apply import Apply
 from optree.registry import f
 
 pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]

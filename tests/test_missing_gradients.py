@@ -22,8 +22,8 @@ from optree import (
     grad_undefined,
 )
 from optree.errors import DefinitionError, DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
+from optree.ops.traits import ElementwiseOperator, UnaryOperator
 from optree.registry import f
-from optree.traits import ElementwiseOperator, UnaryOperator
 from optree.tree.gradient_types import is_disconnected
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optree import philox
+from optree.ops import philox
 from optree.ops.random import take_blocks
 
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
@@ -40,7 +40,7 @@ def block(seed: int, at: int) -> list[int]:
 
 
 def element(seed: int, at: int, i: int, dtype: np.dtype) -> float:
-    """Element `i` of a uniform draw, as the table in `optree.philox` says."""
+    """Element `i` of a uniform draw, as the table in `optree.ops.philox` says."""
     if dtype == np.float64:
         words, first = block(seed, at + i // 2), 2 * (i % 2)
         return ((words[first] + (words[first + 1] << 32)) >> 11) / 2**53

@@ -9,10 +9,10 @@ import pytest
 
 from backends import gen_backend
 from optree import Op, TensorType
-from optree.apply import Apply
 from optree.dims import Sizes, dims_of
 from optree.errors import OperandError
 from optree.fusion import fuse
+from optree.ops.apply import Apply
 from optree.program import flatten
 from optree.reference import evaluate
 from optree.registry import OPS

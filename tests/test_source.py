@@ -20,9 +20,9 @@ from backends.kernels.compiler import FLAGS, find_compiler
 from backends.kernels.halves import NARROW, narrow_functions
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
+from optree.ops.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.settings import override
-from optree.traits import ElementwiseOperator
 from optree.tree.types import TensorType
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -29,8 +29,8 @@ from optree.dtypes import in_float32, is_floating, rounded
 from optree.fusion import MOVES, SPREADING, Axes, Kernel
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum
+from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.program import Program
-from optree.traits import ElementwiseOperator, ReductionOperator
 
 
 class _Part(NamedTuple):

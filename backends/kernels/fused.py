@@ -18,8 +18,8 @@ from optree.dims import Sizes
 from optree.dtypes import is_floating
 from optree.errors import names
 from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
+from optree.ops.traits import ReductionOperator
 from optree.program import Program
-from optree.traits import ReductionOperator
 
 #: A kernel remembers so many combinations of its arrays' shapes and strides.
 LAYOUTS = 256

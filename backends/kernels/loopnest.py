@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optree.traits import Accumulator
+from optree.ops.traits import Accumulator
 
 #: What a value costs to make again, by its expression: at least so much is kept for the walks that follow.
 KEPT = 4

@@ -10,7 +10,7 @@ from optree.arrays import overlap, portable
 from optree.dtypes import is_bfloat16, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, caller_origin, describe
 from optree.ops.shape import without_lead
-from optree.traits import NonDifferentiableOperator
+from optree.ops.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict, OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import Shape, Spec, Type, broadcast, is_huge

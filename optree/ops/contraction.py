@@ -10,9 +10,9 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError, describe
-from optree.op import Op
+from optree.ops.op import Op
+from optree.ops.traits import BinaryOperator
 from optree.registry import f, function
-from optree.traits import BinaryOperator
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 

@@ -10,8 +10,14 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, ufunc_dtypes
+from optree.ops.traits import (
+    BinaryOperator,
+    ElementwiseOperator,
+    FloatOperator,
+    NonDifferentiableOperator,
+    UnaryOperator,
+)
 from optree.registry import f, function
-from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.variable import Constant, as_variable
 
 

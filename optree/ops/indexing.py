@@ -15,10 +15,10 @@ import numpy as np
 
 from optree.arrays import as_array, is_any, is_array, portable
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
-from optree.op import Op
+from optree.ops.op import Op
 from optree.ops.shape import Slice
+from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 from optree.registry import f
-from optree.traits import NonDifferentiableOperator, UnaryOperator
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
 from optree.tree.variable import as_operand, as_variable, is_neon

@@ -10,10 +10,10 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.op import Op
+from optree.ops.op import Op
 from optree.ops.shape import sizes_of
+from optree.ops.traits import AssociativeOperator, MorphOperator
 from optree.registry import f, function, stand_for
-from optree.traits import AssociativeOperator, MorphOperator
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 

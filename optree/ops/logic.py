@@ -9,14 +9,14 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, brief, describe
-from optree.registry import FUNCTIONS, f, function, stand_for
-from optree.traits import (
+from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
     LogicalOperator,
     NonDifferentiableOperator,
     UnaryOperator,
 )
+from optree.registry import FUNCTIONS, f, function, stand_for
 from optree.tree.types import promote
 from optree.tree.variable import Variable, as_operand, as_variable
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
-from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 
 
 class Safelog(OwnFunction):

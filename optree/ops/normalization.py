@@ -9,12 +9,12 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.errors import OperandError
-from optree.op import Op
+from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
+from optree.ops.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
-from optree.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
 from optree.tree.types import TensorType, promote
 from optree.tree.variable import Variable, in_dtype
 

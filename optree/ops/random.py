@@ -1,7 +1,7 @@
 """Random ops: numbers drawn by counter from a backend's random state.
 
 The state is a uint64 tensor ``[seed, counter]``, the first operand. An op that
-runs takes the counter blocks that it needs (`optree.philox`) and advances the
+runs takes the counter blocks that it needs (`optree.ops.philox`) and advances the
 counter past them, in place: the same tree, run again, gives fresh numbers, and
 two draws in one tree differ. `destroy_map` says so, and keeps draws apart and
 in the order in which post-order meets them; one node that stands in several
@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from optree import philox
 from optree.arrays import portable
 from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
+from optree.ops import philox
+from optree.ops.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.registry import f
-from optree.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.tree.types import Shape, TensorType, as_dtype, promote
 from optree.tree.variable import Variable
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, is_narrow
-from optree.op import Op
+from optree.ops.op import Op
 from optree.ops.summation import accurate_sum
-from optree.registry import f, function
-from optree.traits import (
+from optree.ops.traits import (
     Accumulator,
     AxisOperator,
     IntegerOperator,
@@ -23,6 +22,7 @@ from optree.traits import (
     ReductionOperator,
     UnaryOperator,
 )
+from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import OperandError
-from optree.op import Op
+from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.ops.traits import BinaryOperator, UnaryOperator
 from optree.registry import f, function
-from optree.traits import BinaryOperator, UnaryOperator
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable
 

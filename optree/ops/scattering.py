@@ -11,7 +11,6 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError, describe
-from optree.op import Op
 from optree.ops.indexing import (
     ArraysOperator,
     Gather,
@@ -26,9 +25,10 @@ from optree.ops.indexing import (
     parsed,
     pick,
 )
+from optree.ops.op import Op
 from optree.ops.shape import Unslice, broadcasts_to, without_lead
+from optree.ops.traits import LogicalOperator
 from optree.registry import f, function
-from optree.traits import LogicalOperator
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype
 from optree.tree.variable import Variable, as_operand, as_variable, constant

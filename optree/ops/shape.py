@@ -11,9 +11,9 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError
-from optree.op import Op
+from optree.ops.op import Op
+from optree.ops.traits import MorphOperator
 from optree.registry import OPS, f, function, stand_for
-from optree.traits import MorphOperator
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon

@@ -11,8 +11,8 @@ from optree.arrays import as_array, portable
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
+from optree.ops.traits import IntegerOperator, MorphOperator
 from optree.registry import f, stand_for
-from optree.traits import IntegerOperator, MorphOperator
 
 EXAMPLES: tuple[Any, ...] = (
     (((3, 4),), {}),

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.apply import Apply
 from optree.arrays import portable
 from optree.errors import OperandError, describe
-from optree.traits import ElementwiseOperator, MorphOperator, UnaryOperator
+from optree.ops.apply import Apply
+from optree.ops.traits import ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.tree.gradient_types import DisconnectedType
 from optree.tree.types import TupleType
 from optree.tree.variable import Variable, sum_of_deltas

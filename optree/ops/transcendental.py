@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import f
-from optree.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 
 LN2 = math.log(2)
 

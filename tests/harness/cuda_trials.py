@@ -18,9 +18,9 @@ from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
 from optree import OpTreeNode, function
 from optree.dtypes import bfloat16, finfo, is_floating
+from optree.ops.traits import ReductionOperator
 from optree.random_trees import random_tree
 from optree.registry import OPS
-from optree.traits import ReductionOperator
 from optree.tree.types import DTYPES, TensorType
 
 #: From a backend to arrays.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from optree import philox
+from optree.ops import philox
 
 #: Ops that go by another name in NumPy.
 NUMPY_NAMES = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.dtypes import ufunc_dtypes
 from optree.errors import GradientError, ShapeError
-from optree.op import Op
+from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, is_neon

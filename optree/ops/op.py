@@ -12,12 +12,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from optree.apply import Apply
-from optree.definition import check_and_register, sorted_arguments, usage
-from optree.differentiable import Differentiable
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
-from optree.operators import AbstractOperator
+from optree.ops.apply import Apply
+from optree.ops.differentiable import Differentiable
+from optree.ops.operators import AbstractOperator
+from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.node import OpDict, applied
 from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
