@@ -16,13 +16,13 @@ from optree.tree.types import TensorType, Type
 from optree.tree.variable import Constant, Input, Variable, constant
 
 if TYPE_CHECKING:
-    from optree.autodiff import Autodiff, deriv, grad
+    from optree.autodiff.api import Autodiff, deriv, grad
+    from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.computation import ComputationOp
-    from optree.derivatives import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.testing import check_grad
 
 #: Modules that are loaded when something of them is first asked for.
-LATER = ("autodiff", "computation", "derivatives", "testing")
+LATER = ("autodiff.api", "computation", "autodiff.jacobians", "testing")
 
 __all__ = [
     "Apply",

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from optree import debug, reference
-from optree.backpropagation import adjoints_of
+from optree.autodiff.jacobians import Rop
+from optree.autodiff.reverse import adjoints_of
 from optree.computation import ComputationOp
-from optree.derivatives import Rop
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.function import function, last_backend, running_on

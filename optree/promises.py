@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from optree import debug
-from optree.autodiff import grad
+from optree.autodiff.api import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for

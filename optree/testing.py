@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.autodiff import grad
+from optree.autodiff.api import grad
 from optree.conformance import check_on
 from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe

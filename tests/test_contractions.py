@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree.autodiff import grad
+from optree.autodiff.api import grad
 from optree.dtypes import finfo
 from optree.errors import AxisError, BackendError, DTypeError, OperandError, ShapeError
 from optree.registry import f

@@ -11,7 +11,7 @@ from harness.homes import home
 from scipy import special
 
 from backends import gen_backend
-from optree.autodiff import grad as optree_grad
+from optree.autodiff.api import grad as optree_grad
 from optree.errors import AxisError, OperandError, ShapeError
 from optree.ops.summation import accurate_sum
 from optree.registry import f

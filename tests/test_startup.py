@@ -26,7 +26,7 @@ print(be.stats()["kernels"]["disk_hits"], *sorted(set(sys.modules) - known))
 UNNEEDED = {
     *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "hashlib"),
     *("numpy.random", "backends.gpu", "backends.graphs", "backends.device", "backends.kernels.cuda"),
-    *("backends.kernels.geometry", "backends.kernels.blocks", "optree.autodiff", "optree.derivatives"),
+    *("backends.kernels.geometry", "backends.kernels.blocks", "optree.autodiff", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.conformance", "optree.profile"),
 }
 

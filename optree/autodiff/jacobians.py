@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from optree.autodiff import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
-from optree.backpropagation import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
+from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
+from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
 from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.registry import f as functions

@@ -1,4 +1,4 @@
-"""Derivatives: adjoints of a tree's operands, as trees. `optree.backpropagation` finds them."""
+"""Derivatives: adjoints of a tree's operands, as trees. `optree.autodiff.reverse` finds them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.backpropagation import adjoints_of, inputs_of
+from optree.autodiff.reverse import adjoints_of, inputs_of
 from optree.dtypes import floating, is_floating
 from optree.errors import (
     BackendError,

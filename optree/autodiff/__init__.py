@@ -1,0 +1,1 @@
+"""Derivatives of trees, which are trees: reverse mode, and products with Jacobians."""
