@@ -10,13 +10,13 @@ from weakref import ref
 import numpy as np
 
 from backends.randomness import RandomMethods
+from optree.compile.passes import rewrite
+from optree.compile.program import Instruction, Program, flatten
+from optree.compile.schedule import apart, schedule
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
-from optree.program import Instruction, Program, flatten
 from optree.registry import FUNCTIONS
-from optree.rewrites import rewrite
-from optree.schedule import apart, schedule
 from optree.tree.node import OpTreeNode, signature, signature_of
 from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor

@@ -19,12 +19,12 @@ from backends.kernels.mkl import described, matrix_product
 from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.kernels.quiet import quietly
 from optree.arrays import MISPLACING
+from optree.compile.passes import decompose
+from optree.compile.program import Instruction, Program
+from optree.compile.reference import checked, is_widened, performer
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
 from optree.ops.traits import ElementwiseOperator
-from optree.program import Instruction, Program
-from optree.reference import checked, is_widened, performer
-from optree.rewrites import decompose
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType

@@ -11,8 +11,8 @@ import numpy as np
 from backends.kernels.epilogues import multiplies_floats
 from backends.products import Products
 from optree.arrays import is_array, is_portable, overlap
-from optree.program import Instruction, Program
-from optree.reference import checked, is_widened, performer, value_of_op
+from optree.compile.program import Instruction, Program
+from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 

@@ -20,19 +20,19 @@ from backends.graphs import Counts, Graphs
 from backends.kernels.cuda_launch import Launched
 from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from backends.kernels.steps import fused_steps, walk
 from backends.launchers import LAUNCHERS
 from backends.products import Products
 from optree.arrays import is_portable
-from optree.dims import Sizes
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.loopnest import LoopNest
+from optree.compile.passes import decompose
+from optree.compile.program import Instruction, Program
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
-from optree.fusion import LONGEST, Kernel
 from optree.ops.traits import CompositeOperator
-from optree.program import Instruction, Program
-from optree.rewrites import decompose
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype

@@ -19,11 +19,11 @@ from backends.device import sent
 from backends.kernels.kept import COMBINATIONS, planned, slots_of
 from backends.kernels.steps import CallStep, KernelStep, PlacedStep
 from optree.arrays import is_portable, putting_off
+from optree.compile.fusion import MOVES
+from optree.compile.program import Program
+from optree.compile.shapes import tells_shape
 from optree.errors import BackendError
-from optree.fusion import MOVES
-from optree.program import Program
 from optree.registry import OPS
-from optree.sizes import tells_shape
 
 #: Calls whose index arrays are looked through before they count: in a graph, the host is told later.
 CHECKED = frozenset(("gather", "onehot", "take", "take_along_axis"))

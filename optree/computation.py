@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate, value_of
 from optree.errors import DefinitionError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
-from optree.program import flatten
-from optree.reference import evaluate, value_of
 from optree.registry import f
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.passes import PASSES, stages
+from optree.compile.program import Instruction, Program
+from optree.compile.reference import performer, run_steps, taken, value_of
+from optree.compile.schedule import apart, schedule
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
-from optree.program import Instruction, Program
-from optree.reference import performer, run_steps, taken, value_of
-from optree.rewrites import PASSES, stages
-from optree.schedule import apart, schedule
 from optree.tree.types import TensorType
 
 #: Logarithms of what has lost nearly all its digits are so far off, and no further.

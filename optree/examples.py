@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate, value_of
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
-from optree.program import flatten
-from optree.reference import evaluate, value_of
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input, Variable
 

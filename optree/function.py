@@ -12,17 +12,18 @@ from weakref import ref
 
 import numpy as np
 
-from optree import debug, reference
+from optree import debug
+from optree.compile import reference
+from optree.compile.passes import rewrite
+from optree.compile.program import flatten
+from optree.compile.schedule import apart, schedule
+from optree.compile.shapes import check_sizes
 from optree.dtypes import can_cast
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
 from optree.later import later
 from optree.locks import Locked
 from optree.mode import Mode, as_mode
-from optree.program import flatten
 from optree.registry import f
-from optree.rewrites import rewrite
-from optree.schedule import apart, schedule
-from optree.sizes import check_sizes
 from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace

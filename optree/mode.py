@@ -23,7 +23,7 @@ class Mode:
     ----------
     kind : {'default', 'reference', 'debug'}
     without : tuple of str
-        The names of rewrites to leave out (`optree.rewrites.PASSES`).
+        The names of rewrites to leave out (`optree.compile.passes.PASSES`).
     """
 
     kind: str = "default"

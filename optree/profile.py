@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.program import Instruction, Program
 from optree.errors import line_of
-from optree.program import Instruction, Program
 
 
 @dataclass

@@ -13,11 +13,11 @@ import numpy as np
 
 from optree import debug
 from optree.autodiff.api import grad
+from optree.compile.program import flatten
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for
 from optree.ops.traits import ElementwiseOperator
-from optree.program import flatten
 from optree.registry import f
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES

@@ -12,10 +12,10 @@ from harness.ops import DoubleOp, double
 
 from backends import gen_backend
 from optree import Apply, Constant, Op, TensorType, constant, grad
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate
 from optree.errors import DefinitionError, OperandError
 from optree.ops.traits import ElementwiseOperator, FloatOperator, UnaryOperator
-from optree.program import flatten
-from optree.reference import evaluate
 from optree.registry import OPS
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.node import OpTreeNode

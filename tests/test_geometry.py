@@ -19,8 +19,8 @@ from backends.kernels.cuda_elements import Variant
 from backends.kernels.cuda_launch import divisor
 from backends.kernels.expressions import wide
 from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.source import _meet_layouts
+from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 
 #: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.

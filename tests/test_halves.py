@@ -19,10 +19,10 @@ from backends import gen_backend, source
 from backends.kernels.compiler import FLAGS, find_compiler
 from backends.kernels.expressions import NARROW
 from optree import OpTreeNode
-from optree.dims import Sizes
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import Kernel, fuse
+from optree.compile.passes import decompose
 from optree.dtypes import finfo, rounded
-from optree.fusion import Kernel, fuse
-from optree.rewrites import decompose
 
 pytestmark = pytest.mark.usefixtures("folder")
 

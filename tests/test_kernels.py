@@ -19,11 +19,11 @@ from backends.kernels.fused import FusedKernel
 from backends.kernels.plan import WORK
 from backends.kernels.steps import _targets
 from optree import OpTreeNode, TensorType, function
-from optree.dims import ONE, Sizes, dims_of
+from optree.compile.dimensions import ONE, Sizes, dims_of
+from optree.compile.fusion import Call, Kernel, fuse
+from optree.compile.passes import decompose
+from optree.compile.program import flatten
 from optree.errors import BackendError
-from optree.fusion import Call, Kernel, fuse
-from optree.program import flatten
-from optree.rewrites import decompose
 
 pytestmark = pytest.mark.usefixtures("folder")
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

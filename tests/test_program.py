@@ -9,12 +9,12 @@ import pytest
 
 from backends import gen_backend
 from optree import Op, TensorType
-from optree.dims import Sizes, dims_of
+from optree.compile.dimensions import Sizes, dims_of
+from optree.compile.fusion import fuse
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate
 from optree.errors import OperandError
-from optree.fusion import fuse
 from optree.ops.apply import Apply
-from optree.program import flatten
-from optree.reference import evaluate
 from optree.registry import OPS
 from optree.tree.node import signature
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import OpTreeNode, check_grad
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate, value_of
 from optree.ops.traits import ReductionOperator
-from optree.program import flatten
 from optree.random_trees import random_tree
-from optree.reference import evaluate, value_of
 from optree.registry import OPS, f
 from optree.tree.node import operands_of, post_order
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import Apply, Op, constant, function
+from optree.compile.program import flatten
+from optree.compile.schedule import apart, schedule
 from optree.ops.random import STATE, RandomOperator
-from optree.program import flatten
 from optree.registry import f
-from optree.schedule import apart, schedule
 from optree.tree.types import TensorType
 from optree.tree.variable import Input
 

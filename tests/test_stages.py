@@ -14,10 +14,10 @@ import optree
 from backends import gen_backend, source
 from backends.kernels import fused
 from backends.kernels.compiler import compile_counts
-from optree.dims import Sizes
-from optree.fusion import Kernel, fuse
-from optree.program import flatten
-from optree.rewrites import decompose
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import Kernel, fuse
+from optree.compile.passes import decompose
+from optree.compile.program import flatten
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
 

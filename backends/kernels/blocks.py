@@ -24,13 +24,13 @@ from backends.kernels.pool import share
 from backends.kernels.steps import CallOf
 from optree import settings
 from optree.arrays import MISPLACING
-from optree.dims import Sizes
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import MOVES, SPREADING, Axes, Kernel
+from optree.compile.program import Program
 from optree.dtypes import in_float32, is_floating, rounded
-from optree.fusion import MOVES, SPREADING, Axes, Kernel
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.program import Program
 
 
 class _Part(NamedTuple):

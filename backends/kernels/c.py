@@ -45,8 +45,8 @@ from backends.kernels.expressions import (
     wide,
 )
 from backends.kernels.halves import narrow_functions
-from backends.kernels.loopnest import LoopNest, Statement, Walk, walks
 from backends.kernels.vectormath import EXP, VECTOR_MATH
+from optree.compile.loopnest import LoopNest, Statement, Walk, walks
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that
 #: takes tens of microseconds, and so does so much work.

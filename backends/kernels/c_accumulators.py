@@ -6,7 +6,7 @@ import numpy as np
 
 from backends.kernels.c_elements import at_element, type_of
 from backends.kernels.expressions import Lines, braced, initial, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: Walks of up to so many sums, of so many instructions (a function is 8), add up blocks in so many bytes of lanes.
 LIGHT, LANES = (3, 7), 128

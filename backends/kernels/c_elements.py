@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from backends.kernels.expressions import Lines, computed, element, packed, statement, unpacked
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk
 
 #: What arrays hold.
 TYPES = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
 from backends.kernels.expressions import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
 BLOCK = 64

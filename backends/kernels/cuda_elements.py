@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from backends.kernels.expressions import Lines, braced, computed, element, packed, statement, unpacked, wide
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, Walk, walks
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: What arrays hold.
 TYPES = {

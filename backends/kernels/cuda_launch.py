@@ -14,8 +14,8 @@ from backends.kernels.cuda_elements import Variant
 from backends.kernels.expressions import wide
 from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
 from backends.kernels.launch import Layout, bits
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
+from optree.compile.loopnest import LoopNest
 
 #: A nest remembers so many ways in which it has been laid out.
 GEOMETRIES = 256

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.fusion import Call, Kernel
+from optree.compile.program import Program
+from optree.compile.schedule import memories
 from optree.dtypes import is_floating
-from optree.fusion import Call, Kernel
-from optree.program import Program
 from optree.registry import OPS
-from optree.schedule import memories
 from optree.tree.types import NUMBERS
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backends.kernels.loopnest import LoopNest, Reduction, Statement
+from optree.compile.loopnest import LoopNest, Reduction, Statement
 from optree.dtypes import is_floating, is_narrow
 
 Lines = list[str]

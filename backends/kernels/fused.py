@@ -12,14 +12,14 @@ from backends.kernels.binding import counting_strides, joined, strides_along
 from backends.kernels.compiler import CompilerError
 from backends.kernels.entry import Way
 from backends.kernels.launch import Runner, bits
-from backends.kernels.loopnest import LoopNest, Reduction, Statement, walks
 from backends.kernels.memory import HOST, Memory
-from optree.dims import Sizes
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import MOVES, SPREADING, Kernel, loop_dtypes
+from optree.compile.loopnest import LoopNest, Reduction, Statement, walks
+from optree.compile.program import Program
 from optree.dtypes import is_floating
 from optree.errors import names
-from optree.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.ops.traits import ReductionOperator
-from optree.program import Program
 
 #: A kernel remembers so many combinations of its arrays' shapes and strides.
 LAYOUTS = 256

@@ -37,7 +37,7 @@ from backends.kernels.cuda import TILE, kernel_names
 from backends.kernels.cuda_elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
 from backends.kernels.expressions import computed
 from backends.kernels.expressions import wide as accumulated
-from backends.kernels.loopnest import LoopNest, crossing_reads, walks
+from optree.compile.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16

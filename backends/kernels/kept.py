@@ -9,8 +9,8 @@ import numpy as np
 
 from backends.kernels.memory import empty_array
 from backends.kernels.steps import PlacedStep
-from optree.program import Program
-from optree.sizes import shapes_of, tells_shape
+from optree.compile.program import Program
+from optree.compile.shapes import shapes_of, tells_shape
 from optree.tree.types import TensorType
 
 #: A function keeps memory for so many combinations of its arguments' sizes.

@@ -15,10 +15,10 @@ import numpy as np
 from backends.kernels import c
 from backends.kernels.compiler import compile_source
 from backends.kernels.entry import LINE, Entry, Way, enter
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
 from backends.kernels.threads import thread_count
 from backends.kernels.workers import share
+from optree.compile.loopnest import LoopNest
 
 #: The sizes of the loops, and for each array its steps along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]

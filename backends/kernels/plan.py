@@ -14,11 +14,11 @@ from backends.kernels.kept import KeptSteps
 from backends.kernels.launch import Compiled
 from backends.kernels.quiet import quietly
 from backends.kernels.steps import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
-from optree.dims import Sizes
-from optree.fusion import LONGEST, Kernel
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.program import Program
+from optree.compile.shapes import shapes_of
 from optree.later import later
-from optree.program import Program
-from optree.sizes import shapes_of
 
 if TYPE_CHECKING:
     from backends.kernels import blocks

@@ -14,13 +14,13 @@ from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.epilogues import multiplies_floats, with_epilogues
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Launch
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import Memory
-from optree.dims import ONE, Dims, Sizes
+from optree.compile.dimensions import ONE, Dims, Sizes
+from optree.compile.fusion import LONGEST, Kernel, fuse
+from optree.compile.loopnest import LoopNest
+from optree.compile.passes import decompose
+from optree.compile.program import Program
 from optree.errors import BackendError, names
-from optree.fusion import LONGEST, Kernel, fuse
-from optree.program import Program
-from optree.rewrites import decompose
 
 #: The languages that kernels are printed in.
 TARGETS = ("c", "cuda")

@@ -14,10 +14,10 @@ from backends.kernels.fused import LAST
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.quiet import quietly
 from optree.arrays import is_array, overlap
-from optree.dims import Dims, Sizes
-from optree.fusion import Axes, Call, Kernel, fuse
-from optree.program import Program
-from optree.schedule import may_fail, memories
+from optree.compile.dimensions import Dims, Sizes
+from optree.compile.fusion import Axes, Call, Kernel, fuse
+from optree.compile.program import Program
+from optree.compile.schedule import may_fail, memories
 
 #: A step remembers so many combinations of shapes, and so many layouts of each.
 SHAPES, ENTRIES = 256, 4

@@ -14,11 +14,11 @@ from backends import gen_backend
 from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Device, Launch
-from backends.kernels.loopnest import LoopNest
 from backends.kernels.memory import HOST, Memory
 from backends.kernels.plan import When
 from harness import cuda
 from harness.fake_cupy import fake_cupy
+from optree.compile.loopnest import LoopNest
 
 
 class Collector(Notes):

@@ -1,6 +1,6 @@
 """A program as steps: kernels, each one pass over a domain, and calls.
 
-A kernel's domain is a tuple of dimensions (`optree.dims`), some of them
+A kernel's domain is a tuple of dimensions (`optree.compile.dimensions`), some of them
 reduced. A value in a kernel runs along some of its axes: along a reduced one,
 it is an inner value, made for each element of the domain; along none, an outer
 one, made once for each place of the kept axes. At each place of the kept axes
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from optree.dims import ONE, Dims, Sizes
+from optree.compile.dimensions import ONE, Dims, Sizes
+from optree.compile.program import Instruction, Program
+from optree.compile.schedule import may_fail, memories
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.program import Instruction, Program
-from optree.schedule import may_fail, memories
 from optree.tree.indexing import EVERYTHING
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import overlap
+from optree.compile.program import Instruction, Program
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
-from optree.program import Instruction, Program
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Constant
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.program import Builder, Instruction, Program
 from optree.dtypes import is_floating
 from optree.errors import OptreeError
-from optree.program import Builder, Instruction, Program
 from optree.registry import OPS
 from optree.tree.equality import bits_of
 from optree.tree.node import OpTreeNode, applied

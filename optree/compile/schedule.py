@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from optree.compile.program import Instruction, Program
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.program import Instruction, Program
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor

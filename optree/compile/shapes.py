@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from optree.compile.program import Instruction, Program
 from optree.errors import ShapeError, line_of
 from optree.ops.traits import ElementwiseOperator
-from optree.program import Instruction, Program
 from optree.tree.types import TupleType
 
 

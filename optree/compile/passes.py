@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from optree import rules
+from optree.compile import rules
+from optree.compile.program import Program
+from optree.compile.rewriter import apply_rules, on
 from optree.errors import OperandError, names
 from optree.ops.traits import CompositeOperator
-from optree.program import Program
 from optree.registry import OPS
-from optree.rewriting import apply_rules, on
 
 
 class Pass(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.program import Instruction, Program
+from optree.compile.shapes import broadcasts
 from optree.errors import ShapeError
-from optree.program import Instruction, Program
-from optree.sizes import broadcasts
 from optree.tree.variable import as_variable
 
 #: The dimension of every axis of size 1: sizes of 1 are part of a plan's key.

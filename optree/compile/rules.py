@@ -1,4 +1,4 @@
-"""The rules that rewrite programs, each a function of a value: see `optree.rewrites` for their order.
+"""The rules that rewrite programs, each a function of a value: see `optree.compile.passes` for their order.
 
 A rule may ask for dtypes, dimensions, ops and their parameters, but never for
 sizes: a plan serves others too. Where numbers are not fixed, no rule sees them.
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from optree.compile.reference import performer, value_of
+from optree.compile.rewriter import Value, on
 from optree.dtypes import can_cast, finfo, is_floating, is_narrow
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.reference import performer, value_of
 from optree.registry import f
-from optree.rewriting import Value, on
 from optree.tree.node import applied
 from optree.tree.types import TensorType
 from optree.tree.variable import Constant, as_variable

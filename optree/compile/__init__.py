@@ -1,0 +1,1 @@
+"""From a tree to steps, for any backend: programs, passes, fusion and loop nests."""
