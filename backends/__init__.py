@@ -13,8 +13,8 @@ from backends.cpu import CPUBackend
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
-from optree.function import Function, use_backend
 from optree.later import later
+from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from optree import metadiff, ops  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
-from optree.function import Function, debugprint, function
-from optree.mode import Mode
 from optree.ops.apply import Apply
 from optree.ops.op import Op
+from optree.run.function import Function, debugprint, function
+from optree.run.mode import Mode
 from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor

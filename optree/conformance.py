@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from optree import debug
 from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
 from optree.compile import reference
@@ -24,11 +23,12 @@ from optree.compile.schedule import apart, schedule
 from optree.computation import ComputationOp
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
-from optree.function import function, last_backend, running_on
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.promises import STEP, central_difference, where_off
+from optree.run import debug
+from optree.run.function import function, last_backend, running_on
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from optree import debug
 from optree.autodiff.api import grad
 from optree.compile.program import flatten
 from optree.dtypes import finfo, is_floating
@@ -19,6 +18,7 @@ from optree.errors import DTypeError, NotFiniteError
 from optree.examples import Example, Runner, inputs_for
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import f
+from optree.run import debug
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES
 from optree.tree.variable import Input, Variable, as_variable, constant

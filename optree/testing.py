@@ -16,10 +16,10 @@ from optree.conformance import check_on
 from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe
 from optree.examples import examples_of
-from optree.function import last_backend
 from optree.ops.op import Op
 from optree.promises import PROMISES, central_difference, weighted_sum, where_off
 from optree.random_trees import random_tree
+from optree.run.function import last_backend
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable

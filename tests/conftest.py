@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from backends import gen_backend
 from backends.kernels.compiler import compile_counts
 from optree.errors import BackendError
-from optree.function import _backends
+from optree.run.function import _backends
 from optree.settings import override
 
 settings.register_profile(

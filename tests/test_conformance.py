@@ -13,9 +13,9 @@ from backends import gen_backend
 from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
 from optree.errors import BackendError, DefinitionError, OptreeError
 from optree.examples import examples_of
-from optree.function import last_backend
 from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS, f
+from optree.run.function import last_backend
 from optree.testing import check_op
 from optree.tree.gradient_types import is_disconnected
 from tests.harness.compiling import needs_compiler

@@ -19,10 +19,10 @@ from optree.compile.passes import PASSES, _tables, rewrite, stages
 from optree.compile.program import Program, flatten
 from optree.compile.reference import evaluate, value_of
 from optree.compile.rewriter import on
-from optree.debug import check_rewrites
 from optree.errors import ContractError, OperandError, ShapeError, line_of
 from optree.random_trees import random_tree
 from optree.registry import OPS, f
+from optree.run.debug import check_rewrites
 from optree.tree.types import TensorType
 
 RULES = [rule for each in PASSES for rule in each.rules]
@@ -468,7 +468,7 @@ def test_debug_mode_convicts_a_rule_that_changes_a_value(be: Any, monkeypatch: p
         each._replace(rules=tuple(wrong if r.__name__ == "double_negation" else r for r in each.rules))
         for each in right
     )
-    for module in ("optree.compile.passes", "optree.debug"):
+    for module in ("optree.compile.passes", "optree.run.debug"):
         monkeypatch.setattr(sys.modules[module], "PASSES", changed)
     _tables.cache_clear()
     try:

@@ -32,7 +32,7 @@ def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., Non
     Parameters
     ----------
     observe : callable, optional
-        Called after each step, as `optree.profile.Profile.observe` is.
+        Called after each step, as `optree.run.profile.Profile.observe` is.
 
     Raises
     ------

@@ -12,7 +12,6 @@ from weakref import ref
 
 import numpy as np
 
-from optree import debug
 from optree.compile import reference
 from optree.compile.passes import rewrite
 from optree.compile.program import flatten
@@ -22,8 +21,9 @@ from optree.dtypes import can_cast
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
 from optree.later import later
 from optree.locks import Locked
-from optree.mode import Mode, as_mode
 from optree.registry import f
+from optree.run import debug
+from optree.run.mode import Mode, as_mode
 from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
@@ -32,9 +32,9 @@ from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 if TYPE_CHECKING:
-    from optree import profile as profiles
+    from optree.run import profile as profiles
 else:
-    profiles = later("optree.profile")
+    profiles = later("optree.run.profile")
 
 #: A function remembers so many combinations of its arguments' sizes that it has checked.
 SIZES = 1024

@@ -1,0 +1,1 @@
+"""Functions, and the modes that they run in."""
