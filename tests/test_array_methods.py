@@ -14,8 +14,8 @@ import pytest
 from backends import gen_backend
 from optree import OpTreeNode, Tensor, TensorType, Variable
 from optree.errors import AxisError, ShapeError
-from optree.promises import compare
 from optree.registry import NUMPY_FUNCTIONS
+from optree.testing.promises import compare
 from optree.tree.methods import IN_PLACE, Methods
 
 METHODS = sorted(name for name in vars(Methods) if not name.startswith("_"))

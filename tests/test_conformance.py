@@ -12,11 +12,11 @@ from harness.ops import DoubleOp, double
 from backends import gen_backend
 from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
 from optree.errors import BackendError, DefinitionError, OptreeError
-from optree.examples import examples_of
 from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS, f
 from optree.run.function import last_backend
 from optree.testing import check_op
+from optree.testing.examples import examples_of
 from optree.tree.gradient_types import is_disconnected
 from tests.harness.compiling import needs_compiler
 

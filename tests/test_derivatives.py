@@ -9,8 +9,8 @@ import pytest
 
 from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, hessian, hessian_vector_product, jacobian
 from optree.errors import DefinitionError, DisconnectedError, GradientError, ShapeError
-from optree.examples import Runner, examples_of, inputs_for
 from optree.registry import OPS
+from optree.testing.examples import Runner, examples_of, inputs_for
 from optree.tree.variable import Input
 
 

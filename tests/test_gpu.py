@@ -32,10 +32,10 @@ from optree.errors import (
     DTypeError,
     OperandError,
 )
-from optree.examples import examples_of, inputs_for
 from optree.ops.apply import Apply
 from optree.ops.traits import CompositeOperator, ElementwiseOperator, UnaryOperator
 from optree.registry import OPS
+from optree.testing.examples import examples_of, inputs_for
 
 VECTOR = TensorType("float64", (None,))
 

@@ -13,10 +13,10 @@ from harness.expected import MEANINGS
 from backends import gen_backend
 from optree import OpTreeNode
 from optree.errors import DTypeError, OperandError
-from optree.examples import Example
 from optree.ops.traits import ReductionOperator
-from optree.promises import compare
 from optree.registry import NUMPY_FUNCTIONS, OPS
+from optree.testing.examples import Example
+from optree.testing.promises import compare
 
 UFUNCS = [
     function

@@ -23,8 +23,8 @@ from optree import OpTreeNode, check_grad
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
 from optree.ops.traits import ReductionOperator
-from optree.random_trees import random_tree
 from optree.registry import OPS, f
+from optree.testing.random_trees import random_tree
 from optree.tree.node import operands_of, post_order
 
 

@@ -18,11 +18,11 @@ from harness.narrow import of_any_dtype
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
-from optree.examples import Example, examples_of, inputs_for
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
-from optree.promises import PROMISES, compare, scale_of
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
+from optree.testing.examples import Example, examples_of, inputs_for
+from optree.testing.promises import PROMISES, compare, scale_of
 from optree.tree.types import DTYPES
 
 #: Ops that are no functions of their operands' values, and the tests that they have instead.

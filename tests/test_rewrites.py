@@ -20,9 +20,9 @@ from optree.compile.program import Program, flatten
 from optree.compile.reference import evaluate, value_of
 from optree.compile.rewriter import on
 from optree.errors import ContractError, OperandError, ShapeError, line_of
-from optree.random_trees import random_tree
 from optree.registry import OPS, f
 from optree.run.debug import check_rewrites
+from optree.testing.random_trees import random_tree
 from optree.tree.types import TensorType
 
 RULES = [rule for each in PASSES for rule in each.rules]

@@ -27,7 +27,7 @@ UNNEEDED = {
     *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "hashlib"),
     *("numpy.random", "backends.gpu", "backends.graphs", "backends.device", "backends.kernels.cuda"),
     *("backends.kernels.geometry", "backends.kernels.blocks", "optree.autodiff", "optree.autodiff.jacobians"),
-    *("optree.testing", "optree.conformance", "optree.run.profile"),
+    *("optree.testing", "optree.testing.conformance", "optree.run.profile"),
 }
 
 

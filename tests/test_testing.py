@@ -15,7 +15,6 @@ import pytest
 from backends import gen_backend
 from optree import OpTreeNode, check_grad, grad
 from optree.errors import DefinitionError, GradientError, OptreeError
-from optree.examples import examples_of, inputs_for
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -23,9 +22,10 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.promises import PROMISES, compare
 from optree.registry import OPS, f
 from optree.testing import check_op, random_tree
+from optree.testing.examples import examples_of, inputs_for
+from optree.testing.promises import PROMISES, compare
 from optree.tree.variable import Input, as_variable
 
 

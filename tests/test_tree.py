@@ -15,8 +15,8 @@ import pytest
 from backends import gen_backend
 from optree import Input, Op, OpTreeNode, TensorType, constant
 from optree.errors import OperandError, UnknownOpError
-from optree.examples import examples_of, inputs_for
 from optree.registry import OPS
+from optree.testing.examples import examples_of, inputs_for
 from optree.tree.node import Shared
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from optree.examples import Example
 from optree.registry import f
+from optree.testing.examples import Example
 
 
 class Case(NamedTuple):

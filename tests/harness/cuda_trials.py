@@ -19,8 +19,8 @@ from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, ru
 from optree import OpTreeNode, function
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.ops.traits import ReductionOperator
-from optree.random_trees import random_tree
 from optree.registry import OPS
+from optree.testing.random_trees import random_tree
 from optree.tree.types import DTYPES, TensorType
 
 #: From a backend to arrays.

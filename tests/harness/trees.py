@@ -9,8 +9,8 @@ import numpy as np
 from harness.expected import MEANINGS
 from optree import OpTreeNode
 from optree.compile.reference import value_of
-from optree.random_trees import usable_ops
 from optree.registry import OPS
+from optree.testing.random_trees import usable_ops
 from optree.tree.node import operands_of, post_order
 from optree.tree.variable import Variable
 

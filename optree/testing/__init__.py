@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from optree.autodiff.api import grad
-from optree.conformance import check_on
 from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe
-from optree.examples import examples_of
 from optree.ops.op import Op
-from optree.promises import PROMISES, central_difference, weighted_sum, where_off
-from optree.random_trees import random_tree
 from optree.run.function import last_backend
+from optree.testing.conformance import check_on
+from optree.testing.examples import examples_of
+from optree.testing.promises import PROMISES, central_difference, weighted_sum, where_off
+from optree.testing.random_trees import random_tree
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable

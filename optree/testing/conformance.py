@@ -26,9 +26,9 @@ from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
-from optree.promises import STEP, central_difference, where_off
 from optree.run import debug
 from optree.run.function import function, last_backend, running_on
+from optree.testing.promises import STEP, central_difference, where_off
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor

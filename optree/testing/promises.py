@@ -15,10 +15,10 @@ from optree.autodiff.api import grad
 from optree.compile.program import flatten
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
-from optree.examples import Example, Runner, inputs_for
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import f
 from optree.run import debug
+from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES
 from optree.tree.variable import Input, Variable, as_variable, constant
