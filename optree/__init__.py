@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree import metadiff, ops  # metadiff, for the methods that it gives variables
+from optree import ops
+from optree.compat import metadiff  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
 from optree.ops.apply import Apply
 from optree.ops.op import Op
@@ -18,11 +19,11 @@ from optree.tree.variable import Constant, Input, Variable, constant
 if TYPE_CHECKING:
     from optree.autodiff.api import Autodiff, deriv, grad
     from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
-    from optree.computation import ComputationOp
+    from optree.compat.nervana_graph import ComputationOp
     from optree.testing import check_grad
 
 #: Modules that are loaded when something of them is first asked for.
-LATER = ("autodiff.api", "computation", "autodiff.jacobians", "testing")
+LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "testing")
 
 __all__ = [
     "Apply",

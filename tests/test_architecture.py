@@ -56,7 +56,7 @@ LAYERS = (
     ("optree.function",),
     ("optree.autodiff.reverse",),
     ("optree.autodiff",),
-    ("optree.autodiff.jacobians", "optree.computation"),
+    ("optree.autodiff.jacobians", "optree.compat.nervana_graph"),
     ("optree.pictures",),
     ("optree.testing.examples",),
     ("optree.testing.promises", "optree.testing.random_trees"),

@@ -17,10 +17,10 @@ import numpy as np
 
 from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
+from optree.compat.nervana_graph import ComputationOp
 from optree.compile import reference
 from optree.compile.program import flatten
 from optree.compile.schedule import apart, schedule
-from optree.computation import ComputationOp
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.ops.apply import Apply

@@ -1,0 +1,1 @@
+"""Other systems' names over ours."""
