@@ -19,10 +19,10 @@ from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
     from backends import gpu
-    from backends.kernels import source as sources
+    from backends import inspection as sources
     from backends.kernels.geometry import Launch
 else:
-    gpu, sources = later("backends.gpu"), later("backends.kernels.source")
+    gpu, sources = later("backends.gpu"), later("backends.inspection")
 
 #: From each backend's name to its class, or what gives it.
 BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: gpu.GPUBackend}

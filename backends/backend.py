@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from backends.randomness import RandomMethods
+from backends.random import RandomMethods
 from optree.compile.passes import rewrite
 from optree.compile.program import Instruction, Program, flatten
 from optree.compile.schedule import apart, schedule

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.kernels.epilogues import multiplies_floats
+from backends.execution.epilogues import multiplies_floats
 from backends.products import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.program import Instruction, Program

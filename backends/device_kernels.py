@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.cache import read, sha256, usable_folder, write
+from backends.execution.disk_cache import read, sha256, usable_folder, write
 from backends.kernels.compiler import CompilerError
 from backends.kernels.geometry import Device, Launch
 from backends.launchers import Launcher

@@ -16,12 +16,12 @@ from backends.backend import Backend, Observer, Plan
 from backends.device import TF32_CAPABILITY, Active, find_cupy, sent
 from backends.device_calls import call_of, into_target, writes_target
 from backends.device_kernels import KernelHost
+from backends.execution.executor import fused_steps, walk
+from backends.execution.memory import Memory
+from backends.execution.specialize import FusedKernel
 from backends.graphs import Counts, Graphs
 from backends.kernels.cuda_launch import Launched
-from backends.kernels.fused import FusedKernel
 from backends.kernels.launch import Runner
-from backends.kernels.memory import Memory
-from backends.kernels.steps import fused_steps, walk
 from backends.launchers import LAUNCHERS
 from backends.products import Products
 from optree.arrays import is_portable

@@ -18,7 +18,7 @@ import numpy as np
 import backends
 import optree
 from backends import Backend, gen_backend
-from backends.randomness import RandomMethods
+from backends.random import RandomMethods
 from optree import OpTreeNode, Tensor, Variable, pictures, testing
 from optree.ops.logic import CONDITIONS
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS

@@ -18,9 +18,9 @@ from harness.messages import message_of
 
 from backends import gen_backend
 from backends.device_kernels import KernelHost, _target
+from backends.execution.specialize import FusedKernel
 from backends.kernels.compiler import CompilerError
 from backends.kernels.cuda_launch import LaunchEntry
-from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import Launch
 from backends.launchers import LAUNCHERS
 from optree import TensorType, function, grad

@@ -14,9 +14,9 @@ import pytest
 from harness.compiling import done, python
 
 from backends import gen_backend
+from backends.execution.specialize import FusedKernel
 from backends.kernels import entry, launch
 from backends.kernels.compiler import find_compiler
-from backends.kernels.fused import FusedKernel
 from optree import TensorType, function
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
+from backends.execution.printer_common import wide
+from backends.inspection import _meet_layouts
 from backends.kernels.cuda_elements import Variant
 from backends.kernels.cuda_launch import divisor
-from backends.kernels.expressions import wide
 from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
-from backends.kernels.source import _meet_layouts
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 

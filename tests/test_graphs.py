@@ -13,7 +13,7 @@ from harness.homes import home, stand_in
 
 import optree
 from backends import gen_backend
-from backends.kernels.kept import COMBINATIONS
+from backends.execution.memory_planner import COMBINATIONS
 from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
 from optree.errors import AxisError, BackendError

@@ -11,13 +11,13 @@ import pytest
 from harness.staged import REDUCTIONS
 
 from backends import gen_backend
+from backends.execution.axes import joined
+from backends.execution.executor import _targets
+from backends.execution.specialize import FusedKernel
 from backends.kernels import c
-from backends.kernels.binding import joined
 from backends.kernels.compiler import find_compiler
 from backends.kernels.entry import enter
-from backends.kernels.fused import FusedKernel
 from backends.kernels.plan import WORK
-from backends.kernels.steps import _targets
 from optree import OpTreeNode, TensorType, function
 from optree.compile.dimensions import ONE, Sizes, dims_of
 from optree.compile.fusion import Call, Kernel, fuse

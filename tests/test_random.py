@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from backends import gen_backend
-from backends.randomness import RandomMethods
+from backends.random import RandomMethods
 from optree import grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
 from optree.ops.random import RandomOperator, round_by_chance

@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from backends.execution.printer_common import (
+    Lines,
+    braced,
+    computed,
+    converted,
+    initial,
+    narrow_dtypes,
+    random_functions,
+    unpacked,
+    wide,
+)
 from backends.kernels.c_accumulators import (
     added_lines,
     closed,
@@ -33,17 +44,6 @@ from backends.kernels.c_elements import (
 )
 from backends.kernels.c_sharing import SHARED, Loop, needed, part, places_of
 from backends.kernels.crossing import PITCH, TILE, turned_reads, turning_functions
-from backends.kernels.expressions import (
-    Lines,
-    braced,
-    computed,
-    converted,
-    initial,
-    narrow_dtypes,
-    random_functions,
-    unpacked,
-    wide,
-)
 from backends.kernels.halves import narrow_functions
 from backends.kernels.vectormath import EXP, VECTOR_MATH
 from optree.compile.loopnest import LoopNest, Statement, Walk, walks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backends.kernels.expressions import Lines, computed, element, packed, statement, unpacked
+from backends.execution.printer_common import Lines, computed, element, packed, statement, unpacked
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk
 
 #: What arrays hold.

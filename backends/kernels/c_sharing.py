@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backends.kernels.expressions import Lines, braced
+from backends.execution.printer_common import Lines, braced
 
 SHARED = """
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);

@@ -1,7 +1,7 @@
 """From C source to a loaded function: find a compiler, compile, keep and load.
 
 What the source is does not matter here. `compile_source` looks in memory, then
-in the cache folder (`backends.kernels.cache`), then compiles.
+in the cache folder (`backends.execution.disk_cache`), then compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backends.kernels.cache import read, sha256, sweep, usable_folder, working_folder, write
+from backends.execution.disk_cache import read, sha256, sweep, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import BackendError
 from optree.later import later

@@ -7,7 +7,7 @@ forgets a line before its next element is asked for.
 
 from __future__ import annotations
 
-from backends.kernels.expressions import Lines, braced
+from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import LoopNest, crossing_reads
 
 #: A tile's places along the loop along which arrays lie, and along the vector loop.

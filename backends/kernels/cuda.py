@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from backends.execution.printer_common import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
 from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
-from backends.kernels.expressions import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.

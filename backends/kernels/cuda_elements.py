@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backends.kernels.expressions import Lines, braced, computed, element, packed, statement, unpacked, wide
+from backends.execution.printer_common import Lines, braced, computed, element, packed, statement, unpacked, wide
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: What arrays hold.

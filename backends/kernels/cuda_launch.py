@@ -9,12 +9,12 @@ from weakref import ref
 
 import numpy as np
 
+from backends.execution.memory import Memory
+from backends.execution.printer_common import wide
 from backends.kernels import cuda
 from backends.kernels.cuda_elements import Variant
-from backends.kernels.expressions import wide
 from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
 from backends.kernels.launch import Layout, bits
-from backends.kernels.memory import Memory
 from optree.compile.loopnest import LoopNest
 
 #: A nest remembers so many ways in which it has been laid out.

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.execution.memory import Memory
 from backends.kernels import c
 from backends.kernels.compiler import compile_source
 from backends.kernels.entry import LINE, Entry, Way, enter
-from backends.kernels.memory import Memory
 from backends.kernels.threads import thread_count
 from backends.kernels.workers import share
 from optree.compile.loopnest import LoopNest

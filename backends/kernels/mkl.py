@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.matrices import order_and_lead
-from backends.kernels.memory import HOST
+from backends.execution.matrix_layout import order_and_lead
+from backends.execution.memory import HOST
 from backends.kernels.pool import share
 from backends.kernels.threads import thread_count
 from optree import settings

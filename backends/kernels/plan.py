@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from backends.kernels.fused import FusedKernel
-from backends.kernels.kept import KeptSteps
+from backends.execution.errstate import quietly
+from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
+from backends.execution.memory_planner import KeptSteps
+from backends.execution.specialize import FusedKernel
 from backends.kernels.launch import Compiled
-from backends.kernels.quiet import quietly
-from backends.kernels.steps import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.program import Program

@@ -9,7 +9,7 @@ places is drawn once.
 
 The shape is that of an operand whose values do not matter, so that it may be
 known only when a function is called, and a plan serves every size. Backends'
-methods (`backends.randomness`) give the state, and take a shape in its place.
+methods (`backends.random`) give the state, and take a shape in its place.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.kernels.cache import why_not
+from backends.execution.disk_cache import why_not
 
 HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 

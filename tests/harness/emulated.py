@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from backends import gen_backend
+from backends.execution.memory import HOST, Memory
+from backends.execution.specialize import FusedKernel
 from backends.kernels.cuda_launch import Launched, Notes
-from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Device, Launch
-from backends.kernels.memory import HOST, Memory
 from backends.kernels.plan import When
 from harness import cuda
 from harness.fake_cupy import fake_cupy

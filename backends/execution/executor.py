@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.execution.epilogues import ProductWithEpilogue, places, with_epilogues
+from backends.execution.errstate import quietly
+from backends.execution.memory import HOST, Memory
+from backends.execution.specialize import LAST
 from backends.kernels.entry import Way
-from backends.kernels.epilogues import ProductWithEpilogue, places, with_epilogues
-from backends.kernels.fused import LAST
-from backends.kernels.memory import HOST, Memory
-from backends.kernels.quiet import quietly
 from optree.arrays import is_array, overlap
 from optree.compile.dimensions import Dims, Sizes
 from optree.compile.fusion import Axes, Call, Kernel, fuse

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.kernels.memory import empty_array
-from backends.kernels.steps import PlacedStep
+from backends.execution.executor import PlacedStep
+from backends.execution.memory import empty_array
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of, tells_shape
 from optree.tree.types import TensorType

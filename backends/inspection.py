@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from backends.execution.epilogues import multiplies_floats, with_epilogues
+from backends.execution.memory import Memory
+from backends.execution.specialize import FusedKernel
 from backends.kernels import c
 from backends.kernels.cuda_launch import Launched, Notes
-from backends.kernels.epilogues import multiplies_floats, with_epilogues
-from backends.kernels.fused import FusedKernel
 from backends.kernels.geometry import DEVICES, Launch
-from backends.kernels.memory import Memory
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.fusion import LONGEST, Kernel, fuse
 from optree.compile.loopnest import LoopNest

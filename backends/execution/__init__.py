@@ -1,0 +1,1 @@
+"""Execution on any backend: steps, specialisation, memory planning, and caches on disk."""
