@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.backend import Backend
-from backends.cpu import CPUBackend
+from backends.cpu.backend import CPUBackend
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
@@ -59,7 +59,7 @@ def gen_backend(
         are kept) and gradients of ties (each in full).
     jit : {'auto', True, False}
         Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by default, where they pay
-        (`backends.kernels.plan`), always, or never: then NumPy runs them, large ones in blocks, as without a compiler.
+        (`backends.cpu.plan`), always, or never: then NumPy runs them, large ones in blocks, as without a compiler.
         Whether the GPU backend runs fused kernels at all: True, by default, or False.
     allocator : {'pool', 'async'}
         Where the GPU backend's memory comes from: CuPy's pool, by default, or CUDA's stream-ordered allocator.

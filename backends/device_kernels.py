@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.compiler import CompilerError
 from backends.execution.disk_cache import read, sha256, usable_folder, write
-from backends.kernels.compiler import CompilerError
 from backends.kernels.geometry import Device, Launch
 from backends.launchers import Launcher
 from optree import settings

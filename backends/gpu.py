@@ -13,6 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
+from backends.cpu.runtime import Runner
 from backends.device import TF32_CAPABILITY, Active, find_cupy, sent
 from backends.device_calls import call_of, into_target, writes_target
 from backends.device_kernels import KernelHost
@@ -21,7 +22,6 @@ from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
 from backends.graphs import Counts, Graphs
 from backends.kernels.cuda_launch import Launched
-from backends.kernels.launch import Runner
 from backends.launchers import LAUNCHERS
 from backends.products import Products
 from optree.arrays import is_portable

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from backends.cpu.codegen import printer as c
 from backends.execution.epilogues import multiplies_floats, with_epilogues
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
-from backends.kernels import c
 from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.geometry import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes

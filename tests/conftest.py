@@ -11,7 +11,7 @@ from harness.homes import home
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
-from backends.kernels.compiler import compile_counts
+from backends.cpu.compiler import compile_counts
 from optree.errors import BackendError
 from optree.run.function import _backends
 from optree.settings import override

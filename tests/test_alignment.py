@@ -7,8 +7,8 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
+from backends.cpu.entry import LINE
 from backends.execution.memory import SMALL, empty_array
-from backends.kernels.entry import LINE
 from optree import function
 
 

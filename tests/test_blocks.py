@@ -52,9 +52,9 @@ from test_stages import (  # noqa: F401
 from test_stages import test_special_values as test_special_values_of_stages  # noqa: F401
 
 from backends import gen_backend
-from backends.kernels.grid import ROWS, Grid
-from backends.kernels.plan import SMALL_FOR_BLOCKS
-from backends.kernels.pool import share
+from backends.cpu.blocking import ROWS, Grid
+from backends.cpu.plan import SMALL_FOR_BLOCKS
+from backends.cpu.thread_pool import share
 from optree import function
 from optree.arrays import portable
 from optree.ops.traits import BinaryOperator, ElementwiseOperator
@@ -127,7 +127,7 @@ def counted(monkeypatch: Any) -> list[int]:
         found.append(len(tasks))
         share(tasks, worker)
 
-    monkeypatch.setattr("backends.kernels.blocks.share", share_and_count)
+    monkeypatch.setattr("backends.cpu.numpy_blocks.share", share_and_count)
     return found
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from backends.kernels import compiler, threads
-from backends.kernels.compiler import CompilerError, compile_counts, compile_source, find_compiler
+from backends.cpu import compiler, threads
+from backends.cpu.compiler import CompilerError, compile_counts, compile_source, find_compiler
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
 from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python
@@ -228,7 +228,7 @@ def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
 
 def test_an_interrupted_compilation_is_stopped(folder, tmp_path):
     slow = program(tmp_path / "slow", f"echo $$ > {tmp_path}/pid; sleep 60")
-    code = f"from backends.kernels.compiler import compile_source; compile_source({adder()[0]!r}, 'add')"
+    code = f"from backends.cpu.compiler import compile_source; compile_source({adder()[0]!r}, 'add')"
     process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
     assert appears(tmp_path / "pid")
     time.sleep(0.1)
@@ -286,7 +286,7 @@ def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):
     slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
     code = f"""
     import os, pathlib, signal, threading
-    from backends.kernels.compiler import compile_source
+    from backends.cpu.compiler import compile_source
     from tests.harness.compiling import appears
     source = {adder()[0]!r}
     thread = threading.Thread(target=compile_source, args=(source, "add"))
@@ -308,7 +308,7 @@ def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all
     real = find_compiler().command[0]
     slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
     source, number = adder()
-    code = f"from backends.kernels.compiler import compile_source; compile_source({source!r}, 'add')"
+    code = f"from backends.cpu.compiler import compile_source; compile_source({source!r}, 'add')"
     process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
     assert appears(tmp_path / "begun")
     process.send_signal(signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend, source
-from backends.kernels.crossing import ROOM, TILE
+from backends.cpu.codegen.transposes import ROOM, TILE
 from optree import TensorType
 
 SHAPES = [(16, 16), (64, 128), (65, 129), (63, 300), (200, 71), (130, 19)]

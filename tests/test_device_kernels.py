@@ -17,9 +17,9 @@ from harness.homes import stand_in
 from harness.messages import message_of
 
 from backends import gen_backend
+from backends.cpu.compiler import CompilerError
 from backends.device_kernels import KernelHost, _target
 from backends.execution.specialize import FusedKernel
-from backends.kernels.compiler import CompilerError
 from backends.kernels.cuda_launch import LaunchEntry
 from backends.kernels.geometry import Launch
 from backends.launchers import LAUNCHERS

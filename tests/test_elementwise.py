@@ -10,7 +10,7 @@ import pytest
 from harness.homes import home
 
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
+from backends.cpu.compiler import find_compiler
 from optree.autodiff.api import grad
 from optree.errors import DTypeError, NumberOverflowError, OperandError, ShapeError
 from optree.registry import f

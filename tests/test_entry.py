@@ -14,9 +14,10 @@ import pytest
 from harness.compiling import done, python
 
 from backends import gen_backend
+from backends.cpu import entry
+from backends.cpu import runtime as launch
+from backends.cpu.compiler import find_compiler
 from backends.execution.specialize import FusedKernel
-from backends.kernels import entry, launch
-from backends.kernels.compiler import find_compiler
 from optree import TensorType, function
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

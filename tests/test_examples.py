@@ -17,7 +17,7 @@ from harness.homes import stand_in
 
 import optree
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
+from backends.cpu.compiler import find_compiler
 from optree.errors import BackendError
 
 ROOT = Path(__file__).resolve().parent.parent

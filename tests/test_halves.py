@@ -16,8 +16,8 @@ from harness.expressions import ulps_between
 from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_numbers, sums, traps, wild
 
 from backends import gen_backend, source
+from backends.cpu.compiler import FLAGS, find_compiler
 from backends.execution.printer_common import NARROW
-from backends.kernels.compiler import FLAGS, find_compiler
 from optree import OpTreeNode
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse

@@ -10,9 +10,9 @@ import pytest
 from harness.counting import allocated
 
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
-from backends.kernels.entry import enter
-from backends.kernels.plan import CALL, WORK
+from backends.cpu.compiler import find_compiler
+from backends.cpu.entry import enter
+from backends.cpu.plan import CALL, WORK
 from optree import TensorType, function, grad
 from optree.errors import OptreeError
 

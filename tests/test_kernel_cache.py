@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from backends.cpu import compiler
 from backends.execution import disk_cache as cache
-from backends.kernels import compiler
 from optree.settings import override, reread
 from tests.harness.compiling import adder, compiled, done, forget, needs_compiler, python
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
 
 COMPILE = """
-from backends.kernels.compiler import compile_source, compile_counts
+from backends.cpu.compiler import compile_source, compile_counts
 from tests.harness.compiling import added
 assert added(compile_source({source!r}, "add")) == {number}
 counts = compile_counts()
@@ -295,7 +295,7 @@ def test_a_disk_that_fills_up_while_writing(folder, monkeypatch, counted):
 def test_no_room_anywhere_is_an_error_with_the_compilers_words(folder):
     code = f"""
     import resource
-    from backends.kernels.compiler import compile_source, CompilerError
+    from backends.cpu.compiler import compile_source, CompilerError
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
     try:
         compile_source({adder()[0]!r}, "add")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
-from backends.kernels.halves import NARROW, narrow_functions
+from backends.cpu.codegen.halves import NARROW, narrow_functions
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")

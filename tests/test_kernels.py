@@ -11,13 +11,13 @@ import pytest
 from harness.staged import REDUCTIONS
 
 from backends import gen_backend
+from backends.cpu.codegen import printer as c
+from backends.cpu.compiler import find_compiler
+from backends.cpu.entry import enter
+from backends.cpu.plan import WORK
 from backends.execution.axes import joined
 from backends.execution.executor import _targets
 from backends.execution.specialize import FusedKernel
-from backends.kernels import c
-from backends.kernels.compiler import find_compiler
-from backends.kernels.entry import enter
-from backends.kernels.plan import WORK
 from optree import OpTreeNode, TensorType, function
 from optree.compile.dimensions import ONE, Sizes, dims_of
 from optree.compile.fusion import Call, Kernel, fuse

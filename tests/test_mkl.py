@@ -12,8 +12,8 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
-from backends.kernels import mkl
-from backends.kernels.compiler import find_compiler
+from backends.cpu import mkl
+from backends.cpu.compiler import find_compiler
 from optree import function
 from optree.errors import BackendError
 from optree.settings import override

@@ -13,7 +13,7 @@ from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
+from backends.cpu.compiler import find_compiler
 from optree import function
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -15,9 +15,10 @@ from harness.compiling import ROOT, needs_compiler
 from harness.golden import TREES, check_golden
 
 from backends import gen_backend, source
-from backends.kernels import c, compiler
-from backends.kernels.compiler import FLAGS, find_compiler
-from backends.kernels.halves import NARROW, narrow_functions
+from backends.cpu import compiler
+from backends.cpu.codegen import printer as c
+from backends.cpu.codegen.halves import NARROW, narrow_functions
+from backends.cpu.compiler import FLAGS, find_compiler
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.ops.traits import ElementwiseOperator
@@ -170,13 +171,13 @@ def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
 
 BEYOND = """
 import numpy as np
-from backends.kernels.compiler import compile_source
+from backends.cpu.compiler import compile_source
 compile_source("void f(float *x) { x[3000] = 1; }", "f")(np.zeros(3000, np.float32).ctypes.data)
 """
 
 UNDEFINED = """
 import numpy as np
-from backends.kernels.compiler import compile_source
+from backends.cpu.compiler import compile_source
 compile_source("void f(int *x) { x[0] = 1 << x[1]; }", "f")(np.array([0, 40], np.int32).ctypes.data)
 """
 

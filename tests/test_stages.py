@@ -12,8 +12,8 @@ from harness.staged import SPECIAL, TREES, deviation, log_softmax, logsumexp, no
 
 import optree
 from backends import gen_backend, source
+from backends.cpu.compiler import compile_counts
 from backends.execution import specialize as fused
-from backends.kernels.compiler import compile_counts
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse
 from optree.compile.passes import decompose

@@ -10,7 +10,7 @@ import pytest
 from harness.blocks import in_blocks
 
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
+from backends.cpu.compiler import find_compiler
 from optree import function
 from optree.errors import OptreeError
 

@@ -8,8 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from backends.kernels.compiler import compile_source
-from backends.kernels.vectormath import FIRST, LATER, VECTOR_MATH
+from backends.cpu.codegen.vector_math import FIRST, LATER, VECTOR_MATH
+from backends.cpu.compiler import compile_source
 from tests.harness.compiling import needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]

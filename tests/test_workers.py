@@ -10,8 +10,8 @@ import pytest
 from harness.compiling import done, python
 
 from backends import gen_backend
-from backends.kernels.compiler import find_compiler
-from backends.kernels.workers import share
+from backends.cpu.compiler import find_compiler
+from backends.cpu.workers import share
 from optree.settings import override
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

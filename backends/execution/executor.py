@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.cpu.entry import Way
 from backends.execution.epilogues import ProductWithEpilogue, places, with_epilogues
 from backends.execution.errstate import quietly
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import LAST
-from backends.kernels.entry import Way
 from optree.arrays import is_array, overlap
 from optree.compile.dimensions import Dims, Sizes
 from optree.compile.fusion import Axes, Call, Kernel, fuse
@@ -218,7 +218,7 @@ class KernelStep:
     """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
 
     What the kernel leaves to NumPy goes through the calls of its instructions.
-    Arrays that lie as some did before are handed over as they are (`backends.kernels.entry`).
+    Arrays that lie as some did before are handed over as they are (`backends.cpu.entry`).
 
     Attributes
     ----------

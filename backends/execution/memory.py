@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.kernels.entry import LINE
+from backends.cpu.entry import LINE
 
 
 class Memory(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.compiler import CompilerError
+from backends.cpu.entry import Way
+from backends.cpu.runtime import Runner, bits
 from backends.execution.axes import counting_strides, joined, strides_along
 from backends.execution.memory import HOST, Memory
-from backends.kernels.compiler import CompilerError
-from backends.kernels.entry import Way
-from backends.kernels.launch import Runner, bits
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, walks

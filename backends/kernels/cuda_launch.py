@@ -9,12 +9,12 @@ from weakref import ref
 
 import numpy as np
 
+from backends.cpu.runtime import Layout, bits
 from backends.execution.memory import Memory
 from backends.execution.printer_common import wide
 from backends.kernels import cuda
 from backends.kernels.cuda_elements import Variant
 from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
-from backends.kernels.launch import Layout, bits
 from optree.compile.loopnest import LoopNest
 
 #: A nest remembers so many ways in which it has been laid out.
@@ -208,7 +208,7 @@ class _Call(NamedTuple):
 
 
 class LaunchEntry:
-    """A kernel, with arrays of one layout among the values of a program (`backends.kernels.entry.Entry`).
+    """A kernel, with arrays of one layout among the values of a program (`backends.cpu.entry.Entry`).
 
     Where a call's arrays and numbers are the very objects of one before, nothing is looked at again.
 

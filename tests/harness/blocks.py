@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from backends import gen_backend
-from backends.kernels.plan import BLOCKS
+from backends.cpu.plan import BLOCKS
 from optree.settings import override
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends.cpu import compiler
+from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import disk_cache as cache
-from backends.kernels import compiler
-from backends.kernels.compiler import compile_source, find_compiler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from backends import gen_backend
+from backends.cpu.plan import When
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
 from backends.kernels.cuda_launch import Launched, Notes
 from backends.kernels.geometry import DEVICES, Device, Launch
-from backends.kernels.plan import When
 from harness import cuda
 from harness.fake_cupy import fake_cupy
 from optree.compile.loopnest import LoopNest

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optree.ops  # noqa: F401
+from backends.cpu.codegen.elements import TYPES
 from backends.execution.printer_common import computed, converted, packed, unpacked
-from backends.kernels.c_elements import TYPES
 from optree.dtypes import finfo, in_float32, is_floating
 from optree.registry import OPS
 from optree.tree.types import TensorType, as_dtype

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.thread_pool import share
+from backends.cpu.threads import thread_count
 from backends.execution.matrix_layout import order_and_lead
 from backends.execution.memory import HOST
-from backends.kernels.pool import share
-from backends.kernels.threads import thread_count
 from optree import settings
 from optree.errors import BackendError
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.kernels.compiler import compile_source
-from backends.kernels.threads import thread_count
-from backends.kernels.workers import share
+from backends.cpu.compiler import compile_source
+from backends.cpu.threads import thread_count
+from backends.cpu.workers import share
 
 #: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
 LINE = 64
@@ -198,7 +198,7 @@ class Entry:
     Parameters
     ----------
     address : int
-        The kernel's, a function of packed arguments (`backends.kernels.c.source`).
+        The kernel's, a function of packed arguments (`backends.cpu.codegen.printer.source`).
     reads, writes : dict
         Arrays of the layout, each under its place in the list of values.
     in_place : sequence of bool

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from backends.execution.printer_common import (
-    Lines,
-    braced,
-    computed,
-    converted,
-    initial,
-    narrow_dtypes,
-    random_functions,
-    unpacked,
-    wide,
-)
-from backends.kernels.c_accumulators import (
+from backends.cpu.codegen.accumulators import (
     added_lines,
     closed,
     declarations,
@@ -29,7 +18,7 @@ from backends.kernels.c_accumulators import (
     tile_of,
     waits,
 )
-from backends.kernels.c_elements import (
+from backends.cpu.codegen.elements import (
     along_vector,
     at_element,
     declaration,
@@ -42,10 +31,21 @@ from backends.kernels.c_elements import (
     type_of,
     written_as,
 )
-from backends.kernels.c_sharing import SHARED, Loop, needed, part, places_of
-from backends.kernels.crossing import PITCH, TILE, turned_reads, turning_functions
-from backends.kernels.halves import narrow_functions
-from backends.kernels.vectormath import EXP, VECTOR_MATH
+from backends.cpu.codegen.halves import narrow_functions
+from backends.cpu.codegen.parallel import SHARED, Loop, needed, part, places_of
+from backends.cpu.codegen.transposes import PITCH, TILE, turned_reads, turning_functions
+from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH
+from backends.execution.printer_common import (
+    Lines,
+    braced,
+    computed,
+    converted,
+    initial,
+    narrow_dtypes,
+    random_functions,
+    unpacked,
+    wide,
+)
 from optree.compile.loopnest import LoopNest, Statement, Walk, walks
 
 #: Less work than this, in elements times what each costs (`LoopNest.cost`), is not worth waking threads for: that

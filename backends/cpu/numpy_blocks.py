@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from backends.cpu.blocking import Block, Grid
+from backends.cpu.thread_pool import share
 from backends.execution.executor import CallOf
 from backends.execution.memory import HOST
-from backends.kernels.grid import Block, Grid
-from backends.kernels.pool import share
 from optree import settings
 from optree.arrays import MISPLACING
 from optree.compile.dimensions import Sizes

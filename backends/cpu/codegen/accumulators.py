@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from backends.cpu.codegen.elements import at_element, type_of
 from backends.execution.printer_common import Lines, braced, initial, wide
-from backends.kernels.c_elements import at_element, type_of
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, walks
 
 #: Walks of up to so many sums, of so many instructions (a function is 8), add up blocks in so many bytes of lanes.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
+from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler
+from backends.cpu.entry import SOURCE as ENTER
+from backends.cpu.mkl import described, matrix_product
+from backends.cpu.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
-from backends.kernels.compiler import asked_for, compile_counts, compile_source, find_compiler
-from backends.kernels.entry import SOURCE as ENTER
-from backends.kernels.mkl import described, matrix_product
-from backends.kernels.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from optree.arrays import MISPLACING
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program

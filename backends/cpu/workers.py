@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-from backends.kernels.compiler import compile_source
-from backends.kernels.threads import MOST
+from backends.cpu.compiler import compile_source
+from backends.cpu.threads import MOST
 
 SOURCE = (
     f"""enum {{ MOST = {MOST} }}; /* threads */

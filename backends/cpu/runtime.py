@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.cpu.codegen import printer as c
+from backends.cpu.compiler import compile_source
+from backends.cpu.entry import LINE, Entry, Way, enter
+from backends.cpu.threads import thread_count
+from backends.cpu.workers import share
 from backends.execution.memory import Memory
-from backends.kernels import c
-from backends.kernels.compiler import compile_source
-from backends.kernels.entry import LINE, Entry, Way, enter
-from backends.kernels.threads import thread_count
-from backends.kernels.workers import share
 from optree.compile.loopnest import LoopNest
 
 #: The sizes of the loops, and for each array its steps along them, in elements.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from backends.cpu.runtime import Compiled
 from backends.execution.errstate import quietly
 from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
 from backends.execution.memory_planner import KeptSteps
 from backends.execution.specialize import FusedKernel
-from backends.kernels.launch import Compiled
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.program import Program
@@ -21,9 +21,9 @@ from optree.compile.shapes import shapes_of
 from optree.later import later
 
 if TYPE_CHECKING:
-    from backends.kernels import blocks
+    from backends.cpu import numpy_blocks as blocks
 else:
-    blocks = later("backends.kernels.blocks")
+    blocks = later("backends.cpu.numpy_blocks")
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25

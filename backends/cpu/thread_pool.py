@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from backends.kernels.threads import thread_count
+from backends.cpu.threads import thread_count
 
 Task = TypeVar("Task")
 

@@ -11,7 +11,7 @@ from backends.execution.printer_common import Lines, braced
 SHARED = """
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
-/* Given are how many threads to use, and the function that shares work among them (backends/kernels/workers.py). */
+/* Given are how many threads to use, and the function that shares work among them (backends/cpu/workers.py). */
 static inline void shared(part *run, const void *state, int64_t count, const int64_t *threads)
 {
     if (threads[0] > 1)
