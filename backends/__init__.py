@@ -18,9 +18,9 @@ from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
-    from backends import gpu
     from backends import inspection as sources
-    from backends.kernels.geometry import Launch
+    from backends.gpu import backend as gpu
+    from backends.gpu.launch_config import Launch
 else:
     gpu, sources = later("backends.gpu"), later("backends.inspection")
 

@@ -13,8 +13,8 @@ from backends.cpu.codegen import printer as c
 from backends.execution.epilogues import multiplies_floats, with_epilogues
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
-from backends.kernels.cuda_launch import Launched, Notes
-from backends.kernels.geometry import DEVICES, Launch
+from backends.gpu.kernel import Launched, Notes
+from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.fusion import LONGEST, Kernel, fuse
 from optree.compile.loopnest import LoopNest

@@ -21,9 +21,9 @@ from harness.emulated import Collector, Emulator, Trial, Trials
 from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc, under_way
 from harness.staged import normalised, softmax
 
-from backends.device_kernels import OPTIONS
-from backends.kernels import geometry
-from backends.kernels.geometry import DEVICES, Device, Launch
+from backends.gpu import launch_config as geometry
+from backends.gpu.launch_config import DEVICES, Device, Launch
+from backends.gpu.runtime import OPTIONS
 from optree.dtypes import bfloat16
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.

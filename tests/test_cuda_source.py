@@ -13,8 +13,8 @@ from harness.golden import CUDA_TREES, check_golden, softmax_by_warps
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, under_way, version
 
 from backends import launches, source
-from backends.device_kernels import OPTIONS
-from backends.kernels.geometry import DEVICES
+from backends.gpu.launch_config import DEVICES
+from backends.gpu.runtime import OPTIONS
 from optree import OpTreeNode, function
 from optree.errors import BackendError, OperandError
 from optree.tree.types import TensorType
@@ -29,7 +29,7 @@ trees = pytest.mark.parametrize("tree", CUDA_TREES, ids=lambda tree: tree.__name
 def test_the_source_is_the_one_that_was_reviewed(be, tree, request):
     kernels, found = source(tree(be), "cuda"), launches(tree(be))
     heads = [f"// {each.name}: grid {each.grid}, block {each.block}, shared {each.shared}" for each in found]
-    # What all have in common, up to the type of indices, stands in backends/kernels/cuda.py alone.
+    # What all have in common, up to the type of indices, stands in backends/gpu/codegen/printer.py alone.
     text = "\n".join([*heads, "", *(kernel[kernel.index("\ntypedef") + 1 :] for kernel in kernels)])
     check_golden(text, GOLDEN / f"{tree.__name__}.cu", request)
 

@@ -14,8 +14,9 @@ from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 from harness.messages import message_of
 
-from backends import device, gen_backend
-from backends.launchers import LAUNCHERS
+from backends import gen_backend
+from backends.gpu import cupy_device as device
+from backends.gpu.launchers import LAUNCHERS
 from optree.errors import BackendError
 
 

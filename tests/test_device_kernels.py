@@ -18,11 +18,11 @@ from harness.messages import message_of
 
 from backends import gen_backend
 from backends.cpu.compiler import CompilerError
-from backends.device_kernels import KernelHost, _target
 from backends.execution.specialize import FusedKernel
-from backends.kernels.cuda_launch import LaunchEntry
-from backends.kernels.geometry import Launch
-from backends.launchers import LAUNCHERS
+from backends.gpu.kernel import LaunchEntry
+from backends.gpu.launch_config import Launch
+from backends.gpu.launchers import LAUNCHERS
+from backends.gpu.runtime import KernelHost, _target
 from optree import TensorType, function, grad
 from optree.settings import override
 

@@ -19,8 +19,10 @@ from harness.homes import home, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import cublaslt, gen_backend, launches, products, source
-from backends.products import Products
+from backends import gen_backend, launches, source
+from backends.gpu import cublaslt
+from backends.gpu import matmul as products
+from backends.gpu.matmul import Products
 from optree import function, grad
 from optree.errors import BackendError
 from optree.tree.types import as_dtype

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from backends import gen_backend, launches
 from backends.backend import Backend
 from backends.execution.printer_common import wide
+from backends.gpu.codegen.elements import Variant
+from backends.gpu.kernel import divisor
+from backends.gpu.launch_config import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from backends.inspection import _meet_layouts
-from backends.kernels.cuda_elements import Variant
-from backends.kernels.cuda_launch import divisor
-from backends.kernels.geometry import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 

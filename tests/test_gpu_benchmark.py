@@ -20,7 +20,8 @@ from harness.fake_cublaslt import FakeCuBLASLt
 from harness.fake_kernels import add_kernels
 from scipy import special
 
-from backends import gen_backend, products
+from backends import gen_backend
+from backends.gpu import matmul as products
 from optree.errors import BackendError
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"

@@ -25,8 +25,14 @@ print(be.stats()["kernels"]["disk_hits"], *sorted(set(sys.modules) - known))
 #: What starts programs, speaks to GPUs, derives, tests or draws on the host.
 UNNEEDED = {
     *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "hashlib"),
-    *("numpy.random", "backends.gpu", "backends.graphs", "backends.device", "backends.kernels.cuda"),
-    *("backends.kernels.geometry", "backends.cpu.numpy_blocks", "optree.autodiff", "optree.autodiff.jacobians"),
+    *(
+        "numpy.random",
+        "backends.gpu",
+        "backends.gpu.cuda_graphs",
+        "backends.gpu.cupy_device",
+        "backends.gpu.codegen.printer",
+    ),
+    *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.testing.conformance", "optree.run.profile"),
 }
 

@@ -14,8 +14,8 @@ from backends import gen_backend
 from backends.cpu.plan import When
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
-from backends.kernels.cuda_launch import Launched, Notes
-from backends.kernels.geometry import DEVICES, Device, Launch
+from backends.gpu.kernel import Launched, Notes
+from backends.gpu.launch_config import DEVICES, Device, Launch
 from harness import cuda
 from harness.fake_cupy import fake_cupy
 from optree.compile.loopnest import LoopNest

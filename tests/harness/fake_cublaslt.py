@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from backends import cublaslt
+from backends.gpu import cublaslt
 from harness.fake_cuda import Machine
 from optree.dtypes import bfloat16
 
@@ -35,7 +35,7 @@ LONG, WORKSPACE = 256, 640
 
 
 class FakeCuBLASLt:
-    """What `backends.cublaslt.CuBLASLt` takes as a loaded library.
+    """What `backends.gpu.cublaslt.CuBLASLt` takes as a loaded library.
 
     Attributes
     ----------

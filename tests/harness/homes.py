@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from backends import gen_backend
-from backends.cublaslt import CuBLASLt
+from backends.gpu.cublaslt import CuBLASLt
 from harness.fake_cublaslt import FakeCuBLASLt
 from harness.fake_cupy import fake_cupy
 from optree.errors import BackendError

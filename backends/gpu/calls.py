@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.epilogues import multiplies_floats
-from backends.products import Products
+from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op

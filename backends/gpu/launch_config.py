@@ -35,8 +35,8 @@ from math import gcd, prod
 
 from backends.execution.printer_common import computed
 from backends.execution.printer_common import wide as accumulated
-from backends.kernels.cuda import TILE, kernel_names
-from backends.kernels.cuda_elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
+from backends.gpu.codegen.elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
+from backends.gpu.codegen.printer import TILE, kernel_names
 from optree.compile.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from backends.execution.printer_common import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
-from backends.kernels.cuda_elements import TYPES, ElementPrinter, Variant, needed, type_of
+from backends.gpu.codegen.elements import TYPES, ElementPrinter, Variant, needed, type_of
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
 
 #: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
@@ -78,7 +78,7 @@ template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return
 """,
 }
 
-#: A number below 2^31 by another, by what `backends.kernels.cuda_launch.divisor` makes of that.
+#: A number below 2^31 by another, by what `backends.gpu.kernel.divisor` makes of that.
 QUOTIENT = """
 __device__ __forceinline__ int quotient(int number, long long divisor)
 {

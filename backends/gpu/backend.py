@@ -14,16 +14,16 @@ import numpy as np
 
 from backends.backend import Backend, Observer, Plan
 from backends.cpu.runtime import Runner
-from backends.device import TF32_CAPABILITY, Active, find_cupy, sent
-from backends.device_calls import call_of, into_target, writes_target
-from backends.device_kernels import KernelHost
 from backends.execution.executor import fused_steps, walk
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
-from backends.graphs import Counts, Graphs
-from backends.kernels.cuda_launch import Launched
-from backends.launchers import LAUNCHERS
-from backends.products import Products
+from backends.gpu.calls import call_of, into_target, writes_target
+from backends.gpu.cuda_graphs import Counts, Graphs
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, find_cupy, sent
+from backends.gpu.kernel import Launched
+from backends.gpu.launchers import LAUNCHERS
+from backends.gpu.matmul import Products
+from backends.gpu.runtime import KernelHost
 from optree.arrays import is_portable
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
@@ -74,7 +74,7 @@ class GPUBackend(Backend):
     jit : bool
         Whether runs of operations are fused and run as CUDA kernels; if not, operations run one by one by CuPy.
     graphs : bool
-        Whether functions are captured as CUDA graphs (`backends.graphs`).
+        Whether functions are captured as CUDA graphs (`backends.gpu.cuda_graphs`).
     tf32 : bool
         Whether matrices of float32 are multiplied in TensorFloat-32, which keeps 10 bits of each number, or in float32.
     """

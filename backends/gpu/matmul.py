@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
 from backends.execution.matrix_layout import order_and_lead
+from backends.gpu.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
 from optree.errors import BackendError
 from optree.locks import Locked
 from optree.tree.types import promote

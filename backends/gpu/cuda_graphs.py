@@ -15,9 +15,9 @@ from weakref import proxy
 
 import numpy as np
 
-from backends.device import sent
 from backends.execution.executor import CallStep, KernelStep, PlacedStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
+from backends.gpu.cupy_device import sent
 from optree.arrays import is_portable, putting_off
 from optree.compile.fusion import MOVES
 from optree.compile.program import Program

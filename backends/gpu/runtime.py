@@ -13,8 +13,8 @@ import numpy as np
 
 from backends.cpu.compiler import CompilerError
 from backends.execution.disk_cache import read, sha256, usable_folder, write
-from backends.kernels.geometry import Device, Launch
-from backends.launchers import Launcher
+from backends.gpu.launch_config import Device, Launch
+from backends.gpu.launchers import Launcher
 from optree import settings
 
 #: As C: what is computed twice is the same twice, and nothing that IEEE 754 says is given up for speed.
@@ -33,7 +33,7 @@ class Counts:
 
 
 class KernelHost:
-    """What compiles, loads and launches kernels on the current device (`backends.kernels.cuda_launch.Host`).
+    """What compiles, loads and launches kernels on the current device (`backends.gpu.kernel.Host`).
 
     Attributes
     ----------

@@ -12,9 +12,9 @@ import numpy as np
 from backends.cpu.runtime import Layout, bits
 from backends.execution.memory import Memory
 from backends.execution.printer_common import wide
-from backends.kernels import cuda
-from backends.kernels.cuda_elements import Variant
-from backends.kernels.geometry import Device, Geometry, Launch, geometry_of
+from backends.gpu.codegen import printer as cuda
+from backends.gpu.codegen.elements import Variant
+from backends.gpu.launch_config import Device, Geometry, Launch, geometry_of
 from optree.compile.loopnest import LoopNest
 
 #: A nest remembers so many ways in which it has been laid out.

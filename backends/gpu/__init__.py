@@ -1,0 +1,1 @@
+"""The GPU backend: CuPy's memory, CUDA kernels, cuBLASLt, and CUDA graphs."""

@@ -1,1 +1,0 @@
-"""Fused kernels: how one is described, printed, compiled and kept."""
