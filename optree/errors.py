@@ -22,7 +22,7 @@ _OWN_PACKAGES = frozenset(
     (
         *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
         *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
-        *("backends.gpu.codegen", "backends.kernels"),
+        "backends.gpu.codegen",
     )
 )
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -74,6 +74,10 @@ class NotFiniteError(OptreeError, FloatingPointError):
 
 class BackendError(OptreeError, RuntimeError):
     """A backend that is unknown or missing, or operands of two backends."""
+
+
+class CompilerError(BackendError):
+    """A compiler that is missing, fails or does not end."""
 
 
 class DeviceMemoryError(OptreeError, MemoryError):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backends.execution.disk_cache import read, sha256, sweep, usable_folder, working_folder, write
 from optree import settings
-from optree.errors import BackendError
+from optree.errors import CompilerError
 from optree.later import later
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
 FORMAT = 1
 
 _FULL = 1 << 20  # bytes that a folder with room can hold
-
-
-class CompilerError(BackendError):
-    """A compiler that is missing, fails or does not end."""
 
 
 class Compiler(NamedTuple):

@@ -15,16 +15,14 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from backends.cpu.compiler import compile_source
 from backends.cpu.threads import thread_count
 from backends.cpu.workers import share
-
-#: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
-LINE = 64
+from backends.execution.memory import LINE
 
 #: Where the bytes of a `bytes` object begin.
 BYTES = bytes.__basicsize__ - 1
@@ -179,17 +177,6 @@ def _looks_right(values: list[np.ndarray]) -> bool:
         return False
     sizes, strides = (tuple(at(at(head + n * word) + axis * word) for axis in range(x.ndim)) for n in (2, 3))
     return (sizes, strides) == (x.shape, x.strides)
-
-
-class Way(Protocol):
-    """The quickest way into a kernel, for arrays of one layout among the values of a program."""
-
-    @property
-    def run(self) -> Callable[[list[Any]], int]:
-        """0 if the arrays among these values lie as they must, and the kernel has run on them."""
-
-    def again(self, values: list[Any]) -> Callable[[], int]:
-        """`run` on this list, whose numbers stay."""
 
 
 class Entry:

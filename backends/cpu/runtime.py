@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
-from typing import Any, Protocol
 
 import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import compile_source
-from backends.cpu.entry import LINE, Entry, Way, enter
+from backends.cpu.entry import Entry, enter
 from backends.cpu.threads import thread_count
 from backends.cpu.workers import share
-from backends.execution.memory import Memory
+from backends.execution.memory import LINE, Memory
+from backends.execution.runner import Layout
 from optree.compile.loopnest import LoopNest
-
-#: The sizes of the loops, and for each array its steps along them, in elements.
-Layout = tuple[Sequence[int], Sequence[int]]
-
-_SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
-
-
-class Runner(Protocol):
-    """What runs a nest."""
-
-    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        """Run it on arrays at these addresses and on numbers, 8 bytes each as integers."""
-
-    def entry(
-        self,
-        reads: dict[int, Any],
-        writes: dict[int, Any],
-        in_place: Sequence[bool],
-        numbers: Sequence[tuple[int, np.dtype]],
-        layout: Layout,
-        memory: Memory,
-    ) -> Way | None:
-        """The quickest way to run it on arrays that lie as these do; None where there is none.
-
-        Parameters
-        ----------
-        reads, writes : dict
-            The arrays, each under its place in the list of values.
-        in_place : sequence of bool
-            For each write and, within it, each read, whether the write may be at exactly the read's place.
-        numbers : sequence of (int, numpy.dtype)
-            The places of the numbers, and the dtypes that they are taken in.
-        memory : Memory
-            Of the arrays.
-        """
 
 
 class Compiled:
@@ -109,12 +73,3 @@ def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
 def scratch_places(scratch: Sequence[int]) -> list[int]:
     """Where each scratch array of a thread begins, in bytes, and how far the next thread's lie apart from them."""
     return list(accumulate(scratch, lambda place, size: place + size + -size % LINE, initial=0))
-
-
-def bits(number: Any, dtype: np.dtype) -> int:
-    """A Python number's 8 bytes, as the signed integer that they are."""
-    if dtype.kind == "f":
-        return _SIGNED.unpack(_FLOAT.pack(number))[0]
-    if dtype.kind == "u":
-        return _SIGNED.unpack(_UNSIGNED.pack(number))[0]
-    return int(number) if dtype.kind == "i" else int(bool(number))

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.cpu.entry import Way
 from backends.execution.epilogues import ProductWithEpilogue, places, with_epilogues
 from backends.execution.errstate import quietly
 from backends.execution.memory import HOST, Memory
+from backends.execution.runner import Way
 from backends.execution.specialize import LAST
 from optree.arrays import is_array, overlap
 from optree.compile.dimensions import Dims, Sizes

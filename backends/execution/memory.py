@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.cpu.entry import LINE
-
 
 class Memory(NamedTuple):
     """How arrays of one kind are made and looked at.
@@ -35,6 +33,9 @@ class Memory(NamedTuple):
         """An array of a shape, whose elements nobody reads."""
         return np.broadcast_to(self.empty((), dtype), shape)
 
+
+#: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
+LINE = 64
 
 #: Arrays of fewer bytes are not worth the trouble.
 SMALL = 1 << 15

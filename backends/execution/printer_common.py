@@ -116,7 +116,7 @@ _ROUND = (
 
 
 def random_functions(nest: LoopNest, qualifiers: str) -> Lines:
-    """The functions of random numbers that a nest calls, of a draw's seed and counter and a place (`optree.ops.philox`)."""
+    """The functions of random numbers that a nest calls, of a draw's seed and counter and a place."""
     if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
         return []
     draw = "(unsigned long long seed, unsigned long long counter, long long i)"

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import CompilerError
-from backends.cpu.entry import Way
-from backends.cpu.runtime import Runner, bits
 from backends.execution.axes import counting_strides, joined, strides_along
 from backends.execution.memory import HOST, Memory
+from backends.execution.runner import Runner, Way, bits
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import MOVES, SPREADING, Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, walks
 from optree.compile.program import Program
 from optree.dtypes import is_floating
-from optree.errors import names
+from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
 
 #: A kernel remembers so many combinations of its arrays' shapes and strides.

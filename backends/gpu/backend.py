@@ -13,9 +13,9 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.cpu.runtime import Runner
 from backends.execution.executor import fused_steps, walk
 from backends.execution.memory import Memory
+from backends.execution.runner import Runner
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import call_of, into_target, writes_target
 from backends.gpu.cuda_graphs import Counts, Graphs

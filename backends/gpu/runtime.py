@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import CompilerError
 from backends.execution.disk_cache import read, sha256, usable_folder, write
 from backends.gpu.launch_config import Device, Launch
 from backends.gpu.launchers import Launcher
 from optree import settings
+from optree.errors import CompilerError
 
 #: As C: what is computed twice is the same twice, and nothing that IEEE 754 says is given up for speed.
 OPTIONS = ("--std=c++17", "--fmad=false")

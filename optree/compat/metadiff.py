@@ -100,7 +100,7 @@ class Metadiff:
         return messages
 
     def equals(self, other: Any) -> bool:
-        """Whether this is the same expression, up to associativity and commutativity; see `optree.tree.equality.equal`."""
+        """Whether this is the same expression, up to associativity and commutativity."""
         return equality.equal(self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:

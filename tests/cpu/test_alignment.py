@@ -7,8 +7,7 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
-from backends.cpu.entry import LINE
-from backends.execution.memory import SMALL, empty_array
+from backends.execution.memory import LINE, SMALL, empty_array
 from optree import function
 
 

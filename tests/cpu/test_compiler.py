@@ -16,7 +16,8 @@ import pytest
 
 from backends import gen_backend
 from backends.cpu import compiler, threads
-from backends.cpu.compiler import CompilerError, compile_counts, compile_source, find_compiler
+from backends.cpu.compiler import compile_counts, compile_source, find_compiler
+from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
 from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python

@@ -26,7 +26,7 @@ from optree.registry import OPS
 from optree.settings import override
 from optree.tree.types import TensorType
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
@@ -188,7 +188,7 @@ def test_kernels_are_clean_under_the_sanitizers(folder, monkeypatch):
     for faulty, said in ((BEYOND, "heap-buffer-overflow"), (UNDEFINED, "shift exponent 40 is too large")):
         ran = _sanitized("-c", faulty)
         assert ran.returncode != 0 and said in ran.stderr
-    files = [f"tests/test_{name}.py" for name in ("kernels", "entry", "stages")]
+    files = ["tests/execution/test_kernels.py", "tests/cpu/test_entry.py", "tests/execution/test_stages.py"]
     tests = "layout or alignment or every_dtype or read_elsewhere or shape0-several or special_values and not stages"
     ran = _sanitized("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr

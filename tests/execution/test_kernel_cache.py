@@ -295,7 +295,8 @@ def test_a_disk_that_fills_up_while_writing(folder, monkeypatch, counted):
 def test_no_room_anywhere_is_an_error_with_the_compilers_words(folder):
     code = f"""
     import resource
-    from backends.cpu.compiler import compile_source, CompilerError
+    from backends.cpu.compiler import compile_source
+    from optree.errors import CompilerError
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
     try:
         compile_source({adder()[0]!r}, "add")

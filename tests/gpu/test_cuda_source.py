@@ -19,7 +19,7 @@ from optree import OpTreeNode, function
 from optree.errors import BackendError, OperandError
 from optree.tree.types import TensorType
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parent.parent / "golden"
 USAGE = GOLDEN / "usage.json"
 
 trees = pytest.mark.parametrize("tree", CUDA_TREES, ids=lambda tree: tree.__name__)

@@ -17,13 +17,13 @@ from harness.homes import stand_in
 from harness.messages import message_of
 
 from backends import gen_backend
-from backends.cpu.compiler import CompilerError
 from backends.execution.specialize import FusedKernel
 from backends.gpu.kernel import LaunchEntry
 from backends.gpu.launch_config import Launch
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.runtime import KernelHost, _target
 from optree import TensorType, function, grad
+from optree.errors import CompilerError
 from optree.settings import override
 
 KERNEL = 'extern "C" __global__ void kernel() {}'

@@ -24,7 +24,7 @@ from backends import gen_backend
 from backends.gpu import matmul as products
 from optree.errors import BackendError
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 #: Runs for all who import CuPy in a process of its own: the stand-in for it, whose kernels do nothing.
 CUPY = """

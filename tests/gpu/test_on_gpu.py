@@ -154,7 +154,7 @@ def test_compute_sanitizer_finds_nothing(real: Any, tool: str) -> None:
         "-c",
         SAMPLE,
     ]
-    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, timeout=600)
     if "Device not supported" in done.stdout + done.stderr:
         pytest.skip("compute-sanitizer does not support this device here")
     assert done.returncode == 0 and "as NumPy" in done.stdout, (done.stdout + done.stderr)[-4000:]

@@ -23,7 +23,7 @@ from optree.tree.node import OpTreeNode
 from optree.tree.types import TensorType
 from optree.tree.variable import Input
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 BITS = dict(zip(FLOATS, (11, 24, 53), strict=True))
 

@@ -18,9 +18,9 @@ from harness.ops import Double, DoubleOp
 from backends import gen_backend
 from optree import Apply, Input, Mode, Op, OpTreeNode, TensorType, debugprint, function, grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, ShapeError
+from optree.run import function as functions
 from optree.run.mode import ModeError
 
-functions = sys.modules["optree.function"]  # the package's attribute of that name is the function
 VECTOR, MATRIX = TensorType("float64", (None,)), TensorType("float64", (None, None))
 
 
