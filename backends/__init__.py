@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.backend import Backend
-from backends.cpu.backend import CPUBackend
+from backends.cpu import CPUBackend
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
@@ -18,8 +18,8 @@ from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
+    from backends import gpu
     from backends import inspection as sources
-    from backends.gpu import backend as gpu
     from backends.gpu.launch_config import Launch
 else:
     gpu, sources = later("backends.gpu"), later("backends.inspection")

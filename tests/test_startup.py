@@ -27,7 +27,7 @@ UNNEEDED = {
     *("subprocess", "tempfile", "shutil", "signal", "logging", "difflib", "random", "secrets", "hashlib"),
     *(
         "numpy.random",
-        "backends.gpu.backend",
+        "backends.gpu",
         "backends.gpu.cuda_graphs",
         "backends.gpu.cupy_device",
         "backends.gpu.codegen.printer",

@@ -49,7 +49,7 @@ def _cupyx(cupy: Any) -> Any:
 def cupy(tmp_path: Path) -> Iterator[Any]:
     """The stand-in, for this process and for those that it starts, with the benchmark's modules found by name."""
     (tmp_path / "cupy.py").write_text(CUPY)
-    paths = [str(tmp_path), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(tmp_path), str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     cupy = emulated_cupy()
     add_kernels(cupy)
     with pytest.MonkeyPatch.context() as patch:
