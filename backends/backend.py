@@ -16,6 +16,7 @@ from optree.compile.schedule import apart, schedule
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
+from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS
 from optree.tree.node import OpTreeNode, signature, signature_of
 from optree.tree.numpy_protocol import write_out
@@ -159,7 +160,7 @@ class Backend(RandomMethods):
             remedy = "; be.evaluate runs a list" if isinstance(tree, list | tuple) else ""
             raise OperandError(f"execute: a tree is wanted, not {describe(tree)}{remedy}")
         op_dict, target, value = tree
-        if op_dict.op.name != "assign":
+        if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
         if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
             value_key, leaves = signature(value)
@@ -194,7 +195,7 @@ class Backend(RandomMethods):
                 raise OperandError(f"evaluate: a tree, tensor or number is wanted in the list, not {describe(tree)}")
         if not trees:
             return []
-        if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
+        if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
             return [self.execute(tree) for tree in trees]
         alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
         key, leaves = signature(trees[0]) if alone else signature_of(trees)

@@ -20,9 +20,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: What NumPy's own functions are that ask their arguments' library first.
 _DISPATCHED = (np.ufunc, type(np.transpose))
 
-#: What NumPy 2.4 has these write may be wrong where elements of `out` do not lie together, on processors with AVX-512.
-MISPLACING = frozenset((np.isfinite, np.isinf, np.isnan, np.negative))
-
 
 def portable(function: _Function) -> _Function:
     """Mark an op's `value`, `numpy` or `perform` as one that takes arrays of any library that speaks NumPy's protocols.

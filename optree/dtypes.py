@@ -111,7 +111,7 @@ def _to_odd(x: Any) -> Any:
 
 def widens(op: Any, dtype: Any) -> bool:
     """Whether an op computes in float32 what is of a dtype: bfloat16, and products of float16, for NumPy's are slow."""
-    return is_bfloat16(dtype) or (dtype == FLOAT16 and op.numpy is np.matmul)
+    return is_bfloat16(dtype) or (dtype == FLOAT16 and op.widens_halves)
 
 
 def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:

@@ -18,12 +18,13 @@ from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
-from optree.arrays import MISPLACING
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
+from optree.ops.assignment import Assign
+from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
@@ -266,13 +267,13 @@ def _writes_target(steps: list[Step], assign: Instruction, before: int) -> bool:
 
     Only ufuncs that cannot fail half-way: an integer power can.
     """
-    if assign.op.name != "assign" or not steps:
+    if not isinstance(assign.op, Assign) or not steps:
         return False
     producer = steps[-1]
     return (
         producer.output == before == assign.inputs[1]
         and _is_ufunc(producer.node)
-        and producer.node.op.numpy not in MISPLACING
+        and producer.node.op.writes_strided
         and producer.node.type is assign.type
         and assign.type.dtype.kind in "fb"
     )
@@ -282,7 +283,7 @@ def _writes_part(program: Program, place: int) -> bool:
     """Whether an instruction assigns to a tensor what scatter makes of it: ``target[indices] = value``."""
     assign, producer = program.instructions[place], program.instructions[place - 1]
     return (
-        assign.op.name == "assign"
-        and producer.op.name == "scatter"
+        isinstance(assign.op, Assign)
+        and isinstance(producer.op, Scatter)
         and assign.inputs == (producer.inputs[0], len(program.leaves) + place - 1)
     )

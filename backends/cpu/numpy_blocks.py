@@ -23,9 +23,8 @@ from backends.cpu.thread_pool import share
 from backends.execution.executor import CallOf
 from backends.execution.memory import HOST
 from optree import settings
-from optree.arrays import MISPLACING
 from optree.compile.dimensions import Sizes
-from optree.compile.fusion import MOVES, SPREADING, Axes, Kernel
+from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
 from optree.dtypes import in_float32, is_floating, rounded
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
@@ -289,7 +288,7 @@ def block_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf
     for place in kernel.places:
         op = program.instructions[place].op
         own = type(op).__module__.startswith("optree.ops.")
-        if op.defines("perform") or op.defines("make_thunk") or op.name == "places":  # which a block counts from 0
+        if op.defines("perform") or op.defines("make_thunk") or op.is_flat_index:  # which a block counts from 0
             return None
         if isinstance(op, ReductionOperator) and not (own and isinstance(op, Sum | Mean | UfuncReduction)):
             return None
@@ -324,7 +323,7 @@ def _is_full(kernel: Kernel, value: int) -> bool:
 def _likes(program: Program, kernel: Kernel) -> list[int]:
     """The values of which only the shape counts."""
     found = [program.instructions[place] for place in kernel.places]
-    return [x.inputs[SPREADING[x.op.name][1]] for x in found if x.op.name in SPREADING]
+    return [x.inputs[x.op.broadcasts[1]] for x in found if x.op.broadcasts is not None]
 
 
 def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Part], list[int]]:
@@ -332,9 +331,9 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
     parts = []
     for place in kernel.places:
         op, inputs, node = program.instructions[place]
-        if op.name in SPREADING:
-            inputs = (inputs[SPREADING[op.name][0] or 0],)
-        elif op.name in MOVES:
+        if op.broadcasts is not None:
+            inputs = (inputs[op.broadcasts[0] or 0],)
+        elif op.moves_axes:
             inputs = inputs[:1]
         value, dtype = len(program.leaves) + place, node.type.dtype
         parts.append(_Part(value, op, inputs, dtype, _call(op, dtype, call_of(place)), None))
@@ -356,9 +355,9 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
 
 def _call(op: Any, dtype: np.dtype, call: Callable[..., Any]) -> Callable[..., Any]:
     """An op's function of arrays that stand as all do here."""
-    if isinstance(call, np.ufunc) and call not in MISPLACING:
+    if isinstance(call, np.ufunc) and op.writes_strided:
         return call
-    if op.name in SPREADING:  # what takes the value spreads it
+    if op.broadcasts is not None:  # what takes the value spreads it
         return _into(lambda x: rounded(np.asarray(x), dtype, copy=False))
     return _into(call if isinstance(op, ElementwiseOperator) else lambda x: x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,8 @@ from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
 from optree.compile.schedule import memories
 from optree.dtypes import is_floating
-from optree.registry import OPS
+from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.elementwise import Mul
 from optree.tree.types import NUMBERS
 
 
@@ -78,7 +80,7 @@ def multiplies_floats(program: Program, place: int) -> bool:
     """Whether an instruction is a product of arrays, and gives floats."""
     instruction = program.instructions[place]
     op = instruction.op
-    is_ours = type(op) is OPS.get(op.name) and op.numpy in (np.matmul, np.tensordot)
+    is_ours = type(op) in (Dot, MatMul, TensorDot)
     has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
     return is_ours and is_floating(instruction.type.dtype) and not has_numbers
 
@@ -155,28 +157,24 @@ def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Facto
         numbers = [i for i in inputs if i < first and type(program.leaves[i]) in (int, float)]
         arrays = [sums.get(i, {i: ONCE}) for i in inputs if i not in numbers]
         outside = [i for i in inputs if i not in numbers and i not in sums]
-        is_ours = type(op) is OPS.get(op.name) and all(
-            program.type_of(i).dtype == dtype for i in (*outside, first + place)
-        )
-        if not is_ours or len(numbers) > (op.name == "mul") or not arrays:
+        if not arrays or any(program.type_of(i).dtype != dtype for i in (*outside, first + place)):
             return None
-        found = _combined(op.name, arrays, numbers)
+        found = _combined(op, arrays, numbers)
         if found is None:
             return None
         sums[first + place] = found
     return sums[first + kernel.places[-1]]
 
 
-def _combined(name: str, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
-    """The sum that an operation makes of sums."""
-    if name == "mul" and numbers and all(factor.number is None for factor in terms[0].values()):
+def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
+    """The sum that an op makes of sums."""
+    if type(op) is Mul and len(numbers) == 1 and all(factor.number is None for factor in terms[0].values()):
         return {i: Factor(factor.sign, numbers[0]) for i, factor in terms[0].items()}
-    if name == "neg":
-        return {i: Factor(-factor.sign, factor.number) for i, factor in terms[0].items()}
-    if name in ("add", "sub") and not terms[0].keys() & terms[1].keys():
-        sign = -1 if name == "sub" else 1
-        return terms[0] | {i: Factor(sign * factor.sign, factor.number) for i, factor in terms[1].items()}
-    return None
+    coefficients = vars(type(op)).get("coefficients")  # its own: a subclass may compute something else
+    if coefficients is None or numbers or len({*chain(*terms)}) < sum(map(len, terms)):
+        return None
+    signed = zip(coefficients, terms, strict=True)
+    return {i: Factor(sign * x.sign, x.number) for sign, factors in signed for i, x in factors.items()}
 
 
 def places(step: Kernel | Call) -> Sequence[int]:

@@ -18,6 +18,7 @@ from optree.compile.dimensions import Dims, Sizes
 from optree.compile.fusion import Axes, Call, Kernel, fuse
 from optree.compile.program import Program
 from optree.compile.schedule import may_fail, memories
+from optree.ops.assignment import Assign
 
 #: A step remembers so many combinations of shapes, and so many layouts of each.
 SHAPES, ENTRIES = 256, 4
@@ -186,7 +187,7 @@ class CallStep:
             steady.add(self.output)
             call = partial(self.call, *[values[i] for i in inputs], out=values[self.output])
             return lambda: call() is None
-        if steady.issuperset(inputs) and op.name == "assign":
+        if steady.issuperset(inputs) and isinstance(op, Assign):
             steady.add(self.output)
             call = partial(self.call, *[values[i] for i in inputs])
             return lambda: call() is None
@@ -362,7 +363,7 @@ def _targets(
             readers.setdefault(i, []).append(place)
     found: dict[int, tuple[int, int]] = {}
     for place, instruction in run.items():
-        if instruction.op.name != "assign" or instruction.inputs[1] < first:
+        if not isinstance(instruction.op, Assign) or instruction.inputs[1] < first:
             continue
         target, value = instruction.inputs
         made = value - first

@@ -12,7 +12,7 @@ from backends.execution.axes import counting_strides, joined, strides_along
 from backends.execution.memory import HOST, Memory
 from backends.execution.runner import Runner, Way, bits
 from optree.compile.dimensions import Sizes
-from optree.compile.fusion import MOVES, SPREADING, Kernel, loop_dtypes
+from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, walks
 from optree.compile.program import Program
 from optree.dtypes import is_floating
@@ -74,7 +74,7 @@ class FusedKernel:
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         first = len(program.leaves)
-        self._counted = [first + p for p in kernel.places if program.instructions[p].op.name == "places"]
+        self._counted = [first + p for p in kernel.places if program.instructions[p].op.is_flat_index]
         read = [*self.reads, *self._counted]
         self.takes = {*self.reads, *self.likes, *(i for i, _ in self.numbers)}
         self.writes = kernel.writes
@@ -261,8 +261,8 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
     likes: dict[int, None] = {}
     for place in kernel.places:
         instruction = program.instructions[place]
-        _, like = SPREADING.get(instruction.op.name, (None, None))
-        for position, i in enumerate(instruction.inputs[:1] if instruction.op.name in MOVES else instruction.inputs):
+        _, like = instruction.op.broadcasts or (None, None)
+        for position, i in enumerate(instruction.inputs[:1] if instruction.op.moves_axes else instruction.inputs):
             if position == like:
                 likes[i] = None
             elif _is_number(program, i):
@@ -325,11 +325,11 @@ def _statements(
             statements.append(Reduction(number, places[inputs[0]], accumulator, dtype, stage))
             continue
         level, stage = kernel.level(first + place), kernel.stages[first + place]
-        if op.name in MOVES:
+        if op.moves_axes:
             statements.append(Statement(number, "{0}", (places[inputs[0]],), (dtype,), dtype, level, stage))
             continue
         loop = loop_dtypes(program, instruction)
-        spread = SPREADING.get(op.name)
+        spread = op.broadcasts
         if spread is not None and spread[0] is not None:  # the other operand is only there for its shape
             inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
         named = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]

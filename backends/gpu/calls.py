@@ -13,6 +13,7 @@ from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
+from optree.ops.assignment import Assign
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -47,7 +48,12 @@ def call_of(device: Device, program: Program, place: int, keep: bool) -> Callabl
 def writes_target(program: Program, place: int, last_uses: Sequence[int]) -> bool:
     """Whether an instruction assigns what the one before it, a ufunc, made for nobody else: in one call, no copy."""
     instruction, made = program.instructions[place], len(program.leaves) + place - 1
-    if instruction.op.name != "assign" or place == 0 or instruction.inputs[1] != made or last_uses[made] != place:
+    if (
+        not isinstance(instruction.op, Assign)
+        or place == 0
+        or instruction.inputs[1] != made
+        or last_uses[made] != place
+    ):
         return False
     producer = program.instructions[place - 1]
     return _is_plain_ufunc(producer) and producer.type is instruction.type

@@ -19,17 +19,9 @@ from backends.execution.executor import CallStep, KernelStep, PlacedStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.cupy_device import sent
 from optree.arrays import is_portable, putting_off
-from optree.compile.fusion import MOVES
 from optree.compile.program import Program
 from optree.compile.shapes import tells_shape
 from optree.errors import BackendError
-from optree.registry import OPS
-
-#: Calls whose index arrays are looked through before they count: in a graph, the host is told later.
-CHECKED = frozenset(("gather", "onehot", "take", "take_along_axis"))
-
-#: Calls that only look into memory, copy within the device or count there: they are captured with the kernels around.
-CAPTURED = MOVES | CHECKED | {"assign", "take_blocks"}
 
 
 @dataclass
@@ -366,11 +358,11 @@ def _is_capturable(step: KernelStep | CallStep) -> bool:
     if isinstance(step, KernelStep) or getattr(step.call, "is_captured", False):
         return True
     op = step.instruction.op
-    return op.name in CAPTURED and type(op) is OPS[op.name] and is_portable(op)
+    return bool(op.is_captured) and is_portable(op)
 
 
 def _is_checked(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, CallStep) and step.instruction.op.name in CHECKED and _is_capturable(step)
+    return isinstance(step, CallStep) and step.instruction.op.checks_indices and _is_capturable(step)
 
 
 def _writes(step: KernelStep | CallStep) -> bool:

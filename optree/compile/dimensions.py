@@ -102,21 +102,17 @@ class _Same:
 
 def _dims(instruction: Instruction, given: list[Any], same: _Same) -> Dims | None:
     """The dimensions of an instruction's value."""
-    op, type = instruction.op, instruction.type
+    type = instruction.type
     if None in given or getattr(type, "shape", None) is None:
         return same.fresh(type)
     if not broadcasts(instruction):
         return _traced(instruction, given, same)
-    if op.name == "assign":
-        target, value = given
-        _joined([target, value[max(0, len(value) - len(target)) :]], len(target), same)
-        return target
     return _joined(given, len(type.shape), same)
 
 
 def _joined(given: Sequence[Dims], ndim: int, same: _Same) -> Dims:
     """The dimensions of operands broadcast together."""
-    padded = [(ONE,) * (ndim - len(dims)) + dims for dims in given]
+    padded = [(ONE,) * (ndim - len(dims)) + dims[max(0, len(dims) - ndim) :] for dims in given]
     return tuple(same.join(dims) for dims in zip(*padded, strict=True))
 
 
@@ -125,9 +121,8 @@ def _traced(instruction: Instruction, given: Sequence[Dims], same: _Same) -> Dim
     fresh = same.fresh(instruction.type)
     if fresh is None or not instruction.op.defines("output_shape"):
         return fresh
-    if instruction.op.numpy is np.matmul:
-        left, right = given
-        same.join([left[-1], right[-2:][0]])  # which meet, or it is an error
+    for pair in instruction.op.equal_axes(*map(len, given)):
+        same.join([given[operand][axis] for operand, axis in pair])
     shapes = [tuple(1 if dim == ONE else _size(same.root(dim)) for dim in dims) for dims in given]
     known = {_size(same.root(dim)): same.root(dim) for dims in given for dim in dims if dim != ONE}
     try:

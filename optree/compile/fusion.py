@@ -19,8 +19,8 @@ import numpy as np
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import may_fail, memories
+from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.tree.indexing import EVERYTHING
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype
 from optree.tree.variable import spec_of
@@ -36,16 +36,6 @@ LARGEST = 200
 
 #: An instruction may join one of so many of the latest steps, though it shares nothing with them.
 NEIGHBOURS = 8
-
-#: Ops that give one operand's value at each element of another's domain: (the value, the domain).
-#: `places` has no value but the loops'.
-SPREADING: dict[str, tuple[int | None, int]] = {"broadcast_like": (0, 1), "fill_like": (1, 0), "places": (None, 0)}
-
-#: Ops that leave elements in their order; where sizes other than 1 stay too, nothing but axes of size 1 comes or goes.
-RESHAPES = frozenset(("expand_dims", "squeeze", "reshape", "reshape_like"))
-
-#: Ops that do nothing in a kernel but let a value's axes stand otherwise.
-MOVES = RESHAPES | {"transpose", "slice"}
 
 
 class Call(NamedTuple):
@@ -170,7 +160,7 @@ class _Fusion:
     def _conflicts(self, place: int, instruction: Instruction) -> set[int]:
         """The steps that must come first: one of the two overwrites what the other reads, or they may fail."""
         found = self._overwriters(instruction)
-        if instruction.op.name == "assign":
+        if isinstance(instruction.op, Assign):
             found |= {self.made_in[self.first + earlier] for earlier in self.failing if earlier < place}
         positions = instruction.op.destroyed_inputs()
         if positions:
@@ -358,11 +348,9 @@ def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[in
     if len(dims) < 2 or dims[0] is None or dims[1] is None:
         return None
     op, given, made = instruction.op, dims[0], dims[1]
-    if op.name == "transpose":
-        return list(op.axes)
-    if not (op.name in RESHAPES or (op.name == "slice" and set(op.index) <= {None, EVERYTHING})):
-        return None
-    if [dim for dim in given if dim != ONE] != [dim for dim in made if dim != ONE]:
+    if op.axis_order is not None:
+        return list(op.axis_order)
+    if not op.keeps_order or [dim for dim in given if dim != ONE] != [dim for dim in made if dim != ONE]:
         return None
     axes = iter([axis for axis, dim in enumerate(given) if dim != ONE])
     return [None if dim == ONE else next(axes) for dim in made]
@@ -376,9 +364,9 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return False
     if isinstance(op, ReductionOperator):
         return op.accumulator_for(dtypes[0]) is not None
-    if op.name == "places":
+    if op.is_flat_index:
         return True
-    if not (isinstance(op, ElementwiseOperator) or op.name in SPREADING):
+    if not (isinstance(op, ElementwiseOperator) or op.broadcasts is not None):
         return False
     loop = loop_dtypes(program, instruction)
     for i, dtype in zip(instruction.inputs, loop, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from optree.ops.structure import Output
 from optree.tree.node import ARGS, OpTreeNode, operands_of
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable
@@ -98,7 +99,7 @@ class Program(NamedTuple):
         given = {
             instruction.op.index
             for i, instruction in enumerate(self.instructions, len(self.leaves))
-            if instruction.inputs == (number,) and instruction.op.name == "output" and last[i] == end
+            if instruction.inputs == (number,) and isinstance(instruction.op, Output) and last[i] == end
         }
         return tuple(index in given for index in range(count))
 

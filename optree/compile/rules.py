@@ -14,8 +14,9 @@ import numpy as np
 from optree.compile.reference import performer, value_of
 from optree.compile.rewriter import Value, on
 from optree.dtypes import can_cast, finfo, is_floating, is_narrow
+from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.registry import f
+from optree.registry import OPS, f
 from optree.tree.node import applied
 from optree.tree.types import TensorType
 from optree.tree.variable import Constant, as_variable
@@ -107,16 +108,16 @@ def one_minus_tanh_squared(value: Value) -> Any:
 # (x * y) * a, for they round elsewhere, and a product with an infinity on the way would stay one.
 
 #: Ops of one array that put its elements, each once at the most, in other places.
-_MOVES = ("transpose", "reshape", "reshape_like", "expand_dims", "squeeze", "slice", "flip")
+_REARRANGING = tuple(name for name, op in OPS.items() if op.rearranges)
 
 
-@on(*_MOVES, of=("cast", "neg"))
+@on(*_REARRANGING, of=("cast", "neg"))
 def casts_outward(value: Value) -> Any:
     """A cast or a sign waits until the elements have moved."""
     return _moved_first(value) if value.inputs[0].is_a("cast", "neg") else None
 
 
-@on(*_MOVES, fixed=True, of=("mul", "add", "sub", "div"))
+@on(*_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
 def scalars_outward(value: Value) -> Any:
     """Arithmetic with one number waits until the elements have moved."""
     return _moved_first(value) if value.inputs[0].is_a("mul", "add", "sub", "div") else None
@@ -223,7 +224,7 @@ def transposes(value: Value) -> Any:
 
 
 #: Ops that keep the elements in C order.
-_RESHAPES = ("reshape", "reshape_like", "expand_dims", "squeeze")
+_RESHAPES = tuple(name for name, op in OPS.items() if op.keeps_order is True)
 
 
 @on("reshape", "reshape_like", of=_RESHAPES)
@@ -292,7 +293,7 @@ def plus_zero(value: Value) -> Any:
 def fold_constants(value: Value) -> Any:
     """What is computed from constants is computed now, if its op agrees and it takes no more memory than they do."""
     leaves, op = [x.constant for x in value.inputs], value.op
-    if not leaves or any(leaf is None for leaf in leaves) or op.name == "output":
+    if not leaves or any(leaf is None for leaf in leaves) or isinstance(op, Output):
         return None
     if isinstance(value.type, TensorType):
         if None in value.type.shape or value.node.size > max(1, *(_elements(leaf) for leaf in leaves)):

@@ -12,18 +12,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from optree.compile.program import Instruction, Program
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.ops.assignment import Assign
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import in_order
 from optree.tree.variable import Input, as_variable
-
-#: Ops that run on any values of the right types and sizes, beside those that kernels can compute.
-CERTAIN = frozenset(
-    "assign broadcast_like broadcast_to copy count dot expand_dims fill_like flip matmul output places reshape "
-    "reshape_like slice squeeze transpose".split()
-)
 
 
 def schedule(program: Program) -> Program:
@@ -74,14 +68,10 @@ def memories(program: Program) -> list[frozenset[Any]]:
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
     """Whether a node's op may refuse operands whose types and sizes are right."""
-    if op.name in CERTAIN:
-        return type(op) is not OPS[op.name]
+    if not op.can_fail:
+        return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
-    if len(dtypes) < len(node.inputs):
-        return True
-    if isinstance(op, ReductionOperator):
-        return op.accumulator_for(dtypes[0]) is None
-    return not isinstance(op, ElementwiseOperator) or op.kernel_for(*dtypes) is None
+    return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
 
 
 class _Step:
@@ -118,7 +108,7 @@ class _Memory(NamedTuple):
 
 
 def _is_assignment(value: Any) -> bool:
-    return isinstance(value, _Step) and value.op.name == "assign"
+    return isinstance(value, _Step) and isinstance(value.op, Assign)
 
 
 class _Draft:

@@ -7,7 +7,6 @@ from typing import Any
 
 from optree.compile.program import Instruction, Program
 from optree.errors import ShapeError, line_of
-from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TupleType
 
 
@@ -39,22 +38,18 @@ def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
 def broadcasts(instruction: Instruction) -> bool:
     """Whether sizes that meet along an axis are the same, but for those that are known to be 1."""
     op = instruction.op
-    return op.name in ("assign", "broadcast_like") or (
-        isinstance(op, ElementwiseOperator) and not op.defines("infer_shape")
-    )
+    return bool(op.broadcasts_operands) and not op.defines("infer_shape")
 
 
 def tells_shape(instruction: Instruction) -> bool:
     """Whether the shape of an instruction's value follows from those of its inputs."""
     op = instruction.op
-    return op.name == "output" or op.defines("infer_shape") or op.defines("output_shape")
+    return bool(op.defines("infer_shape")) or op.defines("output_shape")
 
 
 def _inferred(instruction: Instruction, given: list[Any]) -> Any:
     """The shape of an instruction's value; a list of them for a tuple."""
     op, node = instruction.op, instruction.node
-    if op.name == "output":
-        return given[0][op.index]
     if op.defines("infer_shape"):
         shapes = op.infer_shape(node.owner, given)
         return list(shapes) if isinstance(node.type, TupleType) else tuple(shapes[0])

@@ -26,6 +26,8 @@ class Assign(NonDifferentiableOperator):
     operands = ("target", "value")
     __props__ = ()
     destroy_map = {0: [0]}
+    can_fail = False
+    broadcasts_operands = is_captured = True
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:

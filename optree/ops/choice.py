@@ -12,10 +12,19 @@ from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
-from optree.ops.traits import BinaryOperator, ElementwiseOperator, IntegerOperator, MorphOperator, UnaryOperator
+from optree.ops.traits import (
+    BinaryOperator,
+    Choose,
+    ElementwiseOperator,
+    IntegerOperator,
+    MorphOperator,
+    UnaryOperator,
+    ViewOperator,
+    no_props,
+)
 from optree.registry import f, function, stand_for
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import any_neon, as_variable, zero_gradient
+from optree.tree.variable import Variable, any_neon, as_variable, zero_gradient
 
 # The larger and the smaller
 
@@ -175,6 +184,10 @@ class Cast(UnaryOperator, ElementwiseOperator):
         *((([3],), {"dtype": np.dtype(name)}) for name in ("uint8", "uint32", "uint64")),
     )
 
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"dtype": np.dtype(choose(("float64", "float32")))}
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if self.dtype is None:
             raise DTypeError("cast: give the dtype to convert to, as in be.cast(x, 'float32')")
@@ -209,6 +222,8 @@ class FillLike(BinaryOperator):
     """
 
     name = "fill_like"
+    broadcasts = (1, 0)
+    can_fail = False
     shape_only = (0,)
     operands = ("x", "value")
     kernel = "{1}"
@@ -265,14 +280,16 @@ stand_for(np.zeros_like, _zeros_like)
 stand_for(np.ones_like, _ones_like)
 
 
-class BroadcastLike(BinaryOperator):
+class BroadcastLike(ViewOperator, BinaryOperator):
     """x broadcast to the shape of `like`, of which nothing else counts."""
 
     name = "broadcast_like"
+    random_props = staticmethod(no_props)
     shape_only = (1,)
     operands = ("x", "like")
     kernel = "{0}"
-    view_map = {0: [0]}
+    broadcasts = (0, 1)
+    broadcasts_operands = True
     examples = (
         (((3,), (2, 3)), {}),
         (((), (2, 3)), {}),
@@ -307,6 +324,8 @@ class Places(UnaryOperator, IntegerOperator):
     """The place of each element of an operand, of which only the shape matters, counted in C order."""
 
     name = "places"
+    broadcasts = (None, 0)
+    can_fail = False
     operands = ("like",)
     shape_only = (0,)
     examples = ((((3, 4),), {}), (((5,),), {}), (((),), {}), (((0, 3),), {}))

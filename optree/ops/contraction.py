@@ -11,7 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError, describe
 from optree.ops.op import Op
-from optree.ops.traits import BinaryOperator
+from optree.ops.traits import BinaryOperator, no_props
 from optree.registry import f, function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
@@ -33,8 +33,12 @@ def _contract(x: Variable, y: Variable, x_axes: Sequence[int], y_axes: Sequence[
 class ProductOperator(BinaryOperator):
     """A product of vectors, matrices or stacks of matrices: the last axis of x meets the last but one of y."""
 
-    takes_columns = True
+    takes_columns = widens_halves = True
+    can_fail = False
     numpy = np.matmul
+
+    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        return [((0, -1), (1, -min(ranks[1], 2)))]
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, y = shapes
@@ -104,6 +108,7 @@ class Dot(ProductOperator):
     """
 
     name = "dot"
+    random_props = staticmethod(no_props)
     numpy_names = (np.dot,)
     examples = (
         (((3, 4), (4, 2)), {}),
@@ -125,6 +130,7 @@ class MatMul(ProductOperator):
     """The product of matrices, or of stacks of them broadcast together; a vector is a row left and a column right."""
 
     name = "matmul"
+    random_props = staticmethod(no_props)
     numpy_names = (np.matmul,)
     operator = ("__matmul__", "__rmatmul__")
     examples = (
@@ -248,6 +254,7 @@ class Outer(BinaryOperator):
     """The products of each element of x with each of y, both flattened: a matrix."""
 
     name = "outer"
+    random_props = staticmethod(no_props)
     numpy = np.outer
     examples = ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {}))
 

@@ -33,6 +33,7 @@ class Add(BinaryOperator, ElementwiseOperator):
     """x + y."""
 
     name = "add"
+    coefficients = (1, 1)
     associative = commutative = True
     numpy = np.add
     kernel = "{0} + {1}"
@@ -47,6 +48,7 @@ class Sub(BinaryOperator, ElementwiseOperator):
     """x - y."""
 
     name = "sub"
+    coefficients = (1, -1)
     numpy = np.subtract
     kernel = "{0} - {1}"
     aliases = ("subtract",)
@@ -143,6 +145,8 @@ class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 
     name = "neg"
+    coefficients = (-1,)
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.negative
     kernel = "-{0}"
     aliases = ("negative",)

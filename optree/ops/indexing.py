@@ -182,6 +182,7 @@ class Gather(TemplateOperator, Indexing):
     """
 
     name = "gather"
+    is_captured = checks_indices = True
     examples = (
         (((5, 3), [2, 0, 2]), {}),
         (((5, 3), [[0, -1], [4, 4]]), {}),
@@ -216,6 +217,7 @@ class Take(Indexing):
     """
 
     name = "take"
+    is_captured = checks_indices = True
     operands = ("x", "indices")
     __props__ = ("axis", "flat")
     axis: Any = None
@@ -276,6 +278,7 @@ class TakeAlongAxis(Indexing):
     """
 
     name = "take_along_axis"
+    is_captured = checks_indices = True
     operands = ("x", "indices")
     __props__ = ("axis",)
     axis: Any = -1
@@ -328,6 +331,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     """
 
     name = "onehot"
+    is_captured = checks_indices = True
     operands = ("indices",)
     __props__ = ("n", "axis", "dtype", "flat")
     n: Any = None

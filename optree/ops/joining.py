@@ -12,7 +12,7 @@ from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
 from optree.ops.shape import sizes_of
-from optree.ops.traits import AssociativeOperator, MorphOperator
+from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function, stand_for
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
@@ -23,6 +23,8 @@ class Concatenate(AssociativeOperator):
 
     takes_columns = True
     name = "concatenate"
+    is_captured = True
+    random_props = staticmethod(one_axis)
     __props__ = ("axis",)
     axis: Any = 0
     examples = (
@@ -70,7 +72,17 @@ class Concatenate(AssociativeOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        return np.concatenate([as_array(x, *arrays) for x in arrays], self.axis)
+        parts = [as_array(x, *arrays) for x in arrays]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts, self.axis)
+        # By copies, which a CUDA graph can capture: CuPy's own function sends the parts' addresses from the host.
+        shape = self.output_shape(*(x.shape for x in parts))
+        out, begin = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0]), 0
+        for part in parts:
+            end = begin + part.shape[self.axis]
+            out[(slice(None),) * self.axis + (slice(begin, end),)] = part
+            begin = end
+        return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Each operand takes its part off the front of what the earlier ones left: views, and no size in the tree.
@@ -82,7 +94,7 @@ class Concatenate(AssociativeOperator):
         return gradients
 
 
-class HeadLike(MorphOperator):
+class HeadLike(ViewOperator, MorphOperator):
     """As much of x, from the front of an axis, as `like` has there."""
 
     name = "head_like"
@@ -90,7 +102,7 @@ class HeadLike(MorphOperator):
     operands = ("x", "like")
     __props__ = ("axis",)
     axis: int = 0
-    view_map = {0: [0]}
+    rearranges = True
     examples = (
         (((5, 3), (2, 3)), {}),
         (((2, 4), (2, 1)), {"axis": -1}),
@@ -163,6 +175,10 @@ class Pad(MorphOperator):
         (((),), {"pad_width": 1}),
     )
 
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"pad_width": choose((0, 1, (1, 0)))}
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x = types[0]
         number = _number_of(self.constant_values, x.dtype)
@@ -225,6 +241,10 @@ class Repeat(MorphOperator):
         (((2, 3),), {"repeats": 0, "axis": 1}),
         (((0, 3),), {"repeats": 2, "axis": 1}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"repeats": choose((1, 2)), **one_axis(choose, x)}
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:

@@ -202,6 +202,7 @@ class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is neither infinite nor nan."""
 
     name = "finite"
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isfinite
     kernel = "{0} - {0} == 0"  # serves integers too, which isfinite in C does not
     aliases = ("isfinite",)
@@ -211,6 +212,7 @@ class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is nan."""
 
     name = "isnan"
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isnan
     kernel = "{0} != {0}"
 
@@ -219,6 +221,7 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is infinite."""
 
     name = "isinf"
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isinf
     kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 

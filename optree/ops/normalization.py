@@ -12,7 +12,7 @@ from optree.errors import OperandError
 from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
-from optree.ops.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
+from optree.ops.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator, any_axes
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.tree.types import TensorType, promote
@@ -123,6 +123,7 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
     """
 
     name = "softmax"
+    random_props = staticmethod(any_axes)
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -153,6 +154,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
     """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1."""
 
     name = "log_softmax"
+    random_props = staticmethod(any_axes)
     examples = Softmax.examples
 
     def value(self, *arrays: Any) -> Any:

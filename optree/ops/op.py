@@ -83,6 +83,33 @@ class Op(Differentiable, AbstractOperator):
         under None those that are overwritten and that no output lies in.
     shape_only : tuple of int
         The inputs of which the op reads nothing but the shape.
+    can_fail : bool
+        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that either all
+        are made or none. Elementwise ops and reductions that are kernels never do.
+    axis_order : tuple of int, or None
+        For an op that only moves axes, the operand's axis that each axis of the value is.
+    keeps_order : bool
+        Whether the value is its first operand's elements in the same C order, in whatever shape.
+    rearranges : bool
+        Whether each element of the value is one of the first operand's, and none of them twice.
+    broadcasts : tuple of (int or None, int), or None
+        For an op whose value at each index of one operand's shape (the second number) is another operand (the first),
+        broadcast to it; None in its place where the value is the index itself, counted in C order.
+    broadcasts_operands : bool
+        Whether sizes of operands that meet along an axis, counted from the last, are equal or 1.
+    is_captured : bool
+        Whether a CUDA graph can capture it where no kernel computes it: it only makes views, copies on the device, or
+        launches kernels whose arguments stay.
+    checks_indices : bool
+        Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
+    widens_halves : bool
+        Whether NumPy's value for float16 is computed in float32 and rounded, for NumPy's own is slow.
+    writes_strided : bool
+        Whether `numpy` writes right values into an `out` of any strides.
+    coefficients : tuple of int, or None
+        For a linear op what each operand is multiplied by before they are added up.
+    random_props : callable, optional
+        From a choice and an operand to parameters that fit it, or nearly: `optree.testing.random_tree` uses such ops.
     bounds_numbers : bool
         Whether a Python integer must fit the integer dtype that it meets.
     itypes, otypes : list of Type, optional
@@ -106,6 +133,18 @@ class Op(Differentiable, AbstractOperator):
     commutative: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = {}
+    can_fail: ClassVar[bool] = True
+    axis_order: ClassVar[tuple[int, ...] | None] = None
+    keeps_order: ClassVar[bool] = False
+    rearranges: ClassVar[bool] = False
+    broadcasts: ClassVar[tuple[int | None, int] | None] = None
+    broadcasts_operands: ClassVar[bool] = False
+    is_captured: ClassVar[bool] = False
+    checks_indices: ClassVar[bool] = False
+    widens_halves: ClassVar[bool] = False
+    writes_strided: ClassVar[bool] = True
+    coefficients: ClassVar[tuple[int, ...] | None] = None
+    random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
@@ -200,6 +239,24 @@ class Op(Differentiable, AbstractOperator):
         return f"{name}{{{props}}}" if props else name
 
     __repr__ = __str__
+
+    def may_fail(self, *dtypes: np.dtype) -> bool:
+        """Whether it may raise on operands of these dtypes, whose sizes fit."""
+        return self.can_fail
+
+    @property
+    def moves_axes(self) -> bool:
+        """Whether in a kernel the value is the operand, read along other axes."""
+        return self.keeps_order or self.axis_order is not None
+
+    @property
+    def is_flat_index(self) -> bool:
+        """Whether the value is each element's own index, counted in C order."""
+        return self.broadcasts is not None and self.broadcasts[0] is None
+
+    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Pairs of (operand, axis) whose sizes must be equal, of operands with so many axes each."""
+        return []
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""

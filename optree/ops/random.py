@@ -83,6 +83,7 @@ class TakeBlocks(RandomOperator):
     """Where a draw of an operand's shape begins, ``[seed, counter]``; the state is advanced past it."""
 
     name = "take_blocks"
+    is_captured = True
     shape_only = (1,)
     operands = ("state", "like")
 

@@ -122,6 +122,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     """
 
     name = "count"
+    can_fail = False
     shape_only = (0,)
     __props__ = ("axis", "ndim")
     axis: Any = None

@@ -12,7 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError
 from optree.ops.op import Op
-from optree.ops.traits import MorphOperator
+from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import OPS, f, function, stand_for
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
@@ -45,14 +45,14 @@ def without_lead(value: Shape, place: Shape) -> Shape:
     return value[extra:] if extra > 0 and set(value[:extra]) == {1} else value
 
 
-class Transpose(MorphOperator):
+class Transpose(ViewOperator, MorphOperator):
     """x with its axes in the order `axes`, or reversed."""
 
     name = "transpose"
     __props__ = ("axes",)
     axes: Any = None
     numpy = np.transpose
-    view_map = {0: [0]}
+    rearranges = True
     examples = (
         (((3, 4),), {}),
         (((2, 3, 4),), {"axes": (1, 2, 0)}),
@@ -61,6 +61,13 @@ class Transpose(MorphOperator):
         (((),), {}),
         (((0, 3),), {}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        rest, order = list(range(x.ndim)), []
+        while rest:
+            order.append(rest.pop(choose(range(len(rest)))))
+        return {"axes": tuple(order)}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         ndim = types[0].ndim
@@ -72,6 +79,10 @@ class Transpose(MorphOperator):
             raise AxisError(f"transpose: {tuple(given)} is no order of the {ndim} axes of shape {types[0].shape}")
         return self.make(axes=axes)
 
+    @property
+    def axis_order(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.axes
+
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(shapes[0][axis] for axis in self.axes)
 
@@ -80,7 +91,7 @@ class Transpose(MorphOperator):
         return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
 
 
-class Reshape(MorphOperator):
+class Reshape(ViewOperator, MorphOperator):
     """x in another shape of as many elements, in C order; one size may be -1."""
 
     # -1 stays in the bound op, so that one plan serves every size of a batch.
@@ -88,7 +99,7 @@ class Reshape(MorphOperator):
     name = "reshape"
     __props__ = ("newshape",)
     newshape: Any = (-1,)
-    view_map = {0: [0]}
+    rearranges = keeps_order = True
     examples = (
         (((2, 6),), {"newshape": (3, 4)}),
         (((2, 6),), {"newshape": (-1, 3)}),
@@ -97,6 +108,11 @@ class Reshape(MorphOperator):
         (((0, 3),), {"newshape": (3, 0, 2)}),
         (((0, 3),), {"newshape": (-1, 3)}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        flat = [(x.size,), *([()] if x.size == 1 else [])]
+        return {"newshape": choose([(-1,), x.shape[::-1], (1, -1), (-1, 1), *flat])}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         wanted = sizes_of(self.newshape, "reshape")
@@ -127,13 +143,14 @@ class Reshape(MorphOperator):
         return [f.reshape_like(delta, x)]
 
 
-class ReshapeLike(MorphOperator):
+class ReshapeLike(ViewOperator, MorphOperator):
     """x in the shape of `like`, of which nothing else is used."""
 
     name = "reshape_like"
+    random_props = staticmethod(no_props)
     shape_only = (1,)
     operands = ("x", "like")
-    view_map = {0: [0]}
+    rearranges = keeps_order = True
     examples = (
         (((2, 6), (3, 4)), {}),
         (((6,), (2, 3)), {}),
@@ -157,14 +174,13 @@ class ReshapeLike(MorphOperator):
         return [f.reshape_like(delta, x), None]
 
 
-class BroadcastTo(MorphOperator):
+class BroadcastTo(ViewOperator, MorphOperator):
     """x broadcast to `shape`."""
 
     name = "broadcast_to"
     __props__ = ("shape",)
     shape: Any = ()
     numpy = np.broadcast_to
-    view_map = {0: [0]}
     examples = (
         (((3, 1),), {"shape": (3, 4)}),
         (((4,),), {"shape": (2, 3, 4)}),
@@ -172,6 +188,10 @@ class BroadcastTo(MorphOperator):
         (((2, 3),), {"shape": (2, 3)}),
         (((1, 3),), {"shape": (0, 3)}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"shape": (choose((1, 2)), *x.shape)}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(shape=sizes_of(self.shape, "broadcast_to"))
@@ -186,14 +206,14 @@ class BroadcastTo(MorphOperator):
         return list(output_gradients)
 
 
-class ExpandDims(MorphOperator):
+class ExpandDims(ViewOperator, MorphOperator):
     """x with new axes of size 1, which are the axes `axis` of the result."""
 
     name = "expand_dims"
     __props__ = ("axis",)
     axis: Any = 0
     numpy = np.expand_dims
-    view_map = {0: [0]}
+    rearranges = keeps_order = True
     examples = (
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1}),
@@ -201,6 +221,10 @@ class ExpandDims(MorphOperator):
         (((),), {"axis": 0}),
         (((0,),), {"axis": 1}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"axis": choose(range(-x.ndim - 1, x.ndim + 1))}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         count = len(self.axis) if isinstance(self.axis, tuple | list) else 1
@@ -217,7 +241,7 @@ class ExpandDims(MorphOperator):
         return [f.reshape_like(delta, x)]
 
 
-class Squeeze(MorphOperator):
+class Squeeze(ViewOperator, MorphOperator):
     """x without the axes `axis`, which are of size 1; without all such axes if that is None.
 
     On a backend in neon's mode two dimensions stay.
@@ -227,7 +251,7 @@ class Squeeze(MorphOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.squeeze
-    view_map = {0: [0]}
+    rearranges = keeps_order = True
     examples = (
         (((1, 3, 1),), {}),
         (((1, 3, 1),), {"axis": 0}),
@@ -236,6 +260,10 @@ class Squeeze(MorphOperator):
         (((2, 3),), {}),
         (((0, 1),), {}),
     )
+
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         shape = types[0].shape
@@ -257,7 +285,7 @@ class Squeeze(MorphOperator):
         return [f.reshape_like(delta, x)]
 
 
-class Slice(MorphOperator):
+class Slice(ViewOperator, MorphOperator):
     """x at a NumPy index of integers, slices, None and an ellipsis: ``slice(x, np.s_[1:3, None, ::-1])``.
 
     With index arrays in `index`, the function gathers (`gather`).
@@ -266,7 +294,7 @@ class Slice(MorphOperator):
     name = "slice"
     __props__ = ("index",)
     index: Any = ()
-    view_map = {0: [0]}
+    rearranges = True
     examples = (
         (((5, 4),), {"index": ((1, 3, None), (None, None, -1))}),
         (((5, 4),), {"index": (2,)}),
@@ -278,6 +306,11 @@ class Slice(MorphOperator):
         (((0, 3),), {"index": (Ellipsis, 1)}),
     )
 
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        slices = ((None, None, None), (1, None, None), (None, None, -1), (None, None, 2), (-1, None, -2))
+        return {"index": tuple(choose((*slices, None, 0, -1)) for _ in range(x.ndim))}
+
     @classmethod
     def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
         x = as_operand(x, "slice")
@@ -287,6 +320,11 @@ class Slice(MorphOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         template = indices.as_template(self.index, types[0].shape, "slice")
         return self.make(index=indices.keep_axes(template) if is_neon(backend) else template)
+
+    @property
+    def keeps_order(self) -> bool:  # type: ignore[override]
+        """Whether the index only adds and drops axes of size 1."""
+        return all(entry is None or entry == indices.EVERYTHING for entry in self.index)
 
     @cached_property
     def numpy_index(self) -> tuple[Any, ...]:
@@ -357,14 +395,15 @@ class Unslice(MorphOperator):
         return [Slice.make(index=self.index)(delta), None]
 
 
-class Flip(MorphOperator):
+class Flip(ViewOperator, MorphOperator):
     """x in reverse order along one or several axes, or along all of them."""
 
     name = "flip"
+    random_props = staticmethod(any_axes)
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.flip
-    view_map = {0: [0]}
+    rearranges = True
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": -1}),

@@ -14,7 +14,7 @@ from optree.errors import OperandError, describe
 from optree.ops.apply import Apply
 from optree.ops.traits import ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.tree.gradient_types import DisconnectedType
-from optree.tree.types import TupleType
+from optree.tree.types import Shape, TupleType
 from optree.tree.variable import Variable, sum_of_deltas
 
 
@@ -22,6 +22,7 @@ class Copy(MorphOperator, ElementwiseOperator):
     """A copy of x, in memory of its own."""
 
     name = "copy"
+    can_fail = False
     kernel = "{0}"
     numpy_names = (np.copy,)
 
@@ -41,6 +42,7 @@ class Output(UnaryOperator):
     __props__ = ("index",)
     index: Any = 0
     view_map = {0: [0]}
+    can_fail = False
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> Any:
         (operand,) = operands
@@ -48,6 +50,9 @@ class Output(UnaryOperator):
         if not isinstance(type, TupleType):
             raise OperandError(f"output: {describe(operand)} has no outputs to pick from")
         return self.op_dict(type.types[self.index], operand.backend)
+
+    def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
+        return [shapes[0][self.index]]
 
     def application_of(self, node: Any) -> Apply:
         """The operand's application, of which the node is an output; its own, where a leaf stands in for that."""

@@ -6,7 +6,7 @@ A mixin stands before `Op` in an op's bases, and those named first win.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +17,30 @@ from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, is_neon
+
+#: Picks one of several: a random generator's choice, or a Hypothesis draw, which can then shrink the tree.
+Choose = Callable[[Sequence[Any]], Any]
+
+
+def no_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    """For `Op.random_props`: none."""
+    return {}
+
+
+def some_axes(choose: Choose, x: Variable) -> Any:
+    """No axis, one, or two, of a random tree's operand."""
+    single = [*range(x.ndim), *range(-x.ndim, 0)]
+    return choose([None, *single, *((i, j) for i in range(x.ndim) for j in range(i + 1, x.ndim))])
+
+
+def one_axis(choose: Choose, x: Variable) -> dict[str, Any]:
+    """For `Op.random_props`: one axis."""
+    return {"axis": choose(range(-x.ndim, max(x.ndim, 1)))}
+
+
+def any_axes(choose: Choose, x: Variable) -> dict[str, Any]:
+    """For `Op.random_props`: no axis, one, or two."""
+    return {"axis": some_axes(choose, x)}
 
 
 class NonDifferentiableOperator(Op):
@@ -96,10 +120,21 @@ class AssociativeOperator(Op):
 class ElementwiseOperator(Op):
     """An op applied to each element of its operands, broadcast together."""
 
-    takes_columns = True
+    takes_columns = broadcasts_operands = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
+
+    def may_fail(self, *dtypes: np.dtype) -> bool:
+        return self.can_fail and self.kernel_for(*dtypes) is None
+
+
+class ViewOperator(Op):
+    """An op whose value is a view of its first operand, or a copy where no strides describe it."""
+
+    view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
+    can_fail = False
+    is_captured = True
 
 
 class MorphOperator(UnaryOperator):
@@ -218,6 +253,10 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     has_identity: ClassVar[bool] = True
     accumulator: ClassVar[Accumulator | None] = None
 
+    @staticmethod
+    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
+        return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         bound = super().bind(types, backend)
         return self.make(**{**bound.props, "keepdims": bool(self.keepdims or is_neon(backend))})
@@ -230,6 +269,9 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         if self.keepdims:
             return tuple(1 if i in axes else size for i, size in enumerate(shape))
         return tuple(size for i, size in enumerate(shape) if i not in axes)
+
+    def may_fail(self, *dtypes: np.dtype) -> bool:
+        return self.accumulator_for(dtypes[0]) is None
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator | None:
         """How kernels reduce elements of a dtype; None where they do not."""

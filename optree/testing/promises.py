@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.autodiff.api import grad
 from optree.compile.program import flatten
+from optree.compile.schedule import may_fail
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError, NotFiniteError
 from optree.ops.traits import ElementwiseOperator
@@ -73,6 +74,68 @@ def check_contract(example: Example, backend: Any = None) -> None:
             Runner([example.tree(inputs)], inputs, debug.evaluate)(values)
         except (DTypeError, NotFiniteError):
             continue
+
+
+def check_facts(example: Example, backend: Any = None) -> None:
+    """The op does what its attributes tell compilers: it moves, broadcasts, adds up and cannot fail as they say."""
+    if example.op is None:
+        return
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if tree.op.name != example.op.name:  # made by other ops
+        return
+    op, arrays = tree.op, [np.asarray(x) for x in values]
+    (value,) = Runner([tree], inputs)(values)
+    if op.axis_order is not None:
+        _expect(np.array_equal(value, arrays[0].transpose(op.axis_order)), example, "it moves axes beyond axis_order")
+    if op.keeps_order:
+        _expect(np.array_equal(value, arrays[0].reshape(value.shape)), example, "keeps_order, and it does not")
+    if op.rearranges:
+        once = np.unique(value).size == value.size and np.isin(value, arrays[0]).all()
+        _expect(once, example, "rearranges, and an element is not the operand's, or is there twice")
+    if op.broadcasts is not None:
+        operand, like = op.broadcasts
+        shape = arrays[like].shape
+        given = np.arange(arrays[like].size).reshape(shape) if operand is None else arrays[operand]
+        given = given.reshape(() if given.size == 1 else given.shape)
+        _expect(
+            np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong"
+        )
+    if op.broadcasts_operands:
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        _expect(value.shape == shape, example, f"broadcasts_operands, and {value.shape} is not {shape}")
+    if op.coefficients is not None:
+        added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
+        _expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
+    for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
+        _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
+    _check_that_it_runs(example)
+
+
+def _check_that_it_runs(example: Example) -> None:
+    """What an op that cannot fail gives for the numbers on which others fail."""
+    for dtype in MIXED:
+        special = (
+            [np.nan, np.inf, -np.inf, 0.0, -1.0] if np.dtype(dtype).kind == "f" else [0, 1, -1, -(2**31), 2**31 - 1]
+        )
+        values = example.draw(dtype)
+        for i, x in enumerate(example.operands):
+            if isinstance(x, tuple):
+                pool = np.array(special).astype(dtype)
+                values[i] = pool[np.arange(values[i].size) % pool.size].reshape(values[i].shape)
+        inputs = inputs_for(values)
+        try:
+            tree = example.tree(inputs)
+        except DTypeError:
+            continue
+        instruction = flatten([tree]).instructions[-1]
+        if may_fail(instruction.op, instruction.node):
+            continue
+        try:
+            Runner([tree], inputs)(values)
+        except Exception as error:
+            _expect(False, example, f"may_fail is False, and on {values} it raises {error!r}")
 
 
 def check_type(example: Example, backend: Any = None) -> None:
@@ -383,6 +446,7 @@ PROMISES: dict[str, Callable[[Example, Any], None]] = {
     for check in (
         check_identity,
         check_contract,
+        check_facts,
         check_type,
         check_backend,
         check_gradient,

@@ -18,7 +18,7 @@ from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
 from optree.errors import AxisError, BackendError
 from optree.ops.apply import Apply
-from optree.registry import f
+from optree.registry import OPS, f
 
 pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
 
@@ -347,6 +347,39 @@ def test_a_view_that_moves_ends_the_capturing(gpu: Any) -> None:
     for start in (0, 0, 0, 2, 4, 0, 1):
         np.testing.assert_allclose(moved(ones).get(), np.exp(start + np.arange(2.0)), 1e-6)
     assert counts(gpu) == (1, 2) and "lies elsewhere" in debugprint(moved, file="str")
+
+
+#: Trees of one operand through an op that is captured where no kernel computes it.
+BETWEEN_KERNELS = {
+    "flip": lambda x: f.flip(x, 0),
+    "slice": lambda x: x.at[::-1],
+    "broadcast_to": lambda x: f.broadcast_to(x, (3, 6)),
+    "transpose": lambda x: f.transpose(f.reshape(x, (2, 3))),
+    "head_like": lambda x: OPS["head_like"].make(axis=0)(x, np.ones(4, np.float32)),
+    "tail_like": lambda x: OPS["tail_like"].make(axis=0)(x, np.ones(4, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_KERNELS)
+def test_what_is_between_kernels_is_in_their_graph(gpu: Any, name: str) -> None:
+    x, value = Input(TensorType("float32", (6,)), "x"), np.linspace(-1, 1, 6, dtype=np.float32)
+    tree = gpu.sum(f.tanh(BETWEEN_KERNELS[name](f.exp(x))), keepdims=False)
+    step = function([x], tree)
+    for _ in range(4):
+        wanted = function([x], tree, mode="reference")(value).get()
+        np.testing.assert_allclose(step(value).get(), wanted, rtol=1e-6)
+    assert counts(gpu) == (1, 2)
+
+
+def test_a_step_through_concatenates_gradient_is_one_graph(gpu: Any) -> None:
+    w, v = gpu.array(np.ones((3, 4))), gpu.array(np.full((2, 4), 2.0))
+    x = Input(MATRIX, "x")
+    loss = gpu.sum(f.tanh(f.concatenate([f.exp(w), v * 2], 0)) * x, keepdims=False)
+    step = function([x], loss, [(p, p - 0.1 * d) for p, d in zip((w, v), optree.grad(loss, [w, v]), strict=True)])
+    for _ in range(4):
+        step(np.ones((5, 4), np.float32))
+    captures, replays = counts(gpu)
+    assert (captures, replays) == (1, 2), debugprint(step, file="str")
 
 
 def test_why_a_function_is_not_captured(cupy: Any) -> None:

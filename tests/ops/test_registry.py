@@ -21,7 +21,7 @@ from optree.errors import BackendError, DTypeError, OperandError, OptreeError, S
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
-from optree.testing.examples import Example, examples_of, inputs_for
+from optree.testing.examples import Example, Runner, examples_of, inputs_for
 from optree.testing.promises import PROMISES, compare, scale_of
 from optree.tree.types import DTYPES
 
@@ -125,6 +125,39 @@ def test_every_differentiable_op_has_an_example_of_its_gradient(name: str) -> No
 def test_every_function_is_an_op_or_composed(name: str) -> None:
     called = FUNCTIONS[name].__name__
     assert called in OPS or called in COMPOSED, f"{name}: say in tests/harness/composed.py what it means"
+
+
+VIEWS = [name for name, op in PURE.items() if op.view_map]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_is_what_compilers_take_a_view_for(name: str) -> None:
+    """What holds on every example is said of the op, so that no pass treats it otherwise than its like."""
+    op = OPS[name]
+    assert not op.can_fail and op.is_captured, f"{name} has a view_map: let it be a ViewOperator"
+    found = [_moved(example) for example in examples_of(op)]
+    assert all(once for once, _ in found) is op.rearranges, f"{name}: rearranges"
+    kept = [tree_op.keeps_order or tree_op.axis_order is not None for _, tree_op in found]
+    assert all(kept) or not all(in_order for in_order, _ in map(_in_order, examples_of(op))), f"{name}: keeps_order"
+
+
+def _moved(example: Example) -> tuple[bool, Any]:
+    """Whether no element of an example's value is there twice, and the op that makes it."""
+    values, tree = _value(example)
+    return np.unique(values).size == values.size, tree.op
+
+
+def _in_order(example: Example) -> tuple[bool, Any]:
+    """Whether an example's value is its first operand in C order, and the op that makes it."""
+    values, tree = _value(example)
+    return np.array_equal(values.ravel(), np.ravel(example.draw()[0])), tree.op
+
+
+def _value(example: Example) -> tuple[np.ndarray, Any]:
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    return np.asarray(Runner([tree], inputs)(values)[0]), tree
 
 
 # The promises that need no word on what the op means
