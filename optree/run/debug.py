@@ -181,7 +181,8 @@ def _check_shapes(instruction: Instruction, inputs: list[Any], outputs: Sequence
     """Refuse an output of another shape than infer_shape says."""
     op = instruction.op
     if op.defines("infer_shape"):
-        said = op.infer_shape(instruction.node.owner, [np.shape(x) for x in inputs])
+        shapes = [[*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x) for x in inputs]
+        said = op.infer_shape(instruction.node.owner, shapes)
         for place, (shape, output) in enumerate(zip(said, outputs, strict=True)):
             if tuple(shape) != np.shape(output):
                 raise ContractError(

@@ -426,7 +426,7 @@ def test_info_and_wrong_choices(monkeypatch):
     assert "jit=False" in gen_backend("cpu", jit=False).info()
     with pytest.raises(BackendError, match="'auto', True or False"):
         gen_backend("cpu", jit="yes")
-    monkeypatch.setattr("backends.cpu.find_compiler", lambda: None)
+    monkeypatch.setattr("backends.cpu.backend.find_compiler", lambda: None)
     assert "gcc or clang" in gen_backend("cpu").info()
     with pytest.raises(BackendError, match="jit=True needs a C compiler"):
         gen_backend("cpu", jit=True)
