@@ -218,6 +218,10 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     has_identity: ClassVar[bool] = True
     accumulator: ClassVar[Accumulator | None] = None
 
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """One operation for each element of the operand."""
+        return super().flops(outputs, inputs)
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         bound = super().bind(types, backend)
         return self.make(**{**bound.props, "keepdims": bool(self.keepdims or is_neon(backend))})
