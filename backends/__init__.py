@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backends import intact  # noqa: F401 the first: what follows fails where optree is another package
 from backends.backend import Backend
 from backends.cpu import CPUBackend
 from optree import settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -63,6 +63,12 @@ class Backend(RandomMethods):
 
     name: str
 
+    #: What plans and subclasses use, and `dir` leaves out.
+    internal: ClassVar[frozenset[str]] = frozenset(
+        "active allocate borrowed compile compiles compiling executions from_host home internal on_host owned plans "
+        "program remark tensor_of to_host value_of".split()
+    )
+
     #: How many devices of its kind the machine has.
     devices: int = 1
 
@@ -100,6 +106,15 @@ class Backend(RandomMethods):
         self.compiles = 0
         self.executions = 0
         self._seed_states(rng_seed)
+
+    @property
+    def bsz(self) -> int:
+        """The batch size, by neon's name for it."""
+        return self.batch_size
+
+    @bsz.setter
+    def bsz(self, size: int) -> None:
+        self.batch_size = size
 
     # What a backend is made of, beside what `Creation` says: a subclass defines these
 
@@ -262,7 +277,8 @@ class Backend(RandomMethods):
         return method
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *FUNCTIONS})
+        own = {name for name in super().__dir__() if not name.startswith("_")}
+        return sorted({*own, *FUNCTIONS} - self.internal)
 
     def __copy__(self) -> Backend:
         return self

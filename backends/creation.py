@@ -76,7 +76,8 @@ class Creation:
         """A new tensor with the values of an array, list, number, tensor or tree.
 
         Without `dtype`, a NumPy array or tensor of integers or bools keeps its
-        dtype and everything else takes the backend's `datatype`.
+        dtype, bools are bool, and everything else takes the backend's `datatype`;
+        in neon's mode that goes for lists of bools, too.
         """
         if isinstance(values, Variable):
             values = values.asnumpyarray()
@@ -85,6 +86,7 @@ class Creation:
         if not known and not all(isinstance(value, int) for value in array.flat):
             raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
+        keeps = keeps or (dtype is None and array.dtype.kind == "b" and not is_neon(self))
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
             check_fits(array, wanted, "array")

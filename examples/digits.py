@@ -8,6 +8,7 @@ which updates the weights.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,14 +102,14 @@ def load(be: Any) -> tuple[Data, Data]:
 
 
 def train(network: Network, data: Data, epochs: int, batch_size: int) -> list[float]:
-    """Trains the network, with a progress bar; returns the loss of each step."""
+    """Trains the network, with a progress bar on a terminal; returns the loss of each step."""
     be, count = network.be, len(data.images)
     starts = range(0, count, batch_size)
     shuffled = Data(*map(be.empty_like, data))
     losses: list[float] = []
     plans = steps = 0
     total = epochs * len(starts)
-    with tqdm(total=total, unit="step") as bar:
+    with tqdm(total=total, unit="step", disable=None) as bar:
         for epoch in range(1, epochs + 1):
             order = be.rng.permutation(count)
             for buffer, values in zip(shuffled, data, strict=True):
@@ -122,7 +123,10 @@ def train(network: Network, data: Data, epochs: int, batch_size: int) -> list[fl
                 plans = plans or be.stats()["compiles"]
             losses += [loss.item() for (loss, _), _ in made]
             right = sum(accuracy.item() * size for (_, accuracy), size in made)
-            bar.set_postfix(epoch=epoch, loss=f"{losses[-1]:.3f}", accuracy=f"{right / count:.3f}")
+            figures = {"epoch": epoch, "loss": f"{losses[-1]:.3f}", "accuracy": f"{right / count:.3f}"}
+            bar.set_postfix(figures)
+            if bar.disable:  # no terminal, but a log: a line for each epoch
+                print(", ".join(f"{name}={figure}" for name, figure in figures.items()), file=sys.stderr)
     print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
     return losses
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree import ops
+from optree import installation, ops
 from optree.compat import metadiff  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
 from optree.ops.apply import Apply
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.compat.nervana_graph import ComputationOp
     from optree.testing import check_grad
+
+__version__ = "0.1.0"
 
 #: Modules that are loaded when something of them is first asked for.
 LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "testing")
@@ -57,7 +59,10 @@ __all__ = [
     "jacobian",
     "metadiff",
     "ops",
+    "testing",
 ]
+
+installation.warn_of_others()
 
 
 def __getattr__(name: str) -> Any:
@@ -69,3 +74,7 @@ def __getattr__(name: str) -> Any:
             globals()[name] = found
             return found
     raise AttributeError(f"module 'optree' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -35,7 +35,7 @@ def bfloat16() -> np.dtype:
     try:
         return np.dtype(_ml_dtypes.bfloat16)
     except ImportError:
-        raise DTypeError("bfloat16 needs the package ml_dtypes: pip install 'neon-optree[bfloat16]'") from None
+        raise DTypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
 
 
 def is_bfloat16(dtype: Any) -> bool:

@@ -56,6 +56,10 @@ class OperandError(OptreeError, TypeError):
     """An operand of a type that a tree cannot hold."""
 
 
+class UntypedOperandError(OperandError, AttributeError):
+    """An operand of `make_node` that has no type to ask for; Theano's and Aesara's error is an AttributeError."""
+
+
 class UnknownOpError(OptreeError, LookupError):
     """A name that no op has."""
 

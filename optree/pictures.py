@@ -240,7 +240,7 @@ def _name(leaf: Variable) -> str:
         return leaf.label
     views = []
     while isinstance(leaf, Tensor) and leaf.name is None and leaf.base is not None:
-        views.append(f"{leaf.view.name} of ")  # type: ignore[union-attr]
+        views.append(f"{leaf.view_op.name} of ")  # type: ignore[union-attr]
         leaf = leaf.base
     return "".join(views) + (leaf.name or type(leaf).__name__.lower())  # type: ignore[attr-defined]
 

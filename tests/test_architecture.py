@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Packages and modules from the bottom up. Each imports those before it, and within a package without a circle.
 PACKAGES = (
-    *("optree.errors", "optree.settings", "optree.locks", "optree.later", "optree.arrays", "optree.dtypes"),
-    *("optree.registry", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run"),
-    *("optree.compat", "optree.testing", "optree.pictures", "optree"),
-    *("backends.creation", "backends.random", "backends.backend", "backends.execution", "backends.cpu", "backends.gpu"),
-    *("backends.inspection", "backends"),
+    *("optree.installation", "optree.errors", "optree.settings", "optree.locks", "optree.later", "optree.arrays"),
+    *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile"),
+    *("optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *("backends.intact", "backends.creation", "backends.random", "backends.backend", "backends.execution"),
+    *("backends.cpu", "backends.gpu", "backends.inspection", "backends"),
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.

@@ -132,7 +132,11 @@ def test_a_shape_may_be_a_number_a_list_or_numpys_integers(be):
     ("values", "dtype", "expected"),
     [
         ([1, 2], None, "float32"),
-        ([True], None, "float32"),
+        ([True], None, "bool"),
+        ([[True], [False]], None, "bool"),
+        ([True, 2], None, "float32"),
+        ([], None, "float32"),
+        ([True], "float32", "float32"),
         (3, None, "float32"),
         (np.ones(2), None, "float32"),
         (np.float64(2), None, "float32"),
@@ -498,3 +502,16 @@ def test_what_is_no_tree_to_run(be, run, message):
     with pytest.raises(OperandError, match=message):
         run(be, x)
     assert [y.get().sum() for y in be.evaluate((x * 2, x, 3))] == [12, 6, 3]
+
+
+def test_a_list_of_bools_is_of_bools_and_in_neons_mode_of_neons_dtype(be):
+    mask = be.array([True, False])
+    assert mask.dtype == bool and np.where(mask, be.ones(2), 0).asnumpyarray().tolist() == [1.0, 0.0]
+    assert gen_backend("cpu", compat_mode="neon").array([True, False]).dtype == np.float32
+
+
+def test_bsz_is_neons_name_of_the_batch_size(be):
+    be.bsz = 32
+    assert (be.batch_size, be.bsz, be.iobuf(10).shape) == (32, 32, (10, 32))
+    be.batch_size = 16
+    assert be.bsz == 16

@@ -61,6 +61,7 @@ def test_the_demo_learns_in_time_and_says_where_its_pictures_are(tmp_path):
     assert compiled_later(run.stdout) == 0
     assert "loss=" in run.stderr
     assert "accuracy=" in run.stderr
+    assert "\r" not in run.stderr and len(run.stderr.splitlines()) <= 50, "a bar floods a log"
     for picture in ("output/loss.png", "output/loss_tree.svg"):
         assert picture in run.stdout
         assert (tmp_path / picture).stat().st_size > 1000

@@ -15,7 +15,7 @@ from backends.backend import Backend, Observer, Plan
 from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
-from backends.cpu.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
+from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
 from optree.compile.passes import decompose
@@ -41,6 +41,7 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
+    internal = Backend.internal | {"product", "when"}
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
@@ -55,7 +56,8 @@ class CPUBackend(Backend):
             # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
             # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
+        self._optional = WhileItCompiles()
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else where_it_pays(self._optional)
         if "logging" in sys.modules:  # nobody listens else
             _say_once(self.info())
 
@@ -67,6 +69,8 @@ class CPUBackend(Backend):
             runs = f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
         else:
             when = "always" if self.jit is True else "where they pay"
+            if self._optional.failure is not None:
+                when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
         return f"{runs}; {described(self.product)}"
 

@@ -46,6 +46,9 @@ OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
 #: Part of every key: a change of how files are kept makes all of them anew.
 FORMAT = 1
 
+#: Seconds of compiling after which a terminal is told of it.
+PATIENCE = 1.0
+
 _FULL = 1 << 20  # bytes that a folder with room can hold
 
 
@@ -73,6 +76,7 @@ class _Loaded:
     def __init__(self) -> None:
         self.libraries: dict[str, ctypes.CDLL] = {}
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
+        self.told = False  # that it takes a while
         self.renew_locks()
 
     def renew_locks(self) -> None:
@@ -258,6 +262,7 @@ def _made(folder: Path | None, key: str, source: str, compiler: Compiler) -> cty
     start = time.perf_counter()
     binary = _compile(source, compiler, folder)
     _count(misses=1, seconds=time.perf_counter() - start)
+    _tell_of_wait(folder)
     if folder:
         write(folder, key, binary)
         sweep(folder)
@@ -265,6 +270,20 @@ def _made(folder: Path | None, key: str, source: str, compiler: Compiler) -> cty
         return load(binary)
     except OSError as error:
         raise CompilerError(f"{compiler}: what it made cannot be loaded: {error}") from None
+
+
+def _tell_of_wait(folder: Path | None) -> None:
+    """Say on the terminal, once, that kernels are being compiled, when that has taken a while."""
+    counts = _loaded.counts
+    if _loaded.told or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
+        return
+    _loaded.told = True
+    kept = f"; they are kept in {folder} for later runs" if folder else ""
+    print(
+        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{kept}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _compile(source: str, compiler: Compiler, folder: Path | None) -> bytes:

@@ -58,7 +58,7 @@ def matrix_product() -> Callable[..., Any]:
     if path is not None:
         return _product(path)
     if chosen == "mkl":
-        raise BackendError("OPTREE_BLAS=mkl needs the package mkl: pip install 'neon-optree[mkl]' installs it")
+        raise BackendError("OPTREE_BLAS=mkl needs the package mkl: pip install mkl")
     return np.matmul
 
 

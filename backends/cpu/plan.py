@@ -13,17 +13,22 @@ from backends.cpu.runtime import Compiled
 from backends.execution.errstate import quietly
 from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
 from backends.execution.memory_planner import KeptSteps
+from backends.execution.runner import Way
 from backends.execution.specialize import FusedKernel
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
+from optree.errors import CompilerError
 from optree.later import later
 
 if TYPE_CHECKING:
+    import logging
+
     from backends.cpu import numpy_blocks as blocks
 else:
-    blocks = later("backends.cpu.numpy_blocks")
+    blocks, logging = map(later, ("backends.cpu.numpy_blocks", "logging"))
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
@@ -57,6 +62,78 @@ def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: Cal
     return FusedKernel(program, kernel, sizes, Compiled)
 
 
+class WhileItCompiles:
+    """An executor of compiled kernels that hands over to NumPy, for good, when the compiler fails.
+
+    Kernels that were compiled before go on. That another op's own expression does not compile is its fault alone.
+
+    Attributes
+    ----------
+    failure : CompilerError or None
+        Why nothing more is compiled.
+    """
+
+    def __init__(self) -> None:
+        self.failure: CompilerError | None = None
+
+    def __call__(self, program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
+        return _OptionalKernel(program, kernel, sizes, self)
+
+    def compiled(self, nest: LoopNest) -> Compiled:
+        """What runs a nest.
+
+        Raises
+        ------
+        CompilerError
+            If it does not compile, or the compiler has failed before.
+        """
+        if self.failure is not None:
+            raise CompilerError(str(self.failure))
+        return Compiled(nest)
+
+    def give_up(self, error: CompilerError, is_foreign: bool) -> None:
+        """Log, once, that NumPy runs from now on what is not compiled: all of it, or a kernel of a user's own op."""
+        if self.failure is not None:
+            return
+        if not is_foreign:
+            self.failure = error
+        what = "a kernel of an op that is not op-tree's" if is_foreign else "all that is not compiled yet"
+        notes = getattr(error, "__notes__", ())
+        logging.getLogger(__name__).warning(
+            "from now on NumPy runs %s, for the C compiler failed (jit=True makes that an error): %s",
+            what,
+            "; ".join([str(error), *notes]),
+        )
+
+
+class _OptionalKernel(FusedKernel):
+    """A compiled kernel whose work NumPy does, call by call, once it could not be compiled for some layout."""
+
+    def __init__(self, program: Program, kernel: Kernel, sizes: Sizes, executor: WhileItCompiles) -> None:
+        super().__init__(program, kernel, sizes, executor.compiled)
+        self._executor, self._by_numpy = executor, False
+
+    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
+        if self._by_numpy:
+            return None
+        try:
+            return super().run(values, targets)
+        except CompilerError as error:
+            self._give_up(error)
+            return None
+
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
+        try:
+            return super().entry(values, places)
+        except CompilerError as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: CompilerError) -> None:
+        self._by_numpy = True
+        self._executor.give_up(error, self.is_foreign)
+
+
 def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> Runnable | None:
     """What runs a kernel by NumPy in blocks; None if that does not."""
     return blocks.block_kernel(program, kernel, sizes, call_of)
@@ -65,11 +142,14 @@ def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf
 #: By a C compiler from the first call on.
 ALWAYS = When(compiled_kernel, 0, 0)
 
-#: By a C compiler where that pays.
-WHERE_IT_PAYS = When(compiled_kernel, 0, WORK)
 
 #: By NumPy in blocks, without a compiler.
 BLOCKS = When(numpy_kernel, SMALL_FOR_BLOCKS, 0)
+
+
+def where_it_pays(executor: WhileItCompiles) -> When:
+    """By a C compiler where that pays, and as long as it works."""
+    return When(executor, 0, WORK)
 
 
 class KernelPlan:

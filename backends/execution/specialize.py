@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from math import inf, prod
 from typing import Any
@@ -88,7 +89,9 @@ class FusedKernel:
         self._statements, places = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
         ops = (type(program.instructions[place].op) for place in kernel.places)
-        self._foreign = [op.__qualname__ for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
+        foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
+        #: The ops that are not op-tree's, with their kernel expressions.
+        self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
         self.last_read, self.written_in = self._walked()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
@@ -205,10 +208,23 @@ class FusedKernel:
                 runner = self._runners[key] = self._compile(self.nest(*key))
             except CompilerError as error:
                 if self._foreign:
+                    self._name_symbol(error)
                     foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
                     error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before what is said of any failure
                 raise
         return runner
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it has expressions of ops that are not op-tree's."""
+        return bool(self._foreign)
+
+    def _name_symbol(self, error: CompilerError) -> None:
+        """Begin a linker's or loader's error for what is not defined with the op whose expression has it."""
+        missing = re.search(r"undefined (?:symbol|reference)[^\w]*(\w+)", str(error))
+        users = [op for op, written in self._foreign.items() if missing and re.search(rf"\b{missing[1]}\b", written)]
+        if missing and users:
+            error.args = (f"{names(users)}: there is no {missing[1]} in C, which its kernel expression has: {error}",)
 
     def nest(
         self, rank: int, kept: int, steps: tuple[int, ...], columns: bool = False, split: bool = False, across: int = -1

@@ -80,6 +80,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
+    internal = Backend.internal | {"graphs", "is_own", "kernels", "memory", "products"}
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ def installed() -> Any:
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(
             f"products on a GPU need NVIDIA's cuBLASLt, which does not load ({str(error).splitlines()[0]}); "
-            "pip install 'neon-optree[gpu]' installs it"
+            "pip install 'cupy-cuda13x[ctk]' installs it"
         ) from error
 
 

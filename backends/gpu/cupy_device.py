@@ -13,7 +13,7 @@ import numpy as np
 from optree.errors import BackendError
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
-INSTALL = "pip install 'neon-optree[gpu]' installs it"
+INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 
 #: CUDA's numbers for errors (`cudaError_t`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
@@ -142,7 +142,8 @@ def _refusal(cupy: Any, error: Any) -> str:
 
 def _cupy_for(version: int) -> str:
     """What to install for a driver of some version of CUDA."""
-    return "pip install 'neon-optree[gpu-cuda12]'" if version // 1000 == 12 else f"cupy-cuda{version // 1000}x"
+    major = version // 1000
+    return f"pip install 'cupy-cuda{major}x{'[ctk]' if major >= 12 else ''}'"
 
 
 def _version(number: int) -> str:

@@ -77,7 +77,7 @@ class PyCUDALauncher:
             self._driver = import_module("pycuda.driver")
         except Exception as error:  # it links the driver, and raises what that raises
             raise BackendError(
-                f"launcher='pycuda' needs PyCUDA ({error}); pip install 'neon-optree[pycuda]' builds it, for which "
+                f"launcher='pycuda' needs PyCUDA ({error}); pip install pycuda builds it, for which "
                 "the CUDA toolkit's nvcc has to be there; launcher='cupy' needs neither"
             ) from error
         self._driver.init()

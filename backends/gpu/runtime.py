@@ -148,6 +148,6 @@ def _headers(source: str, cupy: Any) -> list[str]:
     if found is None and root is None:
         raise CompilerError(
             "kernels of float16 and bfloat16 need CUDA's headers, and none are found: "
-            "pip install 'neon-optree[gpu]' installs them"
+            "pip install 'cupy-cuda13x[ctk]' installs them"
         )
     return [found or f"{root}/include"]

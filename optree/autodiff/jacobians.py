@@ -245,7 +245,7 @@ def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
     """A direction in a view as one in what it is a view of."""
     while operand is not target:
         adjoints: dict[Variable, Any] = {}
-        operand.view.generate_adjoints(adjoints, direction, operand.base)
+        operand.view_op.generate_adjoints(adjoints, direction, operand.base)
         operand, direction = operand.base, adjoints[operand.base]
     return direction
 

@@ -149,7 +149,16 @@ class _Walk:
         nulls = [delta if is_null(delta) else DisconnectedType()() for delta in deltas]
         outputs = variable.owner.outputs
         known = [self.zero(out) if is_null(delta) else delta for delta, out in zip(deltas, outputs, strict=True)]
-        self._collect(op, operands, links, known)
+        try:
+            self._collect(op, operands, links, known)
+        except (AttributeError, TypeError) as error:  # an OperandError is a TypeError
+            unused = [i for i, delta in enumerate(known) if is_disconnected(delta)]
+            if not unused or DisconnectedType.__name__ not in str(error):
+                raise
+            raise GradientError(
+                f"grad computes with the gradient of output {unused[0]}, which the cost does not use, and which is a "
+                "variable of DisconnectedType: leave it out where isinstance(gradient.type, optree.DisconnectedType)"
+            ) from error
         for null in filter(is_null, nulls):
             self._spread(operands, links_of(variable, op, operands, nulls), null)
 
@@ -201,7 +210,7 @@ def is_discrete(variable: Variable) -> bool:
 def application_of(variable: Any) -> tuple[Any, list[Any]]:
     """The op of a node or of a view, and its operands."""
     if isinstance(variable, Tensor):
-        return variable.view, [variable.base]
+        return variable.view_op, [variable.base]
     return variable.op, [as_variable(x) for x in operands_of(variable)]
 
 
@@ -251,7 +260,7 @@ def _view_of(adjoint: Any, operand: Variable, target: Variable) -> Any:
     """The part of a target's adjoint that a view of it sees."""
     views = []
     while operand is not target:
-        views.append(operand.view)  # type: ignore[attr-defined]
+        views.append(operand.view_op)  # type: ignore[attr-defined]
         operand = operand.base  # type: ignore[attr-defined]
     for view in reversed(views):
         adjoint = view(adjoint)

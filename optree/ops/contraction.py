@@ -63,6 +63,10 @@ class ProductOperator(BinaryOperator):
         from_y = None if along_y is None else self(x, along_y)
         return [from_x if from_y is None else from_y if from_x is None else from_x + from_y]
 
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of the value and each of the contracted axis."""
+        return 2 * prod(outputs[0]) * inputs[0][-1]
+
     def grad_left(self, x: Variable, y: Variable, delta: Variable) -> Variable:
         """The delta of x; a stack that x does not have is summed over in the same product."""
         if y.ndim == 1:
@@ -230,6 +234,10 @@ class TensorDot(BinaryOperator):
     def value(self, *arrays: Any) -> Any:
         x, y = arrays
         return as_array(np.tensordot(as_array(x, y), as_array(y, x), self.axes))
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of the value and each of the contracted axes."""
+        return 2 * prod(outputs[0]) * prod(inputs[0][i] for i in self.axes[0])
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients

@@ -76,7 +76,7 @@ class Concatenate(AssociativeOperator):
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts, self.axis)
         # By copies, which a CUDA graph can capture: CuPy's own function sends the parts' addresses from the host.
-        shape = self.output_shape(*(x.shape for x in parts))
+        shape: Any = self.output_shape(*(x.shape for x in parts))
         out, begin = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0]), 0
         for part in parts:
             end = begin + part.shape[self.axis]

@@ -13,7 +13,16 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from optree.dtypes import is_floating, ufunc_dtypes
-from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, caller_origin, describe
+from optree.errors import (
+    AxisError,
+    DefinitionError,
+    DTypeError,
+    OperandError,
+    ShapeError,
+    UntypedOperandError,
+    caller_origin,
+    describe,
+)
 from optree.ops.apply import Apply
 from optree.ops.differentiable import Differentiable
 from optree.ops.operators import AbstractOperator
@@ -325,11 +334,25 @@ class Op(Differentiable, AbstractOperator):
         if op_dict is not None and not (int in specs and any(map(is_huge, inputs))):
             return applied(op_dict, inputs)
         if self.makes_nodes():
-            return self._outputs_of(self.make_node(*inputs, **kwargs))
+            return self._outputs_of(self._made_node(inputs, kwargs))
         operands = [as_operand(x, str(self)) for x in inputs]
         if self.takes_columns:
             operands = as_columns(operands)
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
+
+    def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What `make_node` gives, or an error of which input has no type to ask for."""
+        try:
+            return self.make_node(*inputs, **kwargs)
+        except AttributeError as error:
+            for i, x in enumerate(inputs):
+                if error.obj is x and not isinstance(x, Variable):
+                    raise UntypedOperandError(
+                        f"{self}: make_node asks input {i}, {describe(x)}, for its {error.name}, which a variable has: "
+                        "give a tensor, as be.array makes one; optree.constant(x) makes one of a number or an array, "
+                        f"in make_node too ({error})"
+                    ) from error
+            raise
 
     def makes_nodes(self) -> bool:
         """Whether nodes come from a `make_node` or types of the op's own, not from its traits."""

@@ -257,6 +257,10 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
 
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """One operation for each element of the operand."""
+        return super().flops(outputs, inputs)
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         bound = super().bind(types, backend)
         return self.make(**{**bound.props, "keepdims": bool(self.keepdims or is_neon(backend))})

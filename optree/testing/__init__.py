@@ -18,7 +18,7 @@ from optree.ops.op import Op
 from optree.run.function import last_backend
 from optree.testing.conformance import check_on
 from optree.testing.examples import examples_of
-from optree.testing.promises import PROMISES, central_difference, weighted_sum, where_off
+from optree.testing.promises import PROMISES, central_difference, tolerating, weighted_sum, where_off
 from optree.testing.random_trees import random_tree
 from optree.tree.node import find_op
 from optree.tree.tensor import Tensor
@@ -27,7 +27,9 @@ from optree.tree.variable import Variable
 __all__ = ["check_grad", "check_op", "random_tree"]
 
 
-def check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None = None) -> None:
+def check_op(
+    op: str | type[Op] | Op, inputs: Sequence[Any] | None = None, rtol: float | None = None, atol: float | None = None
+) -> None:
     """Check each part of the contract that an op claims, on inputs.
 
     Of any op, in any style: equality and hash, `make_node`, the maps, all that
@@ -44,6 +46,9 @@ def check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None = None) -> No
         that this project's own ops are, on its `examples`, and for an elementwise
         one on each way to broadcast. Its values are compared with those of the
         tensors' backend; without tensors, with those of the last backend made.
+    rtol, atol : float, optional
+        How far, relative to them and at all, floating values may differ from those that they are compared with, and
+        derivatives from central differences: for an op that approximates. By default no more than rounding explains.
 
     Raises
     ------
@@ -57,6 +62,11 @@ def check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None = None) -> No
     >>> check_op("sin")
     >>> check_op("dot", [np.ones((2, 3)), np.ones((3, 4))])
     """
+    with tolerating(rtol, atol):
+        _check_op(op, inputs)
+
+
+def _check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None) -> None:
     if inputs is not None:
         check_on(op, inputs)
         return

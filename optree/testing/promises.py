@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import product
 from typing import Any
 
@@ -26,6 +28,36 @@ from optree.tree.variable import Input, Variable, as_variable, constant
 
 #: The step of central differences, relative to what moves and at the least this much.
 STEP = 2e-4
+
+#: The relative and the absolute tolerance that `check_op` was given.
+_tolerance: ContextVar[tuple[float, float]] = ContextVar("tolerance", default=(0.0, 0.0))
+
+
+@contextmanager
+def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
+    """Within it, floating values that are as near as this count as equal, beside what rounding explains."""
+    token = _tolerance.set((rtol or 0.0, atol or 0.0))
+    try:
+        yield
+    finally:
+        _tolerance.reset(token)
+
+
+def is_near(got: Any, wanted: Any) -> Any:
+    """For each element whether it is as near to what is wanted as `tolerating` allows."""
+    rtol, atol = _tolerance.get()
+    if not rtol and not atol:
+        return np.zeros(np.shape(wanted), bool)
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    return np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def is_tolerated(got: Any, wanted: Any) -> bool:
+    """Whether two floating arrays of one shape and dtype are as near as `tolerating` allows."""
+    arrays = all(isinstance(x, np.ndarray | np.generic) for x in (got, wanted))
+    alike = arrays and got.shape == wanted.shape and got.dtype == wanted.dtype
+    return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
+
 
 #: One dtype of each kind and size that matters, the widest first.
 MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
@@ -317,6 +349,7 @@ def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale:
             near = np.isfinite(got) & np.isfinite(wanted) & (np.abs(got - wanted) <= ulps * unit)
         zero = (got == 0) & (wanted == 0) & (np.signbit(got) == np.signbit(wanted))
         same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
+        same = same | is_near(got, wanted)
     if not np.all(same):
         place = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
         _expect(False, what, f"{note}: at {place} it is {got[place]!r}, not {wanted[place]!r}")
@@ -413,7 +446,7 @@ def central_difference(
 def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
     """At which element a gradient is furthest from central differences, in words; None where all are near."""
     error = np.abs(gradient - difference)
-    off = ~(error <= atol + rtol * np.abs(difference))  # a nan is off too
+    off = ~(error <= atol + rtol * np.abs(difference)) & ~is_near(gradient, difference)  # a nan is off too
     if not off.any():
         return None
     furthest = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)

@@ -76,7 +76,7 @@ class _Tokens:
         if isinstance(entry, OpTreeNode):
             key = self._key(entry)
         elif isinstance(entry, Tensor) and entry.base is not None:
-            key = entry.view, self.of[id(entry.base)]
+            key = entry.view_op, self.of[id(entry.base)]
         else:
             key = bits_of(entry) or id(entry)
         token = self._known.get(key)

@@ -30,7 +30,7 @@ def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
         if all(a is b for a, b in zip(operands, new, strict=True)):
             made[id(entry)] = entry
         elif isinstance(entry, Tensor):
-            made[id(entry)] = entry.view(*new)
+            made[id(entry)] = entry.view_op(*new)
         else:
             made[id(entry)] = entry.op.node_of(*new)
     return [made.get(id(root), root) for root in roots]

@@ -49,11 +49,11 @@ class Tensor(Variable):
         What it is called in printed trees and errors.
     base : Tensor or None
         The tensor that this one is a view of.
-    view : Op or None
+    view_op : Op or None
         The op whose value on `base` this view is: derivatives travel through it.
     """
 
-    __slots__ = ("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view")
+    __slots__ = ("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op")
 
     origin: Origin | None
 
@@ -62,7 +62,7 @@ class Tensor(Variable):
     ) -> None:
         self.array = array
         self._backend = backend
-        self.name, self.base, self.view = check_name(name), base, view
+        self.name, self.base, self.view_op = check_name(name), base, view
         self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
 
@@ -290,7 +290,7 @@ class Tensor(Variable):
                 f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
             else:
                 target = self._slice(template)
-                if not (part and value.view == target.view):  # as t[2:5] += 1 ends
+                if not (part and value.view_op == target.view_op):  # as t[2:5] += 1 ends
                     f.assign(target, value).execute()
 
     def _from_host(self, value: Any) -> Any:

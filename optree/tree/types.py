@@ -249,7 +249,7 @@ class TensorType(Type):
         allow_downcast : bool, optional
             True: convert real numbers whatever it costs. False: only where every value stays
             the same. None: as NumPy converts safely, and Python numbers, which
-            are weak, by their kind.
+            are weak, by their kind; where the type is of a number, NumPy's scalars too.
 
         Raises
         ------
@@ -257,6 +257,8 @@ class TensorType(Type):
         """
         if value.__class__ is float and allow_downcast is not False and not strict and self._is_scalar():
             return np.array(value, self.dtype)  # as below, in a tenth of the time
+        if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
+            value = value.item()  # a learning rate that NumPy computed is a number all the same
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
         if strict and array is None:
             raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -118,6 +118,14 @@ class Variable(Methods):
         """A tree of the operand's values in another dtype."""
         return f.cast(self, as_dtype(dtype))
 
+    def view(self, dtype: Any = None) -> NoReturn:
+        """Not here: NumPy's method reads an array's bytes as another dtype."""
+        wanted = "dtype" if dtype is None else brief(dtype)
+        raise OperandError(
+            f"view: the bytes of {self.label} are not read as another dtype: x.astype({wanted}) is a tree of its "
+            f"values in one, x.get().view({wanted}) NumPy's view of a copy, and x[...] a tensor's view of its own dtype"
+        )
+
     def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
 
@@ -164,6 +172,10 @@ class Variable(Methods):
     def asnumpyarray(self) -> np.ndarray:
         """The value as a new NumPy array."""
         raise NotImplementedError
+
+    def to_numpy(self) -> np.ndarray:
+        """The value as a new NumPy array, by the name under which Matplotlib and pandas ask for it."""
+        return self.asnumpyarray()
 
     def item(self) -> Any:
         """The value of the only element, as a Python number.

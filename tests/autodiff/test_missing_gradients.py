@@ -386,3 +386,32 @@ def test_a_computation_op_that_lacks_a_part_says_which(be64: Any) -> None:
             kind(be64.ones(2))
     with pytest.raises(OperandError):
         Multiply(be64.ones(2), "y")
+
+
+def test_a_grad_that_computes_with_the_gradient_of_an_unused_output_is_told_which_and_what_to_do(be64: Any) -> None:
+    class SumAndDifference(Op):
+        __props__ = ()
+
+        def make_node(self, x: Any, y: Any) -> Apply:
+            return Apply(self, [x, y], [x.type(), y.type()])
+
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            x, y = inputs
+            output_storage[0][0], output_storage[1][0] = x + y, x - y
+
+        def grad(self, inputs: Any, output_gradients: Any) -> Any:
+            total, difference = output_gradients
+            return [total + difference, total - difference]
+
+    class ByShape(SumAndDifference):
+        def grad(self, inputs: Any, output_gradients: Any) -> Any:
+            total, difference = output_gradients
+            return [total, difference if difference.shape else total]
+
+    x, y = be64.array([1.0, 2.0], name="x"), be64.array([3.0, 4.0], name="y")
+    for kind in (SumAndDifference, ByShape):
+        total, difference = kind()(x, y)
+        with pytest.raises(GradientError, match=rf"{kind.__name__}: .*output 1, which the cost does not use") as caught:
+            grad(be64.sum(total), y)
+        assert "isinstance(gradient.type, optree.DisconnectedType)" in str(caught.value)
+        assert grad(be64.sum(total * difference), y).shape == (2,)

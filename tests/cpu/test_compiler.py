@@ -17,6 +17,7 @@ import pytest
 from backends import gen_backend
 from backends.cpu import compiler, threads
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
+from optree import function
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
@@ -324,3 +325,103 @@ def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all
         os.utime(old, (1, 1))
     compiled()
     assert not [file.name for file in folder.iterdir() if file.name.startswith("tmp-")]
+
+
+def test_an_undefined_symbol_is_told_with_the_op_whose_expression_has_it():
+    class Misspelt(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.tanh
+        kernel = "no_such_function({0})"
+
+    class Sound(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.cosh
+        kernel = "cosh({0})"
+
+    be = gen_backend("cpu", jit=True)
+    with pytest.raises(CompilerError) as caught:
+        be.exp(Misspelt()(Sound()(be.ones((4, 5))))).asnumpyarray()
+    assert re.match(r".*Misspelt: .*no_such_function", str(caught.value))
+    assert "Sound" not in str(caught.value)
+
+
+# A compiler that breaks, and one that takes its time
+
+
+def breakable(tmp_path, monkeypatch):
+    """A compiler that works until the file that is returned is there; it counts its calls in `calls`."""
+    real, broken, calls = find_compiler().command[0], tmp_path / "broken", tmp_path / "calls"
+    text = f'echo >> {calls}; if [ -e {broken} ]; then echo licence expired >&2; exit 3; fi; exec {real} "$@"'
+    monkeypatch.setenv("CC", str(program(tmp_path / "mine", text)))
+    return broken
+
+
+def backend_that_compiles_at_once():
+    be = gen_backend("cpu", rng_seed=0)
+    be.when = be.when._replace(work=0)
+    return be
+
+
+TREES = {
+    "elementwise": lambda be, x, c: be.tanh(x) * x + c,
+    "reduction": lambda be, x, c: be.sum(be.exp(x) * c, axis=1),
+    "softmax": lambda be, x, c: be.softmax(x * c, axis=1) - be.mean(x, axis=0),
+}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_auto_goes_on_by_numpy_when_the_compiler_breaks(monkeypatch, tmp_path, caplog, tree):
+    broken = breakable(tmp_path, monkeypatch)
+    be = backend_that_compiles_at_once()
+    x = be.array(np.linspace(-1, 1, 3000).reshape(30, 100), name="x")
+    z = be.empty((30, 100))
+    number = float(adder()[1])
+    z[:] = be.sqrt(x * x + 0.125) / x.shape[0]  # compiled before
+    broken.touch()
+    wanted = tree(gen_backend("cpu", jit=False), x.get(), number % 7)
+    for _ in range(3):
+        np.testing.assert_allclose(tree(be, x, number % 7).asnumpyarray(), wanted.asnumpyarray(), rtol=1e-5)
+        w = be.zeros((30, 100), name="w")
+        step = function([], tree(be, x, 1.0), updates={w: tree(be, x, 2.0) + w})
+        step(), step()
+        np.testing.assert_allclose(w.get(), np.broadcast_to(2 * tree(be, x, 2.0).asnumpyarray(), w.shape), rtol=1e-4)
+    z[:] = be.sqrt(x * x + 0.125) / x.shape[0]
+    ran = (tmp_path / "calls").stat().st_size
+    be.cosh(x + 3).asnumpyarray()
+    assert (tmp_path / "calls").stat().st_size == ran, "a compiler that failed is not tried again"
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "NumPy" in line and "licence expired" in line and "jit=True" in line
+    assert "failed" in be.info()
+
+
+def test_with_jit_a_compiler_that_breaks_is_an_error(monkeypatch, tmp_path):
+    broken = breakable(tmp_path, monkeypatch)
+    be = gen_backend("cpu", jit=True)
+    broken.touch()
+    with pytest.raises(CompilerError, match="licence expired"):
+        TREES["softmax"](be, be.ones((3, 4)), 3.0).asnumpyarray()
+
+
+def test_auto_runs_an_op_by_numpy_whose_expression_does_not_compile_and_still_compiles_others(caplog, counted):
+    class Misspelt(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.tanh
+        kernel = "no_such_function_either({0})"
+
+    be = backend_that_compiles_at_once()
+    x = be.array([0.5, 1.0])
+    np.testing.assert_allclose((Misspelt()(x) + 1).asnumpyarray(), np.tanh([0.5, 1]) + 1, rtol=1e-6)
+    assert any("Misspelt" in record.getMessage() for record in caplog.records)
+    before = counted()["misses"]
+    (be.cosh(x) * be.cosh(x * 3) + 1).asnumpyarray()
+    assert counted()["misses"] > before
+
+
+def test_a_terminal_is_told_once_that_kernels_are_compiled(monkeypatch, capsys, folder):
+    monkeypatch.setattr(compiler, "PATIENCE", 0.0)
+    monkeypatch.setattr(compiler._loaded, "told", False)
+    compiled()
+    assert capsys.readouterr().err == ""  # no terminal
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    compiled()
+    told = capsys.readouterr().err
+    assert re.search(r"compiling kernels: \d+ in \d+\.\d s so far", told) and str(folder) in told
+    compiled()
+    assert capsys.readouterr().err == ""

@@ -62,9 +62,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mkl_is_there_for_the_tests_below():
     if INSTALLED is None:
-        pytest.skip(
-            "the package mkl is not installed, and the tests run on its stand-in: pip install 'neon-optree[mkl]'"
-        )
+        pytest.skip("the package mkl is not installed, and the tests run on its stand-in: pip install mkl")
 
 
 @pytest.fixture(params=["stand-in"] if INSTALLED is None else ["stand-in", "MKL"])

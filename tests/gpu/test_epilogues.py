@@ -187,7 +187,7 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
     del be.products.library
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     with pytest.raises(
-        BackendError, match=r"cuBLASLt, which does not load .*pip install 'neon-optree\[gpu\]'"
+        BackendError, match=r"cuBLASLt, which does not load .*pip install 'cupy-cuda13x\[ctk\]'"
     ) as found:
         be.dot(be.ones((2, 3)), be.ones((3, 2))).asnumpyarray()
     assert "while running dot" in found.value.__notes__[0]

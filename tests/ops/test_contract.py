@@ -332,3 +332,25 @@ def test_a_kernel_that_takes_no_operands_is_refused_where_it_is_defined(name: An
     assert "broken_kernel" not in OPS
     for fine in ("{0} * {0}", "({{ 2 }}, {0})", None, property(lambda self: "{0} * 2")):
         type("Fine", bases, {**parts, "kernel": fine})
+
+
+def test_make_node_given_what_has_no_type_says_so_and_what_to_give(be):
+    class Plain(Op):
+        __props__ = ()
+
+        def make_node(self, x: Any, y: Any) -> Apply:
+            return Apply(self, [x, y], [x.type(), y.type()])
+
+    class Wrong(Plain):
+        def make_node(self, x: Any, y: Any) -> Apply:
+            return x.nothing_of_the_kind
+
+    x = be.ones(3, name="x")
+    for i, given in enumerate([(np.ones(3), x), (x, [1.0]), (2.0, x)]):
+        place = i % 2
+        with pytest.raises(OperandError, match=rf"Plain: make_node asks input {place}.* for its type") as caught:
+            Plain()(*given)
+        assert "be.array" in str(caught.value) and "optree.constant" in str(caught.value)
+    assert Plain()(constant(np.ones(3)), constant(2.0))
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        Wrong()(x, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 
 from backends import gen_backend
 from optree import Apply, Op, TensorType, function
-from optree.errors import ContractError, DefinitionError, NotFiniteError
+from optree.errors import ContractError, DefinitionError, NotFiniteError, OptreeError
+from optree.ops.traits import ElementwiseOperator
 from optree.registry import OPS
+from optree.run import debug
+from optree.testing.examples import Runner, examples_of, inputs_for
 
 VECTOR = TensorType("float64", (None,))
 
@@ -172,3 +176,82 @@ def test_an_infinity_that_was_there_is_no_fault(be):
     assert f([np.inf]).get() == [np.inf]
     with pytest.raises(NotFiniteError, match=r"exp.*inf at \(0,\)"):
         f([1000.0])
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_no_op_of_the_project_is_accused_for_bfloat16(be, name):
+    pytest.importorskip("ml_dtypes")
+    op = OPS[name]
+    if not (op.examples or issubclass(op, ElementwiseOperator)) or op.destroy_map:
+        return
+    for example in examples_of(op):
+        values = example.draw("bfloat16")
+        inputs = inputs_for(values)
+        try:
+            tree = example.tree(inputs)
+        except OptreeError:  # it takes no bfloat16
+            continue
+        (wanted,) = Runner([tree], inputs)(values)
+        try:
+            (got,) = Runner([tree], inputs, debug.evaluate)(values)
+        except NotFiniteError:  # true of these values
+            continue
+        np.testing.assert_array_equal(np.asarray(got, np.float64), np.asarray(wanted, np.float64))
+
+
+def test_debug_mode_computes_bfloat16_as_backends_do(be):
+    pytest.importorskip("ml_dtypes")
+    values = np.random.RandomState(0).uniform(-3, 3, (5, 40))
+    b = be.array(values, dtype="bfloat16", name="b")
+    trees = {
+        "clip": np.clip(b, 0, 2),
+        "where": np.where(b > 1, b, -b),
+        "dot": be.dot(b, b.T),
+        "hypot": np.hypot(b, b + 1),
+        "vstack": np.vstack([b, b]),
+        "sort": np.sort(b, axis=1),
+    }
+    for name, tree in trees.items():
+        got = function([], tree, mode="debug")()
+        np.testing.assert_array_equal(
+            got.get().astype(np.float64), tree.asnumpyarray().astype(np.float64), err_msg=name
+        )
+    assert (np.diff(function([], trees["sort"], mode="debug")().get().astype(np.float64)) >= 0).all()
+
+
+def test_one_tensor_as_both_operands_is_no_broken_promise(be):
+    b = be.array([1.0, 2.0])
+    assert function([], be.broadcast_like(b, b), mode="debug")().get().tolist() == [1.0, 2.0]
+    assert function([], be.broadcast_like(b, b[::-1]), mode="debug")().get().tolist() == [1.0, 2.0]
+
+
+class LooksAtItsAddress(Sound):
+    """A sum whose last bits depend on layout and alignment, as a library's may."""
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, _ = inputs
+        shift = x.ctypes.data % 64 / 8 + x.strides[0]
+        output_storage[0][0] = x + shift
+
+
+class DiffersInLastBits(Sound):
+    calls = 0
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        DiffersInLastBits.calls += 1
+        output_storage[0][0] = inputs[0] * (1 + (DiffersInLastBits.calls % 3) * np.finfo(float).eps)
+
+
+def test_copies_are_laid_out_and_aligned_as_the_originals(be):
+    room = np.arange(64.0)
+    op = LooksAtItsAddress()
+    x, y = VECTOR("x"), VECTOR("y")
+    f = Runner([op(x, y)], [x, y], debug.evaluate)
+    for start, step in itertools.product(range(5), (1, 3, -2)):
+        part = room[start::step] if step > 0 else room[start + 20 :: step]
+        (got,) = f([part, room])
+        np.testing.assert_array_equal(got, part + (part.ctypes.data % 64 / 8 + part.strides[0]))
+
+
+def test_the_last_bits_are_no_fault(be):
+    run(DiffersInLastBits())

@@ -486,3 +486,49 @@ def test_an_interrupt_at_any_place_leaves_the_function_callable(be):
         finally:
             sys.setprofile(None)
     assert place > 3
+
+
+def test_a_profile_counts_the_work_of_products_and_reductions(be):
+    a, b = be.ones((3, 4), name="a"), be.ones((4, 5), name="b")
+    stack = be.ones((2, 4, 5), name="stack")
+    trees = {
+        be.dot(a, b): 2 * 3 * 4 * 5,
+        be.matmul(a, stack): 2 * 2 * 3 * 4 * 5,
+        be.dot(a, b[:, 0]): 2 * 3 * 4,
+        be.tensordot(a, stack, ((1,), (1,))): 2 * 3 * 4 * 2 * 5,
+        be.sum(a): 12,
+        be.max(a, axis=1): 12,
+    }
+    for tree, flops in trees.items():
+        f = function([], tree, profile=True)
+        f()
+        assert sum(cost.flops for cost in f.profile.costs if cost.instruction.op.name == tree.op.name) == flops
+
+
+@pytest.mark.parametrize(
+    "number",
+    [0.1, 1, True, np.float64(0.1), np.float32(0.1), np.float16(0.5), np.int64(3), np.uint8(3), np.bool_(True)],
+    ids=lambda number: f"{type(number).__name__}",
+)
+def test_a_number_of_any_kind_goes_where_a_number_is_meant(be, number):
+    rate, x = TensorType("float32", ())("rate"), TensorType("float32", (None,))("x")
+    step = function([x, rate], x * rate)
+    values = np.ones(2, np.float32)
+    got = step(values, number).get()
+    assert got.dtype == np.float32 and got.tolist() == [np.float32(number)] * 2
+
+
+def test_numbers_go_no_further_than_python_numbers_do(be):
+    count, rate = TensorType("int8", ())("count"), TensorType("float32", ())("rate")
+    plus = function([count], count + count)
+    assert plus(np.int64(3)).get() == 6
+    for wrong in (np.int64(300), np.float64(1.5)):
+        with pytest.raises(DTypeError, match="count"):
+            plus(wrong)
+    exact = function([rate], rate * 1, allow_input_downcast=False)
+    assert exact(np.float64(0.5)).get() == 0.5
+    with pytest.raises(DTypeError, match="rate"):
+        exact(np.float64(0.1))
+    vector = TensorType("float32", (None,))("v")
+    with pytest.raises(DTypeError, match="float64 does not go into float32"):
+        function([vector], vector * 1)(np.ones(2))

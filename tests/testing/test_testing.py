@@ -316,3 +316,30 @@ def test_check_grad_wants_something_to_compare() -> None:
     with pytest.raises(GradientError, match="draws random numbers"):
         check_grad(lambda x: x * be.rand((2,)), be.ones(2))
     check_grad(lambda x: grad(be.sum(x * 3.0), x), be.ones(2))  # which does not hold x
+
+
+class _Approximate(_Unary):
+    """tanh, two percent off in its kernel, as a table would be."""
+
+    kernel = "1.002 * tanh({0})"
+    sample = (0.5, 2.0)
+
+
+class _LooseDerivative(_Unary):
+    """tanh with a derivative that is a thousandth off."""
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [output_gradients[0] * (1.001 * (1.0 - f.square(f.tanh(inputs[0]))))]
+
+
+@pytest.mark.parametrize("kind", [_Approximate, _LooseDerivative])
+@pytest.mark.parametrize("inputs", [None, [np.array([0.5, 1.0])]], ids=["examples", "inputs"])
+def test_check_op_allows_what_it_is_told_to(kind, inputs):
+    gen_backend("cpu", jit=True)
+    with pytest.raises((AssertionError, OptreeError)):
+        check_op(kind, inputs)
+    with pytest.raises((AssertionError, OptreeError)):
+        check_op(kind, inputs, rtol=1e-5)
+    check_op(kind, inputs, rtol=1e-2, atol=1e-3)
+    with pytest.raises((AssertionError, OptreeError)):
+        check_op(kind, inputs)

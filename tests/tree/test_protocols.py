@@ -267,3 +267,52 @@ def test_a_format_specification_is_for_the_only_element(be):
     assert f"{x}" == str(x) == "[[1.25]]" and f"{x + 1}" == str(x + 1)
     with pytest.raises(ShapeError, match="6 elements"):
         format(be.ones((2, 3)), ".2f")
+
+
+def test_a_tree_is_an_array_wherever_one_is_asked_for():
+    be = gen_backend("cpu")
+    x = be.array([1.0, 2.0, 3.0], name="x")
+    tree = x * 2
+    wanted = [2.0, 4.0, 6.0]
+    room = np.zeros(3)
+    room[:] = tree
+    for got in (
+        np.asarray(tree),
+        np.asarray(tree, np.float64),
+        np.array(tree, dtype=np.float32),
+        np.array([tree, tree])[1],
+        np.array([tree, wanted])[0],
+        np.asanyarray(tree),
+        np.ascontiguousarray(tree),
+        np.ma.asarray(tree),
+        tree.to_numpy(),
+        room,
+    ):
+        assert isinstance(got, np.ndarray) and got.tolist() == wanted
+    assert np.ones(3).dot(tree) == 12.0
+    np.testing.assert_allclose(tree, wanted)
+    assert x.to_numpy().tolist() == [1.0, 2.0, 3.0]
+    assert len(tree) == 3 and [type(part).__name__ for part in tree] == ["OpDict", "Tensor", "int"]
+
+
+def test_trees_and_tensors_are_plotted():
+    pytest.importorskip("matplotlib").use("Agg")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    be = gen_backend("cpu")
+    x = be.array([1.0, 2.0, 3.0], name="x")
+    tree = x * 2
+    figure, axes = plt.subplots()
+    for line in (*axes.plot(tree), *axes.plot(x, tree), *axes.step(x, tree)):
+        assert np.asarray(line.get_ydata()).tolist() == [2.0, 4.0, 6.0]
+    assert axes.scatter(tree, x).get_offsets().tolist() == [[2, 1], [4, 2], [6, 3]]
+    axes.fill_between(x, tree)
+    assert axes.hist(tree, bins=2)[0].tolist() == [1, 2]
+    axes.imshow(be.ones((2, 2)) + 1)
+    plt.close(figure)
+
+
+def test_a_view_as_another_dtype_is_refused_with_what_to_write():
+    x = gen_backend("cpu").array([1.0, 2.0], name="x")
+    for operand in (x, x[:1], x + 1):
+        with pytest.raises(OperandError, match=r"view: the bytes of .* x\.astype\('i4'\).* x\.get\(\)\.view\('i4'\)"):
+            operand.view("i4")
