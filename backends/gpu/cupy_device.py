@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import BackendError
+from optree.errors import BackendError, DeviceMemoryError
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
 INSTALL = "pip install 'neon-optree[gpu]' installs it"
 
-#: CUDA's numbers for errors (`cudaError_t`).
+#: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
 #: The compute capability that TensorFloat-32 needs at the least.
@@ -57,12 +57,15 @@ class Active:
             self._allocating.__exit__(None, None, None)
         if self._before != self._device_id:
             self._cuda.runtime.setDevice(self._before)
-        if error is None or not isinstance(
-            error, self._cuda.memory.OutOfMemoryError | self._cuda.runtime.CUDARuntimeError
-        ):
-            return
-        if getattr(error, "status", ALLOCATION_FAILED) == ALLOCATION_FAILED:
+        if error is not None and is_want_of_memory(self._cuda, error) and not isinstance(error, DeviceMemoryError):
             raise self._told(error) from error
+
+
+def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
+    """Whether an error says that the device has too little memory: for an array, a kernel's code or to launch it."""
+    if isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
+        return bool(error.status == ALLOCATION_FAILED)
+    return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
 
 
 def sent(cupy: Any, array: Any) -> tuple[Any, np.ndarray]:
