@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import BackendError, DeviceMemoryError
+from optree.locks import Locked
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
 INSTALL = "pip install 'neon-optree[gpu]' installs it"
@@ -68,11 +69,30 @@ def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
     return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
 
 
-def sent(cupy: Any, array: Any) -> tuple[Any, np.ndarray]:
-    """A copy of an array that is on its way into pinned memory of the host, and the event of its arrival."""
-    pinned = cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
-    copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
-    return cupy.cuda.get_current_stream().record(), copy
+class InFlight(Locked):
+    """What a device may still be using, kept until it no longer is, whoever drops it, after an error too."""
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__()
+        self.cupy = cupy
+        self._kept: list[tuple[Any, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, event: Any, used: Any) -> None:
+        """Keep something until an event is over."""
+        with self.lock:
+            before = self._kept  # what is dropped goes when the lock is free
+            self._kept = [*(each for each in before if not each[0].done), (event, used)]
+
+    def sent(self, array: Any) -> tuple[Any, np.ndarray]:
+        """The event of the arrival of a copy of an array on the host, in pinned memory, and the copy."""
+        pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
+        copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
+        event = self.cupy.cuda.get_current_stream().record()
+        self.keep(event, copy)
+        return event, copy
 
 
 def find_cupy() -> tuple[Any, int]:

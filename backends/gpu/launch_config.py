@@ -20,9 +20,9 @@ so the same call runs the same kernels and gives the same bits.
 - Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
   short that a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in
   shared memory where it takes at most a quarter of what a block may have, beside the few kilobytes by which the block
-  joins its threads, with one column for each thread. Otherwise a thread has as many
-  columns as 16 bytes hold, at most 4, or half as many or a quarter, as all arrays are aligned, as half of the threads
-  that the device has at once find 8 accesses, and as a thread accumulates at most 64 bytes.
+  joins its threads, with one column for each thread. Otherwise a thread has as many columns as 16 bytes hold, at most
+  4, or half as many or a quarter, as all arrays are aligned, as half of the threads that the device has at once find 8
+  accesses, and as a thread accumulates at most 64 bytes.
 - Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
   of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
   thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.

@@ -15,8 +15,8 @@ from optree.errors import BackendError, DeviceMemoryError
 #: How many blocks or threads, along x, y and z.
 Sizes = tuple[int, int, int]
 
-#: CUDA's numbers for what is asked for a kernel (`CUfunction_attribute`): a block's most bytes of dynamic shared memory,
-#: and how many percent of the memory that shared memory and the L1 cache divide are to be shared memory.
+#: CUDA's numbers for what is asked for a kernel (`CUfunction_attribute`): the most bytes of dynamic shared memory of a
+#: block, and how many percent of the memory that shared memory and the L1 cache divide are to be shared memory.
 SHARED_LIMIT, SHARED_PART = 8, 9
 
 #: All that a multiprocessor may have of it: geometry counts the blocks that have room there at once.

@@ -19,9 +19,14 @@ DTYPES = {0: np.dtype("float32"), 1: np.dtype("float64"), 2: np.dtype("float16")
 COMPUTES = {68: np.float32, 70: np.float64, 77: np.float32}
 IN_TF32 = 77
 
-STATUS = {7: b"CUBLAS_STATUS_INVALID_VALUE", 15: b"CUBLAS_STATUS_NOT_SUPPORTED"}
+STATUS = {
+    3: b"CUBLAS_STATUS_ALLOC_FAILED",
+    7: b"CUBLAS_STATUS_INVALID_VALUE",
+    14: b"CUBLAS_STATUS_INTERNAL_ERROR",
+    15: b"CUBLAS_STATUS_NOT_SUPPORTED",
+}
 NAMES = {status: ctypes.create_string_buffer(name) for status, name in STATUS.items()}
-SUCCESS, INVALID, UNSUPPORTED = 0, 7, 15
+SUCCESS, NO_MEMORY, INVALID, INTERNAL, UNSUPPORTED = 0, 3, 7, 14, 15
 
 #: The attributes that there are, with their types.
 ATTRIBUTES: dict[str, dict[int, Any]] = {
@@ -41,11 +46,17 @@ class FakeCuBLASLt:
     ----------
     living : dict
         What was created and not destroyed.
+    loaded : set
+        The operations whose algorithms are loaded: the first product by one loads it, which no capture allows.
+    fails_with : int
+        What products return instead of being computed, if it is not 0.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.living: dict[int, dict[Any, Any]] = {}
+        self.loaded: set[int] = set()
+        self.fails_with = SUCCESS
         self._numbers = count(1)
         for name, arguments in cublaslt._FUNCTIONS.items():
             result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int
@@ -150,9 +161,16 @@ class FakeCuBLASLt:
             x % bytes_ for x, bytes_ in zip(addresses, aligned, strict=True)
         ):
             return INVALID
+        if self.fails_with:
+            return self.fails_with
+        if operation not in self.loaded and self.machine.stream.recorded is not None:
+            return INTERNAL
+        self.loaded.add(operation)
         number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
         by, added = number.from_address(alpha).value, number.from_address(beta).value
-        self.machine.products.append({"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5]})
+        self.machine.products.append(
+            {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
+        )
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
         memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
         bias = _array(asked[8], {**layouts[3], "shape": (layouts[3]["shape"][0], 1), 5: 1}) if asked[7] == 4 else None

@@ -448,14 +448,18 @@ def cuda_of(machine: Machine) -> Any:
     """`cupy.cuda` on a simulated machine."""
 
     def new_stream(null: bool = False, non_blocking: bool = False) -> Stream:
-        machine.streams.append(Stream(machine, len(machine.streams)))
+        machine.streams.append(Stream(machine, len(machine.streams) << 8))
         return machine.streams[-1]
 
     new_stream.null = Stream.null  # type: ignore[attr-defined]
+    new_stream.ptds = Stream(machine, 2)  # type: ignore[attr-defined]
+    machine.streams.append(new_stream.ptds)  # type: ignore[attr-defined]
 
     @contextmanager
     def using_allocator(malloc: Any) -> Iterator[None]:
-        malloc.__self__.asked = getattr(malloc.__self__, "asked", 0) + 1
+        pool = getattr(malloc, "__self__", None)
+        if pool is not None:
+            pool.asked = getattr(pool, "asked", 0) + 1
         before, machine.allocator = machine.allocator, malloc
         try:
             yield

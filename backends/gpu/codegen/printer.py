@@ -186,7 +186,7 @@ def parts_size(team: str, threads: int) -> int:
 
 
 def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
-    """Bytes of static shared memory of a block: what kernels declare. (Of a split nest, what the last of them does.)"""
+    """Bytes of static shared memory of a block: what the kernel declares, or of a split nest the last of them."""
     if team == "tiles":
         return sum(nest.reads[place].itemsize for place in crossing_reads(nest)) * TILE * (TILE + 1)
     arrays = set(part_arrays(nest).values())
