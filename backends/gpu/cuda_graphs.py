@@ -38,7 +38,7 @@ CAPTURED = MOVES | CHECKED | {"assign", "take_blocks"}
 #: The default stream that each thread has of its own is called the same in all of them (`cudaStreamPerThread`).
 PER_THREAD = 2
 
-#: A capture that comes to nothing is tried again so often: the run in between has loaded what could not be loaded in it.
+#: A capture that comes to nothing is tried again so often: the run in between has loaded what a capture cannot load.
 RETRIES = 1
 
 #: Where memory was wanting, after 1, 2, 4 calls and so on, and at most so many.

@@ -26,7 +26,7 @@ STATUS = {
     15: b"CUBLAS_STATUS_NOT_SUPPORTED",
 }
 NAMES = {status: ctypes.create_string_buffer(name) for status, name in STATUS.items()}
-SUCCESS, NO_MEMORY, INVALID, INTERNAL, UNSUPPORTED = 0, 3, 7, 14, 15
+SUCCESS, INVALID, INTERNAL, UNSUPPORTED = 0, 7, 14, 15
 
 #: The attributes that there are, with their types.
 ATTRIBUTES: dict[str, dict[int, Any]] = {
@@ -48,15 +48,12 @@ class FakeCuBLASLt:
         What was created and not destroyed.
     loaded : set
         The operations whose algorithms are loaded: the first product by one loads it, which no capture allows.
-    fails_with : int
-        What products return instead of being computed, if it is not 0.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.living: dict[int, dict[Any, Any]] = {}
         self.loaded: set[int] = set()
-        self.fails_with = SUCCESS
         self._numbers = count(1)
         for name, arguments in cublaslt._FUNCTIONS.items():
             result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int
@@ -161,8 +158,6 @@ class FakeCuBLASLt:
             x % bytes_ for x, bytes_ in zip(addresses, aligned, strict=True)
         ):
             return INVALID
-        if self.fails_with:
-            return self.fails_with
         if operation not in self.loaded and self.machine.stream.recorded is not None:
             return INTERNAL
         self.loaded.add(operation)
@@ -182,17 +177,22 @@ class FakeCuBLASLt:
             x, y = (np.swapaxes(z, 1, 2) if asked[way] else z for z, way in zip(arrays, (3, 4), strict=False))
             wide = COMPUTES[asked["compute"]]
             x, y = (_cut(z.astype(wide)) if asked["compute"] == IN_TF32 else z.astype(wide) for z in (x, y))
-            with np.errstate(all="ignore"):
-                value = wide(by) * (x @ y)
-                if added:
-                    value += wide(added) * arrays[2].astype(wide)
-                if bias is not None:
-                    value += bias.astype(wide)
-                arrays[3][...] = value.astype(arrays[3].dtype)
+            _multiply(wide, x, y, by, added, bias, *arrays[2:])
 
         self.machine.kernels += 1
         self.machine.do(work, *arrays, memory, *([] if bias is None else [bias]))
         return SUCCESS
+
+
+def _multiply(wide: Any, x: Any, y: Any, by: float, added: float, bias: Any, addend: Any, target: Any) -> None:
+    """What a product computes, in a wider dtype."""
+    with np.errstate(all="ignore"):
+        value = wide(by) * (x @ y)
+        if added:
+            value += wide(added) * addend.astype(wide)
+        if bias is not None:
+            value += bias.astype(wide)
+        target[...] = value.astype(target.dtype)
 
 
 def _fit(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> bool:

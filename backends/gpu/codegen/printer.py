@@ -88,9 +88,9 @@ __device__ __forceinline__ int quotient(int number, long long divisor)
 }
 """
 
-#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: of two
-#: arrays that take turns (`part_arrays`) the join in between has a barrier, a block that goes on to other places waits at
-#: one before it does, and of columns one after the other is joined.
+#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: where two
+#: arrays take turns (`part_arrays`), the join in between has a barrier; a block that goes on to other places waits at
+#: one before it does; and of columns one after the other is joined.
 JOINED = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
