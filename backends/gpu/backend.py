@@ -19,7 +19,7 @@ from backends.execution.runner import Runner
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import call_of, into_target, writes_target
 from backends.gpu.cuda_graphs import Counts, Graphs
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, find_cupy, sent
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
 from backends.gpu.kernel import Launched
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -94,7 +94,7 @@ class GPUBackend(Backend):
         self.cupy, self.devices = find_cupy()
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
-        self._copying: list[tuple[Any, Any]] = []
+        self._in_flight = InFlight(self.cupy)
         self._allocator = self._new_allocator(allocator)
         self._malloc = None if self._allocator is None else self._allocator.malloc
         if launcher not in LAUNCHERS:
@@ -196,10 +196,7 @@ class GPUBackend(Backend):
         with self.active():
             if blocking or not array.size:
                 return array.get(order="C")
-            # Nobody else may have that memory before the copy is there, whoever drops the array.
-            self._copying = [(event, kept) for event, kept in self._copying if not event.done]
-            self._copying.append(sent(self.cupy, array))
-            return self._copying[-1][1]
+            return self._in_flight.sent(array)[1]
 
     def _on_device(self, value: Any) -> Any:
         """A value as a CuPy array, of whatever layout."""
@@ -299,7 +296,7 @@ class GPUBackend(Backend):
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
-            return Graphs(self.cupy, outline, steps, arguments, open, self._on_device, self.graphs)
+            return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
 
     def _steps(
         self, program: Program, keep: bool, observe: Observer | None

@@ -19,7 +19,7 @@ from weakref import finalize
 import numpy as np
 
 from optree.dtypes import is_bfloat16
-from optree.errors import BackendError
+from optree.errors import BackendError, DeviceMemoryError
 
 #: `cudaDataType_t` and `cublasComputeType_t`.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
@@ -46,7 +46,7 @@ WORKSPACE = 32 << 20
 #: An address that is aligned to so many bytes is as good as any.
 ALIGNED = 256
 
-_NOT_SUPPORTED = 15
+_NO_MEMORY, _NOT_SUPPORTED = 3, 15
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,16 @@ class CuBLASLt:
 
         Raises
         ------
-        BackendError
+        BackendError, DeviceMemoryError
             If it does not succeed.
         """
         status = self._functions[name](*arguments)
         if status:
             raise self._refused(name, status)
 
-    def _refused(self, name: str, status: int) -> BackendError:
-        return BackendError(f"cublasLt{name}: {self._functions['GetStatusName'](status).decode()} ({status})")
+    def _refused(self, name: str, status: int) -> Exception:
+        said = f"cublasLt{name}: {self._functions['GetStatusName'](status).decode()} ({status})"
+        return DeviceMemoryError(said) if status == _NO_MEMORY else BackendError(said)
 
     def made(self, name: str, *arguments: Any) -> int:
         """What a function that creates something puts where its first argument points."""

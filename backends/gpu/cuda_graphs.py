@@ -8,8 +8,10 @@ what writes to tensors waits until the host has seen that none is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import proxy
 
@@ -17,11 +19,21 @@ import numpy as np
 
 from backends.execution.executor import CallStep, KernelStep, PlacedStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
-from backends.gpu.cupy_device import sent
+from backends.gpu.cupy_device import InFlight, is_want_of_memory
+from backends.gpu.matmul import Workspace
 from optree.arrays import is_portable, putting_off
 from optree.compile.program import Program
 from optree.compile.shapes import tells_shape
 from optree.errors import BackendError
+
+#: The default stream that each thread has of its own is called the same in all of them (`cudaStreamPerThread`).
+PER_THREAD = 2
+
+#: A capture that comes to nothing is tried again so often: the run in between has loaded what a capture cannot load.
+RETRIES = 1
+
+#: Where memory was wanting, after 1, 2, 4 calls and so on, and at most so many.
+LONGEST_PAUSE = 1024
 
 
 @dataclass
@@ -67,7 +79,7 @@ class Graphs:
 
     def __init__(
         self,
-        cupy: Any,
+        in_flight: InFlight,
         program: Program,
         steps: list[PlacedStep],
         arguments: Sequence[int],
@@ -75,13 +87,15 @@ class Graphs:
         on_device: Callable[[Any], Any],
         counts: Counts,
     ) -> None:
-        self.cupy, self.program, self.on_device, self.counts = cupy, program, on_device, counts
+        self.cupy, self.in_flight = in_flight.cupy, in_flight
+        self.program, self.on_device, self.counts = program, on_device, counts
         self.slots, self.given, self.open = slots_of(program, steps), arguments, open
         #: Steps that look at sizes alone: they run once for each combination of them.
         self.constant = [step for step, *_ in steps if isinstance(step, CallStep) and _looks_at_sizes(step)]
         for step, *_ in steps:
             step.kept = set(step.makes) & self.slots.keys()
         self.parts, self.refusal = _parts(program, [placed for placed in steps if placed[0] not in self.constant]), ""
+        self._failures = 0
         origins = _origins(program)
         needed = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in step.takes}
         needed = needed.union(*(origins[i] for i in needed))
@@ -94,8 +108,11 @@ class Graphs:
         self.views = {i for i in needed - made if origins[i] != {i}}
         own = made.union(self.settled, self.arguments, *(step.gives for step in self.constant))
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.workspace = Workspace(partial(_empty, self.cupy, self.stream))
+        #: The stream that was the last one, and, if that was a thread's own, the event of what it was asked for.
         self._last: Any = None
+        self._done: Any = None
         self._memories: dict[Any, _Memory] = {}
 
     @property
@@ -117,18 +134,38 @@ class Graphs:
     def run(self, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
         """The outputs, for the leaves' values."""
         stream = self.cupy.cuda.get_current_stream()
-        if stream is not self._last:
-            if self._last is not None and self._last != stream:
-                stream.wait_event(self._last.record())  # the memory is the same on every stream
-            self._last = stream
+        self._wait(stream)
+        try:
+            return self._run(stream, values, note)
+        finally:
+            if stream.ptr == PER_THREAD:  # which only this thread can ask how far it is
+                self._done = stream.record()
+
+    def _wait(self, stream: Any) -> None:
+        """Let a stream wait for what there is still to do on another one: the memory is the same on every stream."""
+        if self._done is not None:
+            stream.wait_event(self._done)
+            self._done = None
+        elif self._last is not None and self._last is not stream and self._last != stream:
+            stream.wait_event(self._last.record())
+        self._last = stream
+
+    def _run(self, stream: Any, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
         sizes = tuple([getattr(values[i], "shape", None) for i in self.given])
         memory = self._memories.get(sizes)
         if memory is None:
             if len(self._memories) >= COMBINATIONS:
-                self._memories.pop(next(iter(self._memories)))
+                # Its graphs may be still running.
+                self.in_flight.keep(stream.record(), self._memories.pop(next(iter(self._memories))))
             memory = self._memories[sizes] = _Memory(self, values + self.open)
         registers = memory.run(self, values, note)
         return [self.copy(registers[i]) if is_own else registers[i] for i, is_own in self.outputs]
+
+    def failed(self, error: Exception) -> None:
+        """Note why a capture has come to nothing."""
+        self._failures += 1
+        if self._failures > RETRIES:
+            self.refusal = f"{type(error).__name__}: {error}"
 
     def copy(self, array: Any) -> Any:
         """A copy of an array, in C order."""
@@ -145,11 +182,23 @@ class Graphs:
 
 
 class _Captured(NamedTuple):
-    """A graph, where views lay when it was made, and the bools on the device by which it tells of wrong indices."""
+    """A captured part.
+
+    Attributes
+    ----------
+    graph : cupy.cuda.Graph
+    views : dict
+        Where views lay when it was captured.
+    wrong : list
+        The bools on the device by which it tells of wrong indices.
+    held : list
+        The memory that it works on, which nobody else gets while it lives.
+    """
 
     graph: Any
     views: dict[int, Any]
     wrong: list[Any]
+    held: list[Any]
 
 
 class _Memory:
@@ -171,12 +220,13 @@ class _Memory:
         #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
         self._fixed: dict[int, Any] = {}
         self._own: set[int] = set()
+        #: For how many calls nothing is captured, because memory was wanting; and for how many the last time.
+        self._pause = self._paused = 0
         self._renew()
 
     def _renew(self) -> None:
         """Forget the graphs; the next call runs uncaptured, and the one after it captures them anew."""
         self._graphs: dict[int, _Captured] = {}
-        self._held: list[Any] = []
         #: What a call begins with: what is steady, and what graphs make.
         self._registers = self._steady.copy()
         self._is_new = True
@@ -188,9 +238,12 @@ class _Memory:
                 self._find(i, of.on_device(values[i]))
         registers = self._begun(of, values)
         told: list[tuple[Any, np.ndarray]] = []
+        uses_graphs = not self._is_new and not of.refusal
+        self._pause = max(0, self._pause - 1)
         for number, part in enumerate(of.parts):
-            is_graph = part.is_graph and not self._is_new and not of.refusal
-            captured = self._graph(number, part, registers) if is_graph else None
+            captured = self._graph(number, part, registers) if part.is_graph and uses_graphs else None
+            # What is captured after it would look for its values where they lie in this call alone.
+            uses_graphs = uses_graphs and (captured is not None or not part.is_graph)
             if told and (part.waits or captured is None):
                 self._look(told, values, note)
                 told = []
@@ -199,7 +252,7 @@ class _Memory:
             else:
                 captured.graph.launch()
                 of.counts.replays += 1
-                told += [sent(of.cupy, wrong) for wrong in captured.wrong]
+                told += [of.in_flight.sent(wrong) for wrong in captured.wrong]
         if told:
             self._look(told, values, note)
         self._is_new = False
@@ -225,22 +278,25 @@ class _Memory:
 
     def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
         """Run steps uncaptured."""
-        for step, dead, place in part.steps:
-            try:
-                step(registers)
-                for i in step.gives:
-                    if i in self.of.settled:
-                        self._settle(i, registers)
-            except Exception as error:
-                note(error, place)
-                raise
-            for i in dead:
-                registers[i] = None
+        with self.of.workspace.shared():
+            for step, dead, place in part.steps:
+                try:
+                    step(registers)
+                    for i in step.gives:
+                        if i in self.of.settled:
+                            self._settle(i, registers)
+                except Exception as error:
+                    note(error, place)
+                    raise
+                for i in dead:
+                    registers[i] = None
 
     def _graph(self, number: int, part: Part, registers: list[Any]) -> _Captured | None:
-        """Steps as a graph, captured if they are not yet; None if they are refused."""
+        """Steps as a graph, captured if they are not yet; None if they are refused, or memory was wanting lately."""
         captured = self._graphs.get(number)
         if captured is None:
+            if self._pause:
+                return None
             captured = self._capture(part, registers)
             if captured is None:
                 return None
@@ -251,49 +307,46 @@ class _Memory:
         return captured
 
     def _capture(self, part: Part, registers: list[Any]) -> _Captured | None:
-        """Steps as a graph; None if they are refused. Nothing of them has run then."""
-        stream, found = self.of.stream, registers.copy()
-        views = {i: _place(registers[i]) for i in self.of.views if i in _taken(part)}
-        with stream, self.of.cupy.cuda.using_allocator(self._hold), putting_off() as wrong:
-            stream.begin_capture()
+        """Steps as a graph; None if that comes to nothing. Nothing of them has run then."""
+        of, found, graph = self.of, registers.copy(), None
+        held: list[Any] = []
+        errors: list[Exception] = []
+        views = {i: _place(registers[i]) for i in of.views if i in _taken(part)}
+        allocated = of.cupy.cuda.using_allocator(partial(self._hold, held))
+        with of.stream, allocated, putting_off() as wrong, of.workspace.shared(), _collected(errors):
+            of.stream.begin_capture()
             try:
-                for step, dead, _ in part.steps:
-                    step(found)
-                    for i in dead:
-                        found[i] = None
-            except Exception as error:
-                self._give_up(error)
+                with _collected(errors):
+                    for step, dead, _ in part.steps:
+                        step(found)
+                        for i in dead:
+                            found[i] = None
             finally:
-                graph = self._ended(stream)
-        if graph is None or self.of.refusal:
+                graph = of.stream.end_capture()
+        if errors:  # the first is the reason of the others
+            self._put_off(errors[0])
             return None
-        self.of.counts.captures += 1
+        of.counts.captures += 1
         for i, x in enumerate(found):
             if x is not None and x is not registers[i]:
                 self._registers[i] = registers[i] = x
-        return _Captured(graph, views, wrong)
+        return _Captured(graph, views, wrong, held)
 
-    def _ended(self, stream: Any) -> Any:
-        """The graph of a capture; None if it has come to nothing."""
-        try:
-            return stream.end_capture()
-        except self.of.cupy.cuda.runtime.CUDARuntimeError as error:
-            self._give_up(error)
-            return None
+    def _put_off(self, error: Exception) -> None:
+        """Capture later, or not at all, after an error."""
+        if is_want_of_memory(self.of.cupy.cuda, error):
+            self._pause = self._paused = min(2 * self._paused or 1, LONGEST_PAUSE)
+        else:
+            self.of.failed(error)
 
-    def _give_up(self, error: Exception) -> None:
-        self.of.refusal = self.of.refusal or f"{type(error).__name__}: {error}"
-
-    def _hold(self, size: int) -> Any:
-        """Memory that a graph works on, which nobody else gets while the graph lives."""
+    def _hold(self, held: list[Any], size: int) -> Any:
+        """Memory for a graph."""
         memory = self._malloc(size)
-        self._held.append(memory)
+        held.append(memory)
         return memory
 
     def _empty(self, shape: Any, dtype: Any) -> Any:
-        # On the capturing stream, so that the pool gives the memory back to nothing but this function's graphs.
-        with self.of.stream, self.of.cupy.cuda.using_allocator(self._malloc):
-            return self.of.cupy.empty(shape, dtype)
+        return _empty(self.of.cupy, self.of.stream, shape, dtype)
 
     def _find(self, i: int, value: Any) -> None:
         """Let graphs find an argument: it stays where it was first, or else is copied from then on."""
@@ -314,6 +367,22 @@ class _Memory:
         if i not in self._fixed:
             self._fixed[i] = self._empty(value.shape, value.dtype)
         registers[i] = self.of.write(self._fixed[i], value)
+
+
+@contextmanager
+def _collected(errors: list[Exception]) -> Iterator[None]:
+    """Within it, the first exception ends the block, and goes into a list."""
+    try:
+        yield
+    except Exception as error:
+        errors.append(error)
+
+
+def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
+    """An array in the function's own memory."""
+    # On the capturing stream, so that the pool gives the memory back to nothing but this function's graphs.
+    with stream, cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
+        return cupy.empty(shape, dtype)
 
 
 def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:

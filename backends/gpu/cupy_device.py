@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import BackendError
+from optree.errors import BackendError, DeviceMemoryError
+from optree.locks import Locked
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
 INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 
-#: CUDA's numbers for errors (`cudaError_t`).
+#: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
 #: The compute capability that TensorFloat-32 needs at the least.
@@ -57,19 +58,41 @@ class Active:
             self._allocating.__exit__(None, None, None)
         if self._before != self._device_id:
             self._cuda.runtime.setDevice(self._before)
-        if error is None or not isinstance(
-            error, self._cuda.memory.OutOfMemoryError | self._cuda.runtime.CUDARuntimeError
-        ):
-            return
-        if getattr(error, "status", ALLOCATION_FAILED) == ALLOCATION_FAILED:
+        if error is not None and is_want_of_memory(self._cuda, error) and not isinstance(error, DeviceMemoryError):
             raise self._told(error) from error
 
 
-def sent(cupy: Any, array: Any) -> tuple[Any, np.ndarray]:
-    """A copy of an array that is on its way into pinned memory of the host, and the event of its arrival."""
-    pinned = cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
-    copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
-    return cupy.cuda.get_current_stream().record(), copy
+def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
+    """Whether an error says that the device has too little memory: for an array, a kernel's code or to launch it."""
+    if isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
+        return bool(error.status == ALLOCATION_FAILED)
+    return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
+
+
+class InFlight(Locked):
+    """What a device may still be using, kept until it no longer is, whoever drops it, after an error too."""
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__()
+        self.cupy = cupy
+        self._kept: list[tuple[Any, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, event: Any, used: Any) -> None:
+        """Keep something until an event is over."""
+        with self.lock:
+            before = self._kept  # what is dropped goes when the lock is free
+            self._kept = [*(each for each in before if not each[0].done), (event, used)]
+
+    def sent(self, array: Any) -> tuple[Any, np.ndarray]:
+        """The event of the arrival of a copy of an array on the host, in pinned memory, and the copy."""
+        pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
+        copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
+        event = self.cupy.cuda.get_current_stream().record()
+        self.keep(event, copy)
+        return event, copy
 
 
 def find_cupy() -> tuple[Any, int]:

@@ -19,9 +19,10 @@ so the same call runs the same kernels and gives the same bits.
   room for, and the others are read again.
 - Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
   short that a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in
-  shared memory where that holds it for four blocks, with one column for each thread. Otherwise a thread has as many
-  columns as 16 bytes hold, at most 4, or half as many or a quarter, as all arrays are aligned, as half of the threads
-  that the device has at once find 8 accesses, and as a thread accumulates at most 64 bytes.
+  shared memory where it takes at most a quarter of what a block may have, beside the few kilobytes by which the block
+  joins its threads, with one column for each thread. Otherwise a thread has as many columns as 16 bytes hold, at most
+  4, or half as many or a quarter, as all arrays are aligned, as half of the threads that the device has at once find 8
+  accesses, and as a thread accumulates at most 64 bytes.
 - Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
   of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
   thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
@@ -36,7 +37,7 @@ from math import gcd, prod
 from backends.execution.printer_common import computed
 from backends.execution.printer_common import wide as accumulated
 from backends.gpu.codegen.elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
-from backends.gpu.codegen.printer import TILE, kernel_names
+from backends.gpu.codegen.printer import TILE, kernel_names, static_bytes
 from optree.compile.loopnest import LoopNest, crossing_reads, walks
 
 #: Bytes that a thread accesses at once.
@@ -68,7 +69,7 @@ ALONGSIDE = {3: 256, 2: 256, 1: 512}
 #: Bytes of shared memory that a multiprocessor needs for each block beside its own.
 RESERVED = 1 << 10
 
-#: Bytes of shared memory that any block may have without being asked for beforehand.
+#: Bytes of shared memory that any block may have, static and dynamic together, without being asked for beforehand.
 STATIC = 48 << 10
 
 #: Columns of a block, and of a thread at most, where it has several.
@@ -182,7 +183,7 @@ def geometry_of(
     wide = max(reach, prod(sizes)) >= NARROW
     vector, shifted = _vector(nest, sizes, steps, addresses)
     crossing = crossing_reads(nest)
-    if crossing and sum(nest.reads[place].itemsize for place in crossing) * TILE * (TILE + 1) <= STATIC:
+    if crossing and static_bytes(nest, "tiles", THREADS["tiles"]) <= STATIC:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
     variant = Variant(vector, wide, whole=nest.columns or (sizes[-1] % vector == 0 and not shifted), shifted=shifted)
@@ -267,7 +268,7 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
 
 def _kept(nest: LoopNest, variant: Variant, places: int, accesses: int, device: Device) -> Geometry:
     """Rows that shared memory keeps, whole or in part."""
-    joined, beside, bytes_, held = sum(32 * accumulated(r).itemsize for r in nest.reductions), 0, 0, accesses
+    joined, beside, bytes_, held = static_bytes(nest, "block", THREADS["block"]), 0, 0, accesses
     for kept in ("shared", "part"):
         size = sum(slot_bytes(nest, kept == "shared"))
         bytes_ = size * (-(-accesses * variant.vector // 16) * 16)

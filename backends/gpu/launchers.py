@@ -10,24 +10,38 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optree.errors import BackendError
+from optree.errors import BackendError, DeviceMemoryError
 
 #: How many blocks or threads, along x, y and z.
 Sizes = tuple[int, int, int]
 
+#: CUDA's numbers for what is asked for a kernel (`CUfunction_attribute`): the most bytes of dynamic shared memory of a
+#: block, and how many percent of the memory that shared memory and the L1 cache divide are to be shared memory.
+SHARED_LIMIT, SHARED_PART = 8, 9
 
-#: A block has so many bytes of dynamic shared memory without asking for more.
-SHARED = 48 << 10
+#: All that a multiprocessor may have of it: geometry counts the blocks that have room there at once.
+MOST_SHARED = 100
 
-#: CUDA's number for the limit of that which a kernel has asked for (`CUfunction_attribute`).
-SHARED_LIMIT = 8
+#: CUDA's numbers for errors of an image (`CUresult`): it is damaged, for another device or of another version, or it
+#: has no such kernel.
+REFUSALS = frozenset((200, 209, 218, 222, 300, 500))
+
+
+class ImageError(BackendError):
+    """A compiled module that the driver does not load."""
 
 
 class Launcher(Protocol):
     """Loads kernels into the current device, and launches them on a stream."""
 
-    def load(self, cubin: bytes, name: str) -> Any:
-        """The kernel of a name in a compiled module, which stays loaded as long as the kernel is kept."""
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+        """The kernels of a compiled module by their names; it is loaded once, and stays as long as one of them is kept.
+
+        Raises
+        ------
+        ImageError
+            If the driver refuses it.
+        """
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         """What lets a kernel run on CuPy's current stream each time it is called, and does not wait for it.
@@ -53,16 +67,23 @@ class CuPyLauncher:
         self._word = cupy.cuda.function.CIntptr
         self._shared: dict[Any, int] = {}
 
-    def load(self, cubin: bytes, name: str) -> Any:
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         module = self._cuda.function.Module()
-        module.load(cubin)
-        return module.get_function(name)
+        try:
+            module.load(image)
+            return [module.get_function(name) for name in names]
+        except self._cuda.driver.CUDADriverError as error:
+            if error.status in REFUSALS:
+                raise ImageError(str(error)) from error
+            raise
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
-        if shared > max(SHARED, self._shared.get(kernel, 0)):
-            runtime = self._cuda.runtime
+        # However little it is: without asking, 48 KiB are for static and dynamic shared memory together.
+        if shared > self._shared.get(kernel, 0):
+            runtime, driver = self._cuda.runtime, self._cuda.driver
             runtime.setDevice(runtime.getDevice())  # a thread that has only launched may have no context for the driver
-            self._cuda.driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
+            driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
+            driver.funcSetAttribute(kernel.ptr, SHARED_PART, MOST_SHARED)
             self._shared[kernel] = shared
         given = tuple([self._word(int(word)) for word in words])  # it takes no scalar of NumPy's
         return partial(kernel, grid, block, given, shared)
@@ -83,11 +104,15 @@ class PyCUDALauncher:
         self._driver.init()
         self._context = self._driver.Device(cupy.cuda.runtime.getDevice()).retain_primary_context()
 
-    def load(self, cubin: bytes, name: str) -> Any:
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         self._context.push()
         try:
-            module = self._driver.module_from_buffer(cubin)
-            return module, module.get_function(name)
+            module = self._driver.module_from_buffer(image)
+            return [(module, module.get_function(name)) for name in names]
+        except self._driver.MemoryError as error:
+            raise DeviceMemoryError(f"PyCUDA has no memory for a kernel's code: {error}") from error
+        except self._driver.Error as error:
+            raise ImageError(str(error)) from error
         finally:
             self._context.pop()
 
@@ -103,10 +128,13 @@ class PyCUDALauncher:
             default.wait_event(current.record())
         self._context.push()
         try:
-            if shared > SHARED:
-                limit = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-                function.set_attribute(limit, shared)
+            if shared:
+                attributes = self._driver.function_attribute
+                function.set_attribute(attributes.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+                function.set_attribute(attributes.PREFERRED_SHARED_MEMORY_CARVEOUT, MOST_SHARED)
             function(*args, grid=grid, block=block, shared=shared)
+        except self._driver.MemoryError as error:
+            raise DeviceMemoryError(f"PyCUDA has no memory to launch a kernel: {error}") from error
         finally:
             self._context.pop()
         if elsewhere:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -10,13 +12,48 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends.execution.matrix_layout import order_and_lead
-from backends.gpu.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
+from backends.gpu.cublaslt import ALIGNED, WORKSPACE, CuBLASLt, Matrix, Problem, Way, installed
 from optree.errors import BackendError
 from optree.locks import Locked
 from optree.tree.types import promote
 
 #: So many ways to compute products are remembered.
 WAYS = 1024
+
+
+class Workspace:
+    """Memory that the products of one function work in, one after the other: all of its graphs have the same.
+
+    Where a product needs more than there is, it is twice as much from then on, and what was captured keeps the old one.
+
+    Parameters
+    ----------
+    empty : callable
+        From a size and a dtype to a new array.
+    """
+
+    def __init__(self, empty: Callable[[int, Any], Any]) -> None:
+        self._empty = empty
+        self._memories: list[Any] = []
+
+    def of(self, size: int) -> Any:
+        """At least so many bytes."""
+        held = self._memories[-1].nbytes if self._memories else 0
+        if size > held:
+            self._memories.append(self._empty(max(size, min(2 * held, WORKSPACE)), np.uint8))
+        return self._memories[-1]
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within it, products that this thread asks for work there."""
+        token = _shared.set(self)
+        try:
+            yield
+        finally:
+            _shared.reset(token)
+
+
+_shared: ContextVar[Workspace | None] = ContextVar("_shared", default=None)
 
 
 class _Along(NamedTuple):
@@ -171,8 +208,10 @@ class Products(Locked):
 
     def _run(self, way: Way, arrays: Sequence[Any], along: _Along) -> None:
         assert way.choice is not None
-        size = way.choice.workspace
-        memory = self.cupy.empty(size, np.uint8) if size else None
+        size, shared = way.choice.workspace, _shared.get()
+        memory = None
+        if size:
+            memory = self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
         addresses = [z.data.ptr for z in arrays]
         bias = None if along.bias is None else along.bias.data.ptr
         beta = 0.0 if along.addend is None else along.beta

@@ -13,7 +13,7 @@ import numpy as np
 
 from backends.execution.disk_cache import read, sha256, usable_folder, write
 from backends.gpu.launch_config import Device, Launch
-from backends.gpu.launchers import Launcher
+from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
 from optree.errors import CompilerError
 
@@ -67,8 +67,14 @@ class KernelHost:
         if key in self._loaded:
             self.counts.hits += 1
         else:
-            image = self._image(source)
-            self._loaded[key] = [self._launcher.load(image, name) for name in names]
+            image, is_new = self._image(source)
+            try:
+                kernels = self._launcher.load(image, names)
+            except ImageError as error:
+                if is_new:
+                    raise self._not_loaded(error) from error
+                kernels = self._loaded_anew(source, names)  # it was kept by another driver, or is damaged
+            self._loaded[key] = kernels
         return self._loaded[key]
 
     def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
@@ -87,25 +93,41 @@ class KernelHost:
         memory = self._cupy.empty(size, np.uint8)
         return memory.data.ptr, memory
 
-    def _image(self, source: str) -> bytes:
-        """A source compiled for the device, from the disk where it is there."""
+    def _loaded_anew(self, source: str, names: Sequence[str]) -> list[Any]:
+        """The kernels of a source that is compiled again, in the place of what is on the disk."""
+        image, _ = self._image(source, anew=True)
+        try:
+            return self._launcher.load(image, names)
+        except ImageError as error:
+            raise self._not_loaded(error) from error
+
+    def _not_loaded(self, error: ImageError) -> CompilerError:
+        nvrtc, driven = self._cupy.cuda.nvrtc.getVersion(), self._cupy.cuda.runtime.driverGetVersion()
+        return CompilerError(
+            f"the driver, which is for CUDA {driven // 1000}.{driven % 1000 // 10}, refuses a kernel that NVRTC "
+            f"{nvrtc[0]}.{nvrtc[1]} has compiled for {self._target} ({error}): install a newer driver, or CuPy and its "
+            "libraries for that version"
+        )
+
+    def _image(self, source: str, anew: bool = False) -> tuple[bytes, bool]:
+        """A source compiled for the device, from the disk where it is there; and whether it has been compiled now."""
         if "source" in settings.value("show"):
             print(source, file=sys.stderr, flush=True)
         options = [f"--gpu-architecture={self._target}", *OPTIONS]
         version = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
         key = "cuda-" + sha256("\0".join([version, *options, source]).encode()).hexdigest()
         folder = usable_folder()
-        kept = None if folder is None else read(folder, key)
+        kept = None if folder is None or anew else read(folder, key)
         if kept is not None:
             self.counts.disk_hits += 1
-            return kept
+            return kept, False
         begin = perf_counter()
         image = self._compiled(source, options)
         self.counts.misses += 1
         self.counts.seconds += perf_counter() - begin
         if folder is not None:
             write(folder, key, image)
-        return image
+        return image, True
 
     def _compiled(self, source: str, options: Sequence[str]) -> bytes:
         nvrtc = self._cupy.cuda.nvrtc

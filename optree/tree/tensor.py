@@ -368,7 +368,8 @@ class Tensor(Variable):
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         try:
-            return self.array.__dlpack__(**kwargs)
+            with self.backend.active():  # the current stream that others are to wait for is its device's
+                return self.array.__dlpack__(**kwargs)
         except BufferError as error:
             if not is_bfloat16(self.dtype):
                 raise
@@ -384,4 +385,5 @@ class Tensor(Variable):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if is_bfloat16(self.dtype):
             raise AttributeError(f"__cuda_array_interface__ has no name for the bfloat16 of {self.label}; DLPack has")
-        return self.array.__cuda_array_interface__  # which NumPy's arrays, rightly, do not have
+        with self.backend.active():
+            return self.array.__cuda_array_interface__  # which NumPy's arrays, rightly, do not have

@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     __shared__ float parts7[32];
     __shared__ double parts14[32];
     __shared__ double parts20[32];
-    __shared__ double parts27[32];
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -200,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         }
         r20 = over_block(r20, Join20(), parts20);
         const float v20 = (float)(r20);
-        r27 = over_block(r27, Join27(), parts27);
+        r27 = over_block(r27, Join27(), parts14);
         const float v27 = (float)(r27);
         {
             #pragma unroll

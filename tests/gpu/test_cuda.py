@@ -165,6 +165,12 @@ def centred(be: Any, x: Any, axis: int) -> np.ndarray:
     return (x - be.mean(x, axis=axis)).asnumpyarray()
 
 
+def joined(be: Any, x: Any, axis: int) -> np.ndarray:
+    """Several reductions by one kernel, more than there are arrays for their parts."""
+    found = be.sum(x, axis=axis) + be.sum(x * x, axis=axis) * be.max(x, axis=axis)
+    return (found - be.sum(x * 3, axis=axis) * be.min(x, axis=axis) + be.sum(x - 1, axis=axis)).asnumpyarray()
+
+
 #: A run for each kind of team, with several places and reductions; "once" with one, which the barrier after a place
 #: keeps apart from itself at the next. (Between several reductions, which alternate, another's barrier does, too.)
 TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
@@ -174,6 +180,10 @@ TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
     "lanes": lambda be: [softmax(be, be.array(drawn(0, 70, 5)), 1).asnumpyarray()],
     "block, once": lambda be: [centred(be, be.array(drawn(0, 3, 1203)), 1)],
     "block": lambda be: [softmax(be, be.array(drawn(0, 3, 1203)), 1).asnumpyarray()],
+    "block of many": lambda be: [joined(be, be.array(drawn(0, 3, 1203)), 1)],
+    "columns of many": lambda be: [joined(be, be.array(drawn(0, 45, 70)), 0)],
+    "split of many": lambda be: [joined(be, be.array(drawn(0, 2, 9003)), 1)],
+    "split columns of many": lambda be: [joined(be, be.array(drawn(0, 1003, 40)), 0)],
     "part, once": lambda be: [centred(be, be.array(drawn(0, 3, 1203)), 1)],
     "part": lambda be: [softmax(be, be.array(drawn(0, 3, 1203)), 1).asnumpyarray()],
     "columns, once": lambda be: [centred(be, be.array(drawn(0, 45, 70)), 0)],

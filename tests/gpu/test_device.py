@@ -16,8 +16,8 @@ from harness.messages import message_of
 
 from backends import gen_backend
 from backends.gpu import cupy_device as device
-from backends.gpu.launchers import LAUNCHERS
-from optree.errors import BackendError
+from backends.gpu.launchers import LAUNCHERS, ImageError
+from optree.errors import BackendError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -152,22 +152,45 @@ class FakePyCUDA:
         self.module.init = lambda: self.calls.append("init")
         self.module.Device = lambda number: SimpleNamespace(retain_primary_context=lambda: context)
         self.module.module_from_buffer = self._load
+        self.module.function_attribute = SimpleNamespace(
+            MAX_DYNAMIC_SHARED_SIZE_BYTES=8, PREFERRED_SHARED_MEMORY_CARVEOUT=9
+        )
+        self.module.Error = type("Error", (Exception,), {})
+        self.module.MemoryError = type("MemoryError", (self.module.Error,), {})
+        self.failing: Any = None
 
     def _move(self, by: int) -> None:
         self.depth += by
 
     def _load(self, cubin: bytes) -> Any:
         assert self.depth == 1
-        return SimpleNamespace(get_function=lambda name: lambda *args, **how: self._launch(name, args, how))
+        self.calls.append("load")
+        if self.failing is not None:
+            raise self.failing
+        return SimpleNamespace(get_function=lambda name: _PyCUDAFunction(self, name))
 
-    def _launch(self, name: str, args: Any, how: Any) -> None:
-        assert self.depth == 1
-        self.calls.append((name, args, how))
+
+class _PyCUDAFunction:
+    """A kernel, which may have 48 KiB of dynamic shared memory, less what is static, until more is asked for."""
+
+    def __init__(self, of: FakePyCUDA, name: str) -> None:
+        self.of, self.name, self.most = of, name, (48 << 10) - 384
+
+    def set_attribute(self, attribute: int, value: int) -> None:
+        assert self.of.depth == 1 and attribute in (8, 9)
+        if attribute == 8:
+            self.most = value
+
+    def __call__(self, *args: Any, **how: Any) -> None:
+        assert self.of.depth == 1 and how["shared"] <= self.most
+        if self.of.failing is not None:
+            raise self.of.failing
+        self.of.calls.append((self.name, args, how))
 
 
 def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
     launcher = LAUNCHERS["cupy"](cupy)
-    kernel = launcher.load(b"cubin", "twice")
+    (kernel,) = launcher.load(b"cubin", ["twice"])
     launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16, -3], shared=128)()
     assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), [16, -3], 128, None)]
 
@@ -176,12 +199,22 @@ def test_pycudas_launcher(cupy: Any) -> None:
     pycuda = FakePyCUDA()
     with patch.dict(sys.modules, {"pycuda": ModuleType("pycuda"), "pycuda.driver": pycuda.module}):
         launcher = LAUNCHERS["pycuda"](cupy)
-    kernel = launcher.load(b"cubin", "twice")
-    launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16], shared=128)()
-    assert pycuda.calls == ["init", ("twice", (16,), {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 128})]
+    kernel, _ = launcher.load(b"cubin", ["twice", "thrice"])
+    launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16], shared=48 << 10)()
+    how = {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 48 << 10}
+    assert pycuda.calls == ["init", "load", ("twice", (16,), how)]
     with cupy.cuda.Stream() as stream:  # the default stream, on which PyCUDA launches, waits for it, and it for that
         launcher.bound(kernel, (1, 1, 1), (1, 1, 1), [])()
     assert stream.waited == [cupy.cuda.Stream.null] and cupy.cuda.Stream.null.waited[-1] is stream
+    assert pycuda.depth == 0
+    pycuda.failing = pycuda.module.MemoryError("out of memory")
+    for fails in (
+        lambda: launcher.load(b"cubin", ["twice"]),
+        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), []),
+    ):
+        assert "PyCUDA" in message_of(DeviceMemoryError, fails)
+    pycuda.failing = pycuda.module.Error("device kernel image is invalid")
+    assert "image" in message_of(ImageError, lambda: launcher.load(b"cubin", ["twice"]))
     assert pycuda.depth == 0
 
 

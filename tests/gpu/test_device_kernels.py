@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
+from harness.fake_cuda import CUDADriverError
 from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 from harness.messages import message_of
@@ -23,7 +24,7 @@ from backends.gpu.launch_config import Launch
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.runtime import KernelHost, _target
 from optree import TensorType, function, grad
-from optree.errors import CompilerError
+from optree.errors import CompilerError, DeviceMemoryError
 from optree.settings import override
 
 KERNEL = 'extern "C" __global__ void kernel() {}'
@@ -60,6 +61,51 @@ def test_a_kernel_is_compiled_once_and_then_found_on_disk(cupy: Any, host: Kerne
     assert third.counts.misses == 1, "what was cut short is compiled again"
 
 
+def test_an_image_is_loaded_once_for_all_its_kernels(cupy: Any, host: KernelHost, folder: Any) -> None:
+    first, second = host.load(KERNEL + KERNEL.replace("kernel", "end"), ["kernel", "end"])
+    assert (first.name, second.name) == ("kernel", "end") and cupy.machine.loads == 1
+
+
+def test_an_image_that_the_driver_refuses_is_compiled_again(cupy: Any, host: KernelHost, folder: Any) -> None:
+    host.load(KERNEL, ["kernel"])
+    (file,) = folder.iterdir()
+    stored = file.read_bytes()
+    for status in (200, 209):
+        other, refused = KernelHost(cupy, LAUNCHERS["cupy"](cupy)), iter((status, 0))
+        cupy.machine.refuses = lambda image, refused=refused: next(refused)
+        (kernel,) = other.load(KERNEL, ["kernel"])
+        assert kernel.cubin == KERNEL.encode()
+        assert (other.counts.misses, other.counts.disk_hits) == (1, 1)
+        assert file.read_bytes() == stored, "what is compiled takes the place of what was refused"
+    cupy.machine.refuses = lambda image: 209
+    for source in (KERNEL, KERNEL + "\n"):  # one that is there, and one that is not
+        said = message_of(CompilerError, lambda source=source: host_of(cupy).load(source, ["kernel"]))
+        for part in ("NO_BINARY_FOR_GPU", "sm_90", "newer driver"):
+            assert part in said
+
+
+def host_of(cupy: Any) -> KernelHost:
+    return KernelHost(cupy, LAUNCHERS["cupy"](cupy))
+
+
+def test_want_of_memory_for_a_kernel_is_told_as_such(cupy: Any, folder: Any) -> None:
+    be = stand_in(cupy, jit=True)
+    x, z = be.ones(3), be.empty(3)
+    cupy.machine.refuses = lambda image: 2
+    said = message_of(DeviceMemoryError, lambda: z.__setitem__(slice(None), x + 1))
+    assert "out of memory" in said and "are free" in said
+    cupy.machine.refuses = lambda image: 0
+    z[:] = x + 1
+
+    def no_memory(*args: Any) -> None:
+        raise CUDADriverError(2)  # as where a launch needs more local memory than there is
+
+    cupy.machine.do, do = no_memory, cupy.machine.do
+    assert "are free" in message_of(DeviceMemoryError, lambda: z.__setitem__(slice(None), x + 1))
+    cupy.machine.do = do
+    z[:] = x + 1
+
+
 def test_a_source_that_does_not_compile_says_why(cupy: Any, host: KernelHost, folder: Any) -> None:
     said = message_of(CompilerError, lambda: host.load("#error no", ["kernel"]))
     for part in ("sm_90", "catastrophic error", "OPTREE_SHOW=source"):
@@ -92,10 +138,10 @@ def test_what_is_compiled_for(capability: str, target: str) -> None:
 
 def test_more_shared_memory_is_asked_for(cupy: Any, host: KernelHost, folder: Any) -> None:
     (kernel,) = host.load(KERNEL, ["kernel"])
-    for shared in (0, 64 << 10, 32 << 10, 100 << 10):
+    for shared in (0, 16, 64 << 10, 32 << 10, 100 << 10):
         host.bound(kernel, Launch("kernel", (3, 2), 128, shared), [1])()
     assert cupy.machine.launches[-1] == ("kernel", (3, 2, 1), (128, 1, 1), [1], 100 << 10, None)
-    assert host.counts.launches == 4
+    assert host.counts.launches == 5 and cupy.machine.asked[kernel.ptr, 8] == 100 << 10
 
 
 def test_scratch_is_the_devices(cupy: Any, host: KernelHost) -> None:
@@ -277,7 +323,7 @@ def test_cupys_nvrtc_compiles_a_kernel(folder: Any) -> None:
         pytest.skip(str(error).splitlines()[0])
     cupy = fake_cupy()
     cupy.cuda.nvrtc = real.cuda.nvrtc
-    host = KernelHost(cupy, SimpleNamespace(load=lambda image, name: image, launch=None))
+    host = KernelHost(cupy, SimpleNamespace(load=lambda image, names: [image for _ in names], launch=None))
     (image,) = host.load(KERNEL, ["kernel"])
     assert image[:4] == b"\x7fELF"
     assert "error" in message_of(CompilerError, lambda: host.load("no source", ["kernel"]))

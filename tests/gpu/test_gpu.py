@@ -148,12 +148,12 @@ def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
     x = gpu.array([1.0, 2.0])
     values = x.get(blocking=False)
     assert values.tolist() != [1, 2]
-    assert len(gpu._copying) == 1, "the memory that is copied into is kept"
+    assert len(gpu._in_flight) == 1, "the memory that is copied into is kept"
     gpu.synchronize()
     assert values.tolist() == [1, 2]
     assert gpu.zeros((0, 2)).get(blocking=False).shape == (0, 2)
     (x + 1).astensor().T.get(blocking=False)
-    assert len(gpu._copying) == 1, "and no longer than that"
+    assert len(gpu._in_flight) == 1, "and no longer than that"
     assert gen_backend("cpu").ones(1).get(blocking=False).tolist() == [1]
 
 
@@ -215,6 +215,16 @@ def test_each_backend_works_on_its_own_device(cupy: Any) -> None:
     assert cupy.machine.device == 0
     assert "copy one over" in message_of(BackendError, lambda: x + y)
     assert first.array(y.get()).get().tolist() == y.get().tolist()
+
+
+def test_tensors_go_to_other_libraries_from_their_own_device(cupy: Any) -> None:
+    """Who takes one is to wait for the current stream of the device that it is on, whichever the current one is."""
+    be = stand_in(cupy, device_id=1)
+    x = be.array([1.0, 2.0])
+    assert cupy.machine.device == 0
+    assert x.__dlpack__(stream=1) is x.raw() and x.__dlpack_device__() == (2, 1)
+    assert x.__cuda_array_interface__["data"][0] == x.raw().data.ptr
+    assert cupy.machine.device == 0
 
 
 def test_a_tensor_of_another_device_is_refused(cupy: Any, gpu: Any) -> None:

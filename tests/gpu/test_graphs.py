@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import gc
+from threading import Thread, get_ident
 from typing import Any, ClassVar
+from weakref import ref
 
 import numpy as np
 import pytest
 from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
+from harness.fake_cuda import OutOfMemoryError
 from harness.homes import home, stand_in
 
 import optree
 from backends import gen_backend
 from backends.execution.memory_planner import COMBINATIONS
+from backends.gpu.cublaslt import WORKSPACE
+from backends.gpu.cuda_graphs import Graphs
+from backends.gpu.matmul import Workspace
 from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
-from optree.errors import AxisError, BackendError
+from optree.errors import AxisError, BackendError, DeviceMemoryError
 from optree.ops.apply import Apply
 from optree.registry import OPS, f
 
@@ -423,3 +429,206 @@ def test_the_stand_in_is_as_strict_as_a_capture(cupy: Any) -> None:
     del y
     with pytest.raises(AssertionError, match="memory that has gone"):
         graph.launch()
+
+
+# What captures have to do with memory, streams and errors
+
+
+def of_products(be: Any) -> tuple[Any, Any]:
+    """A function of products that each need a workspace, and what it gives for an array by NumPy."""
+    weights = [np.random.RandomState(n).rand(300, 300).astype(np.float32) / 150 for n in range(3)]
+    x = Input(MATRIX, "x")
+    found: Any = x
+    for w in weights:
+        found = be.tanh(be.dot(found, be.array(w)))
+
+    def wanted(values: np.ndarray) -> np.ndarray:
+        for w in weights:
+            values = np.tanh(values @ w)
+        return values
+
+    return function([x], found), wanted
+
+
+def test_products_of_a_function_share_a_workspace(cupy: Any, gpu: Any) -> None:
+    step, wanted = of_products(gpu)
+    for n in (8, 5, 3, 2) * 4:
+        values = np.random.RandomState(n).rand(n, 300).astype(np.float32)
+        np.testing.assert_allclose(step(values).get(), wanted(values), rtol=1e-5)
+    assert counts(gpu)[0] >= 4
+    workspaces = {each["workspace"] for each in cupy.machine.products}
+    assert len(workspaces) == 1 and workspaces != {0}
+
+
+def test_a_workspace_grows_and_graphs_keep_theirs(cupy: Any) -> None:
+    workspace = Workspace(cupy.empty)
+    first = workspace.of(600)
+    assert workspace.of(100) is first and workspace.of(600) is first
+    second = workspace.of(700)
+    assert second.nbytes == 1200 and workspace.of(1200) is second
+    assert workspace.of(WORKSPACE).nbytes == WORKSPACE, "and no more than products ask for"
+    assert first.nbytes == 600 and first.data.ptr in cupy.machine.live
+
+
+def fails_once(cupy: Any, monkeypatch: Any, name: str, error: Exception, count: int = 1) -> list[int]:
+    """Let a method of streams fail so often, and count the calls."""
+    kind, calls = type(cupy.cuda.Stream()), []
+    method = getattr(kind, name)
+
+    def failing(stream: Any, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= count:
+            stream.recorded = None
+            raise error
+        return method(stream, *args)
+
+    monkeypatch.setattr(kind, name, failing)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["begin_capture", "end_capture"])
+def test_a_capture_that_fails_once_is_tried_again(cupy: Any, gpu: Any, monkeypatch: Any, name: str) -> None:
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    error = cupy.cuda.runtime.CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated: no")
+    calls = fails_once(cupy, monkeypatch, name, error)
+    for n in range(5):
+        assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
+    assert len(calls) == 2 and counts(gpu) == (1, 2)
+    assert cupy.cuda.get_current_stream() is cupy.cuda.Stream.null
+
+
+def test_a_capture_that_does_not_begin_is_refused(cupy: Any, gpu: Any, monkeypatch: Any) -> None:
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    error = cupy.cuda.runtime.CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: no")
+    calls = fails_once(cupy, monkeypatch, "begin_capture", error, 100)
+    for n in range(6):
+        assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
+    assert len(calls) == 2 and "StreamCaptureUnsupported" in debugprint(add, file="str")
+
+
+def test_want_of_memory_in_a_capture_puts_it_off(cupy: Any, gpu: Any, monkeypatch: Any) -> None:
+    x = Input(VECTOR, "x")
+    total = function([x], gpu.sum(x, keepdims=False))  # its kernels hand over in memory that a capture allocates
+    values, kind, attempts = np.ones(1 << 20, np.float32), type(cupy.cuda.Stream()), []
+    begin, allocate, wanting = kind.begin_capture, type(cupy.machine).allocate, [True]
+    monkeypatch.setattr(kind, "begin_capture", lambda stream: attempts.append(number) or begin(stream))
+
+    def allocated(machine: Any, array: np.ndarray) -> None:
+        if wanting[0] and machine.stream.recorded is not None:
+            raise OutOfMemoryError(array.nbytes, 0)
+        allocate(machine, array)
+
+    monkeypatch.setattr(type(cupy.machine), "allocate", allocated)
+    for number in range(20):
+        wanting[0] = number < 12
+        assert total(values * number).item() == number << 20
+    assert attempts == [2, 3, 5, 9, 17], "at ever longer intervals"
+    assert counts(gpu) == (1, 3) and "captured as a CUDA graph" in debugprint(total, file="str")
+
+
+def test_an_algorithm_that_a_capture_would_load_is_loaded_and_the_capture_tried_again(gpu: Any, cupy: Any) -> None:
+    step, wanted = of_products(gpu)
+    values = np.random.RandomState(0).rand(4, 300).astype(np.float32)
+    for number in range(5):
+        np.testing.assert_allclose(step(values).get(), wanted(values), rtol=1e-5)
+        if number == 1:
+            gpu.products._ways.clear()
+            gpu.products._known.clear()
+    assert counts(gpu) == (1, 2)
+
+
+def test_what_cublaslt_has_no_memory_for_is_told_as_such(gpu: Any, cupy: Any) -> None:
+    step, _ = of_products(gpu)
+    gpu.products.library._functions["Matmul"], matmul = lambda *args: 3, gpu.products.library._functions["Matmul"]
+    with pytest.raises(DeviceMemoryError, match="ALLOC_FAILED"):
+        step(np.ones((4, 300), np.float32))
+    gpu.products.library._functions["Matmul"] = matmul
+    step(np.ones((4, 300), np.float32))
+
+
+def test_a_graph_after_one_that_was_not_captured_is_not_captured_either(
+    cupy: Any, gpu: Any, cpu: Any, monkeypatch: Any
+) -> None:
+    """It would look for values where they lay in that call alone."""
+    error = cupy.cuda.runtime.CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated: no")
+    results = []
+    for be in (gpu, cpu):
+        x = Input(MATRIX, "x")
+        y = be.tanh(x) * be.array(np.arange(3.0))
+        between = be.sort(y, axis=1)
+        run = function([x], [be.exp(y) + be.sum(between, axis=1), y])
+        if be is gpu:
+            fails_once(cupy, monkeypatch, "end_capture", error)
+        found = []
+        for n in range(6):
+            values = np.random.RandomState(n).rand(4, 3).astype(np.float32)
+            found += [z.get() for z in run(values)]
+            cupy.zeros(12, np.float32)
+        results.append(found)
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert counts(gpu) == (2, 6)
+
+
+def test_threads_on_their_own_default_streams_wait_for_each_other(cupy: Any, gpu: Any) -> None:
+    """All of them are one object, which says of no other thread's how far it is."""
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    ptds = cupy.cuda.Stream.ptds
+    recorded: list[Any] = []
+    record, wait = ptds.record, ptds.wait_event
+    waited: list[Any] = []
+    ptds.record = lambda: recorded.append((get_ident(), record())) or recorded[-1][1]
+    ptds.wait_event = lambda event: waited.append((get_ident(), event)) or wait(event)
+
+    def call(n: int) -> None:
+        with ptds:
+            assert add(np.full(3, n, np.float32)).get().tolist() == [n + 1] * 3
+
+    for n in range(4):
+        thread = Thread(target=call, args=(n,))
+        thread.start()
+        thread.join()
+    assert len(recorded) == 4 and [event for _, event in waited] == [event for _, event in recorded[:3]]
+    assert add(np.zeros(3, np.float32)).get().tolist() == [1] * 3
+    assert cupy.cuda.Stream.null.waited[-1] is ptds and len(recorded) == 4
+
+
+def test_a_graph_that_is_forgotten_while_it_runs_is_kept_until_it_is_over(cupy: Any, gpu: Any) -> None:
+    add = function([a := Input(VECTOR, "a")], a + 1)
+    stream = cupy.cuda.Stream()
+    with stream:
+        for n in range(1, COMBINATIONS + 1):
+            for _ in range(3):
+                add(gpu.ones(n))
+        graphs = next(cell for cell in _graphs_of(add))
+        first = ref(next(iter(graphs._memories.values())))
+        stream.pending.append(lambda: None)  # what the device has still to do
+        add(gpu.ones(COMBINATIONS + 1))
+        assert first() is not None and len(gpu._in_flight) == 1
+        stream.synchronize()
+        gpu.ones(2).get(blocking=False)
+    assert first() is None
+
+
+def _graphs_of(step: Any) -> list[Graphs]:
+    """A function's graphs."""
+    return [x for x in gc.get_objects() if isinstance(x, Graphs) and x.counts is step.backend.graphs]
+
+
+def test_an_error_drops_no_memory_that_is_still_copied_into(gpu: Any, cupy: Any, monkeypatch: Any) -> None:
+    x, y = Input(TensorType("float32", (None, None)), "x"), gpu.zeros((2, 3))
+    take = function([x], updates={y: gpu.take(x, gpu.array(np.array([0, 1])), axis=0) + 1})
+    values = gpu.ones((4, 3))
+    for _ in range(3):
+        take(values)
+    gpu.synchronize()
+    synchronize = cupy.cuda.Event.synchronize
+
+    def failing(event: Any) -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(719, "cudaErrorLaunchFailure: no")
+
+    monkeypatch.setattr(cupy.cuda.Event, "synchronize", failing)
+    with pytest.raises(RuntimeError, match="LaunchFailure"):
+        take(values)
+    assert any(not event.done for event, _ in gpu._in_flight._kept), "the copy, which nobody has waited for"
+    monkeypatch.setattr(cupy.cuda.Event, "synchronize", synchronize)

@@ -38,6 +38,7 @@ import numpy as np
 import pytest
 
 from backends.execution.disk_cache import why_not
+from harness.shared import DEFAULT, OPTIN, static_shared
 
 HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 
@@ -91,11 +92,12 @@ class Argument:
 
 @dataclass
 class Kernel:
-    """A kernel of a library: its number there, what it takes, and how many threads a block may have."""
+    """A kernel of a library: its number there, what it takes, a block's most threads, and its static shared memory."""
 
     number: int
     arguments: list[Argument]
     most_threads: int = 1024
+    static: int = 0
 
 
 @dataclass
@@ -281,6 +283,8 @@ def _modules(sources: Sequence[str], path: Path, sanitize: str | None) -> list[M
         for bound, name in _GLOBAL.findall(source_text):
             if bound.isdigit():
                 known[name].most_threads = int(bound)
+        for name, static in static_shared(source_text).items():
+            known[name].static = static
     return [Module(host, known) for known in kernels]
 
 
@@ -296,8 +300,8 @@ def _check_launch(name: str, kernel: Kernel, grid: tuple[int, ...], block: tuple
             raise KernelFault(f"{name}: a {what} of {given}: at least 1, and at most {most}")
     if threads > kernel.most_threads:
         raise KernelFault(f"{name}: {threads} threads in a block, where it is compiled for {kernel.most_threads}")
-    if not 0 <= shared <= 232448:
-        raise KernelFault(f"{name}: {shared} bytes of shared memory, where a block has 232448")
+    if not 0 <= shared <= OPTIN - kernel.static or kernel.static > DEFAULT:
+        raise KernelFault(f"{name}: {shared} bytes of shared memory beside {kernel.static}, where a block has {OPTIN}")
 
 
 def _pack(packed: Packed, argument: Argument, given: Any) -> None:

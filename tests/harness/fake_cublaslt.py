@@ -19,9 +19,14 @@ DTYPES = {0: np.dtype("float32"), 1: np.dtype("float64"), 2: np.dtype("float16")
 COMPUTES = {68: np.float32, 70: np.float64, 77: np.float32}
 IN_TF32 = 77
 
-STATUS = {7: b"CUBLAS_STATUS_INVALID_VALUE", 15: b"CUBLAS_STATUS_NOT_SUPPORTED"}
+STATUS = {
+    3: b"CUBLAS_STATUS_ALLOC_FAILED",
+    7: b"CUBLAS_STATUS_INVALID_VALUE",
+    14: b"CUBLAS_STATUS_INTERNAL_ERROR",
+    15: b"CUBLAS_STATUS_NOT_SUPPORTED",
+}
 NAMES = {status: ctypes.create_string_buffer(name) for status, name in STATUS.items()}
-SUCCESS, INVALID, UNSUPPORTED = 0, 7, 15
+SUCCESS, INVALID, INTERNAL, UNSUPPORTED = 0, 7, 14, 15
 
 #: The attributes that there are, with their types.
 ATTRIBUTES: dict[str, dict[int, Any]] = {
@@ -41,11 +46,14 @@ class FakeCuBLASLt:
     ----------
     living : dict
         What was created and not destroyed.
+    loaded : set
+        The operations whose algorithms are loaded: the first product by one loads it, which no capture allows.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.living: dict[int, dict[Any, Any]] = {}
+        self.loaded: set[int] = set()
         self._numbers = count(1)
         for name, arguments in cublaslt._FUNCTIONS.items():
             result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int
@@ -150,9 +158,14 @@ class FakeCuBLASLt:
             x % bytes_ for x, bytes_ in zip(addresses, aligned, strict=True)
         ):
             return INVALID
+        if operation not in self.loaded and self.machine.stream.recorded is not None:
+            return INTERNAL
+        self.loaded.add(operation)
         number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
         by, added = number.from_address(alpha).value, number.from_address(beta).value
-        self.machine.products.append({"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5]})
+        self.machine.products.append(
+            {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
+        )
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
         memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
         bias = _array(asked[8], {**layouts[3], "shape": (layouts[3]["shape"][0], 1), 5: 1}) if asked[7] == 4 else None
@@ -164,17 +177,22 @@ class FakeCuBLASLt:
             x, y = (np.swapaxes(z, 1, 2) if asked[way] else z for z, way in zip(arrays, (3, 4), strict=False))
             wide = COMPUTES[asked["compute"]]
             x, y = (_cut(z.astype(wide)) if asked["compute"] == IN_TF32 else z.astype(wide) for z in (x, y))
-            with np.errstate(all="ignore"):
-                value = wide(by) * (x @ y)
-                if added:
-                    value += wide(added) * arrays[2].astype(wide)
-                if bias is not None:
-                    value += bias.astype(wide)
-                arrays[3][...] = value.astype(arrays[3].dtype)
+            _multiply(wide, x, y, by, added, bias, *arrays[2:])
 
         self.machine.kernels += 1
         self.machine.do(work, *arrays, memory, *([] if bias is None else [bias]))
         return SUCCESS
+
+
+def _multiply(wide: Any, x: Any, y: Any, by: float, added: float, bias: Any, addend: Any, target: Any) -> None:
+    """What a product computes, in a wider dtype."""
+    with np.errstate(all="ignore"):
+        value = wide(by) * (x @ y)
+        if added:
+            value += wide(added) * addend.astype(wide)
+        if bias is not None:
+            value += bias.astype(wide)
+        target[...] = value.astype(target.dtype)
 
 
 def _fit(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> bool:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
+
+from harness.shared import DEFAULT as SHARED
+from harness.shared import OPTIN, static_shared
 
 #: CuPy's pool hands out memory in pieces of so many bytes.
 PIECE = 512
@@ -20,11 +23,28 @@ PIECE = 512
 DEFAULT, TF32 = 1, 7
 
 
+#: The driver's errors that occur here.
+DRIVER_ERRORS = {
+    1: "CUDA_ERROR_INVALID_VALUE: invalid argument",
+    2: "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+    200: "CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid",
+    209: "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on the device",
+}
+
+
 class CUDARuntimeError(RuntimeError):
     """CuPy's error for a call of CUDA's that failed."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
+        self.status = status
+
+
+class CUDADriverError(RuntimeError):
+    """CuPy's error for a call of the driver's that failed."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(DRIVER_ERRORS[status])
         self.status = status
 
 
@@ -58,8 +78,12 @@ class Machine:
         What cuBLASLt was asked for: alpha, beta, whether there was a bias, and how many matrices.
     compute_type : int
         How CuPy multiplies float32 matrices, by its numbers: `DEFAULT` or `TF32`.
-    limits : dict
-        The dynamic shared memory that each kernel has asked for.
+    asked : dict
+        What has been asked for each kernel, by CUDA's numbers for it: the most dynamic shared memory, and its part.
+    loads : int
+        Modules that were loaded.
+    refuses : callable
+        Takes an image, and gives the number of the error with which the driver refuses it; 0 if it does not.
     emulator : callable, optional
         Runs a kernel: takes its source, name, grid, block, the words of its arguments, its shared memory, and what is
         called with each address that it takes.
@@ -76,7 +100,10 @@ class Machine:
         self._addresses: list[np.ndarray] = []
         self.graphs = 0
         self.products: list[dict[str, Any]] = []
-        self.limits: dict[int, int] = {}
+        self.asked: dict[tuple[int, int], int] = {}
+        self.functions: WeakValueDictionary[int, Function] = WeakValueDictionary()
+        self.loads = 0
+        self.refuses: Callable[[bytes], int] = lambda image: 0
         self.emulator: Any = None
         self._local = threading.local()
 
@@ -325,11 +352,25 @@ class Function:
     def __init__(self, machine: Machine, cubin: bytes, name: str) -> None:
         self._machine, self.cubin, self.name = machine, cubin, name
         self.ptr = id(self)
+        machine.functions[self.ptr] = self
+
+    @property
+    def static(self) -> int:
+        """Bytes of static shared memory."""
+        return static_shared(self.cubin.decode()).get(self.name, 0)
+
+    def ask(self, attribute: int, value: int) -> None:
+        """`cuFuncSetAttribute`: a limit that leaves room for what is static, or a part in percent."""
+        fits = {8: 0 <= value <= OPTIN - self.static, 9: -1 <= value <= 100}
+        if not fits[attribute]:
+            raise CUDADriverError(1)
+        self._machine.asked[self.ptr, attribute] = value
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
         machine, words = self._machine, [arg.word for arg in args]
         machine.launches.append((self.name, grid, block, words, shared_mem, stream))
-        assert shared_mem <= machine.limits.get(self.ptr, 48 << 10), "more shared memory than was asked for"
+        if shared_mem > machine.asked.get((self.ptr, 8), SHARED - self.static):
+            raise CUDADriverError(1)
 
         def work() -> None:
             if machine.emulator is not None:
@@ -344,6 +385,10 @@ class Module:
     machine: Machine
 
     def load(self, cubin: bytes) -> None:
+        status = self.machine.refuses(cubin)
+        if status:
+            raise CUDADriverError(status)
+        self.machine.loads += 1
         self._cubin = cubin
 
     def get_function(self, name: str) -> Function:
@@ -370,7 +415,7 @@ def _device_of(machine: Machine) -> Any:
                 stream.synchronize()
 
         attributes = MappingProxyType(
-            {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 << 10, "MaxThreadsPerMultiProcessor": 2048}
+            {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": OPTIN, "MaxThreadsPerMultiProcessor": 2048}
         )
         compute_capability = "90"
 
@@ -403,14 +448,18 @@ def cuda_of(machine: Machine) -> Any:
     """`cupy.cuda` on a simulated machine."""
 
     def new_stream(null: bool = False, non_blocking: bool = False) -> Stream:
-        machine.streams.append(Stream(machine, len(machine.streams)))
+        machine.streams.append(Stream(machine, len(machine.streams) << 8))
         return machine.streams[-1]
 
     new_stream.null = Stream.null  # type: ignore[attr-defined]
+    new_stream.ptds = Stream(machine, 2)  # type: ignore[attr-defined]
+    machine.streams.append(new_stream.ptds)  # type: ignore[attr-defined]
 
     @contextmanager
     def using_allocator(malloc: Any) -> Iterator[None]:
-        malloc.__self__.asked = getattr(malloc.__self__, "asked", 0) + 1
+        pool = getattr(malloc, "__self__", None)
+        if pool is not None:
+            pool.asked = getattr(pool, "asked", 0) + 1
         before, machine.allocator = machine.allocator, malloc
         try:
             yield
@@ -433,7 +482,8 @@ def cuda_of(machine: Machine) -> Any:
         alloc_pinned_memory=bytearray,
         nvrtc=NVRTC(),
         driver=SimpleNamespace(
-            funcSetAttribute=lambda kernel, _, size: machine.limits.update({kernel: size}),
+            CUDADriverError=CUDADriverError,
+            funcSetAttribute=lambda kernel, attribute, value: machine.functions[kernel].ask(attribute, value),
             get_build_version=lambda: 12090,
         ),
         get_cuda_path=lambda: "/cuda",

@@ -118,10 +118,12 @@ class Array:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        _check_device(self.module, [self])  # CuPy names the current stream, which is to be this device's
         # The device stands there for the stand-in; CUDA knows it by the address.
         return {**self.host.__array_interface__, "version": 3, "device": self.device.id}
 
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
+        _check_device(self.module, [self])
         return self
 
     def __dlpack_device__(self) -> tuple[int, int]:

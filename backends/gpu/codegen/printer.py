@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from backends.execution.printer_common import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
 from backends.gpu.codegen.elements import TYPES, ElementPrinter, Variant, needed, type_of
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
@@ -86,8 +88,9 @@ __device__ __forceinline__ int quotient(int number, long long divisor)
 }
 """
 
-#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: a block
-#: that goes on to other places waits at a barrier before it does, and of columns one after the other is joined.
+#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: where two
+#: arrays take turns (`part_arrays`), the join in between has a barrier; a block that goes on to other places waits at
+#: one before it does; and of columns one after the other is joined.
 JOINED = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
@@ -165,6 +168,31 @@ def kernel_names(nest: LoopNest, split: bool) -> list[str]:
     return [*(f"walk{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
 
 
+def part_arrays(nest: LoopNest) -> dict[int, int]:
+    """For each reduction, the one whose array in shared memory takes its parts when a team joins them.
+
+    Two arrays of a type take turns, so that a block needs a few kilobytes at most, however many reductions there are.
+    """
+    found: dict[int, int] = {}
+    first: dict[tuple[np.dtype, int], int] = {}
+    for number, r in enumerate(r for walk in walks(nest) for r in walk.reductions):
+        found[r.value] = first.setdefault((wide(r), number % 2), r.value)
+    return found
+
+
+def parts_size(team: str, threads: int) -> int:
+    """How many elements an array of parts has."""
+    return {"block": 32, "columns": threads}.get(team, 0)
+
+
+def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
+    """Bytes of static shared memory of a block: what the kernel declares, or of a split nest the last of them."""
+    if team == "tiles":
+        return sum(nest.reads[place].itemsize for place in crossing_reads(nest)) * TILE * (TILE + 1)
+    arrays = set(part_arrays(nest).values())
+    return parts_size(team, threads) * sum(wide(r).itemsize for r in nest.reductions if r.value in arrays)
+
+
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
     """What each kernel of a nest takes: the names of its parameters, in order."""
     return [name for _, name in ElementPrinter(nest, variant).parameters()]
@@ -172,6 +200,10 @@ def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
 
 class _Printer(ElementPrinter):
     """A nest in a variant as kernels."""
+
+    def __init__(self, nest: LoopNest, variant: Variant) -> None:
+        super().__init__(nest, variant)
+        self.part_arrays = part_arrays(nest)
 
     # Kernels
 
@@ -317,7 +349,7 @@ class _Printer(ElementPrinter):
         body = [*decode, *pointers, *self.outer_reads(), *self.rows(), *body]
         joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
         for r in joined:
-            size = self.variant.threads if nest.columns else 32
+            size = parts_size(team, self.variant.threads)
             lines.append(f"__shared__ {type_of(wide(r))} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
@@ -430,11 +462,11 @@ class _Printer(ElementPrinter):
 
     def combined(self, r: Reduction) -> Lines:
         """What all of a team's threads have, in each of them."""
-        joint = self.joint(r)
+        joint, parts = self.joint(r), f"parts{self.part_arrays[r.value]}"
         call = {
             "warp": f"over_lanes({joint}, Join{r.value}(), {self.variant.width})",
-            "block": f"over_block({joint}, Join{r.value}(), parts{r.value})",
-            "columns": f"over_column({joint}, Join{r.value}(), parts{r.value}, {self.variant.width})",
+            "block": f"over_block({joint}, Join{r.value}(), {parts})",
+            "columns": f"over_column({joint}, Join{r.value}(), {parts}, {self.variant.width})",
         }[self.variant.team]
         return self.of_columns([f"{joint} = {call};"])
 
