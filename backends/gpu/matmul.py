@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from backends.execution.matrix_layout import order_and_lead
 from backends.gpu.cublaslt import ALIGNED, CuBLASLt, Matrix, Problem, Way, installed
 from optree.errors import BackendError
-from optree.locks import Locked
+from optree.locks import Locked, cached_property
 from optree.tree.types import promote
 
 #: So many ways to compute products are remembered.

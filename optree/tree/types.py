@@ -7,7 +7,6 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
+from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
 
@@ -29,7 +29,7 @@ DTYPES = tuple(
 _SUPPORTED = frozenset(DTYPES)
 
 #: Held while an object that there is one of is made.
-_making = Lock()
+_making = Locked()
 
 #: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
@@ -210,7 +210,7 @@ class TensorType(Type):
                 raise ShapeError(f"a size is 0 or more, or None where it is not known: {key[1]}")
             new = super().__new__(cls)
             new.dtype, new.shape = key
-            with _making:
+            with _making.lock:
                 found = cls._made.setdefault(key, new)
         return found
 
@@ -403,7 +403,7 @@ class Spec:
         key = type, None if backend is None else ref(backend)
         found = cls._made.get(key)
         if found is None:
-            with _making:
+            with _making.lock:
                 found = cls._made.setdefault(key, cls._new(*key))
         return found
 
