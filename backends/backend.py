@@ -202,7 +202,7 @@ class Backend(RandomMethods):
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
         """A new tensor of a value that a plan gave, which `adopt` need not look at."""
-        return super().adopt(self.owned(value, dtype))
+        return self.over(self.owned(value, dtype))
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
         plan: Any = self.plans.get(key)

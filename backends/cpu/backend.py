@@ -18,7 +18,7 @@ from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
-from optree.arrays import MISPLACING
+from optree.arrays import MISPLACING, check_unmasked
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer
@@ -95,7 +95,28 @@ class CPUBackend(Backend):
     def to_host(self, array: np.ndarray, blocking: bool = True) -> np.ndarray:
         return array.copy(order="C")
 
+    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+        """A tensor over a NumPy array, not a copy; over a memory map, as long as it may be written to."""
+        check_unmasked(array, "adopt")
+        if not isinstance(array, np.ndarray):
+            raise OperandError(
+                f"adopt: a NumPy array is wanted, not {describe(array)}; be.array(...) copies its values"
+            )
+        return super().adopt(array if type(array) is np.ndarray else array.view(np.ndarray), name)
+
+    def check_adopted(self, array: np.ndarray) -> None:
+        super().check_adopted(array)
+        for is_fault, fault in (
+            (not array.flags.writeable, "read-only, and tensors are written to"),
+            (not array.flags.aligned, "unaligned, and kernels take its elements as aligned"),
+        ):
+            if is_fault:
+                raise OperandError(
+                    f"adopt: the memory of the array of shape {array.shape} is {fault}; be.array copies it"
+                )
+
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+        check_unmasked(source, "from_dlpack")
         try:
             array = np.from_dlpack(source)
         except (AttributeError, BufferError, TypeError, RuntimeError, ValueError) as error:

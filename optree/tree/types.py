@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from optree.arrays import check_unmasked
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
 from optree.locks import Locked
@@ -95,7 +96,10 @@ def array_of(values: Any, what: str) -> np.ndarray:
     ------
     ShapeError
         If they are lists of different lengths.
+    OperandError
+        If they are masked.
     """
+    check_unmasked(values, what)
     try:
         return np.asarray(values)
     except ValueError:
@@ -258,6 +262,7 @@ class TensorType(Type):
         if value.__class__ is float and allow_downcast is not False and not strict and self._is_scalar():
             return np.array(value, self.dtype)  # as below, in a tenth of the time
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+        check_unmasked(value, str(self))
         if strict and array is None:
             raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
         if array is None:
