@@ -230,6 +230,11 @@ class Backend(RandomMethods):
         self.plans[key] = plan
         return plan
 
+    def forget_plans(self) -> None:
+        """Forget the older half of the plans; they are compiled again, from kernels on disk, where they are needed."""
+        for key in list(self.plans)[: (len(self.plans) + 1) // 2]:
+            self.plans.pop(key, None)
+
     @staticmethod
     def program(roots: Sequence[Any]) -> Program:
         """What runs for these trees."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler
+from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WHERE_IT_PAYS, KernelPlan
@@ -54,6 +54,8 @@ class CPUBackend(Backend):
             # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
             # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)
+        if self.compiler is not None:
+            when_crowded(self.forget_plans)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else WHERE_IT_PAYS
         if "logging" in sys.modules:  # nobody listens else
             _say_once(self.info())

@@ -262,7 +262,7 @@ class TensorType(Type):
         if value.__class__ is float and allow_downcast is not False and not strict and self._is_scalar():
             return np.array(value, self.dtype)  # as below, in a tenth of the time
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
-        check_unmasked(value, str(self))
+        check_unmasked(value, "filter")
         if strict and array is None:
             raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
         if array is None:
