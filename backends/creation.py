@@ -69,7 +69,7 @@ class Creation:
                 f"place, as those of a broadcast array do, and what is written to one changes the others; {copies}"
             )
 
-    def over(self, array: Any, name: str | None = None) -> Tensor:
+    def over(self, array: Any, name: str | None = None) -> Any:
         """A tensor over an array that `adopt` need not look at."""
         if is_neon(self) and array.ndim < 2:
             array = array.reshape(-1, 1)

@@ -117,7 +117,6 @@ class _Loaded:
 
     def make_room(self) -> None:
         """Let backends forget plans, and with them their libraries."""
-        self.relief[:] = [method for method in self.relief if method() is not None]
         for method in list(self.relief):
             relieve = method()
             if relieve is not None:
@@ -142,7 +141,7 @@ if hasattr(os, "register_at_fork"):  # a lock that another thread held would sta
 
 def when_crowded(forget: Callable[[], None]) -> None:
     """Have a method called, as long as its object lives, where so many kernels are loaded that some must go."""
-    _loaded.relief.append(WeakMethod(forget))
+    _loaded.relief[:] = [*(method for method in _loaded.relief if method() is not None), WeakMethod(forget)]
 
 
 def compile_counts() -> dict[str, Any]:
@@ -241,8 +240,9 @@ def compile_source(
 ) -> Any:
     """A function of C source, as a ctypes function that releases the GIL while it runs.
 
-    Its library is unloaded some time after the function, and all others of the
-    same source, are gone: whoever calls it by its address keeps the function. Safe from several threads and after a fork; each source is compiled once.
+    Safe from several threads and after a fork; each source is compiled once. The
+    library is unloaded some time after its last function is gone: whoever calls
+    one by its address keeps the function.
 
     Parameters
     ----------

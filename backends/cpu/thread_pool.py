@@ -110,7 +110,8 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
     worker : callable
         Called in each thread; gives what does a task there.
     """
-    rest, lock, is_stopped = iter(tasks), Lock(), []
+    rest, lock = iter(tasks), Lock()
+    is_stopped: list[bool] = []
 
     def work() -> None:
         do = worker()

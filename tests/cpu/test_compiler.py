@@ -317,13 +317,15 @@ def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):
 
 def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all(folder, tmp_path, counted):
     real = find_compiler().command[0]
-    slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
+    begun = f"echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/begun"
+    slow = program(tmp_path / "slow", f'{begun}; sleep 0.5; exec {real} "$@"')
     source, number = adder()
     code = f"from backends.cpu.compiler import compile_source; compile_source({source!r}, 'add')"
     process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
     assert appears(tmp_path / "begun")
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    assert ended(int((tmp_path / "begun").read_text()))  # it would write there still
     (left,) = private(folder).iterdir()
     assert left.name.startswith("tmp-") and left.is_dir()
     half = private(folder) / "tmp-12ab_f_9"
