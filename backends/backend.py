@@ -218,7 +218,7 @@ class Backend(RandomMethods):
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
         """A new tensor of a value that a plan gave, which `adopt` need not look at."""
-        return super().adopt(self.owned(value, dtype))
+        return self.over(self.owned(value, dtype))
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
         plan: Any = self.plans.get(key)
@@ -245,6 +245,11 @@ class Backend(RandomMethods):
             self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
+
+    def forget_plans(self) -> None:
+        """Forget the older half of the plans; they are compiled again, from kernels on disk, where they are needed."""
+        for key in list(self.plans)[: (len(self.plans) + 1) // 2]:
+            self.plans.pop(key, None)
 
     @staticmethod
     def program(roots: Sequence[Any]) -> Program:

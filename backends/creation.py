@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import overlaps_itself
 from optree.dtypes import is_floating, rounded
 from optree.errors import BackendError, DTypeError, OperandError, brief
 from optree.tree.tensor import Tensor
@@ -40,7 +41,36 @@ class Creation:
     # New tensors
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
-        """A tensor over an array of this backend's, not a copy."""
+        """A tensor over an array of this backend's, not a copy.
+
+        Raises
+        ------
+        OperandError
+            If it is no such array, or one of memory that cannot be computed in: read-only, unaligned, or with several
+            elements in one place.
+        DTypeError
+            If tensors are not of its dtype, or not in its byte order.
+        """
+        self.check_adopted(array)
+        return self.over(array, name)
+
+    def check_adopted(self, array: Any) -> None:
+        """Refuse an array of this backend's that no tensor can be made over, whoever made it."""
+        copies = "be.array(...) copies it"
+        if not array.dtype.isnative:
+            raise DTypeError(f"adopt: {array.dtype} is not in this machine's byte order; {copies} into that")
+        try:
+            as_dtype(array.dtype)
+        except DTypeError as error:
+            raise DTypeError(f"adopt: {error}") from None
+        if overlaps_itself(array):
+            raise OperandError(
+                f"adopt: several elements of the array of shape {array.shape} and strides {array.strides} lie in one "
+                f"place, as those of a broadcast array do, and what is written to one changes the others; {copies}"
+            )
+
+    def over(self, array: Any, name: str | None = None) -> Any:
+        """A tensor over an array that `adopt` need not look at."""
         if is_neon(self) and array.ndim < 2:
             array = array.reshape(-1, 1)
         return Tensor(self, array, name)
@@ -58,7 +88,7 @@ class Creation:
 
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor, its values left open."""
-        return self.adopt(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+        return self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
 
     def zeros(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of zeros."""
@@ -90,7 +120,7 @@ class Creation:
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
             check_fits(array, wanted, "array")
-        return self.adopt(self.from_host(rounded(array, wanted, copy=False)), name)
+        return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array, by DLPack; not a copy."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from backends.creation import Creation
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
+from optree.locks import cached_property
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype, promote

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from optree.errors import OperandError
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: What NumPy's own functions are that ask their arguments' library first.
@@ -43,6 +45,41 @@ def is_portable(op: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Whether a value is an array of NumPy's, or of a library that speaks its protocols."""
     return hasattr(value, "__array_function__")
+
+
+def check_unmasked(values: Any, what: str) -> None:
+    """Refuse a masked array, or a list of them: tensors have no masks, and what is masked would count.
+
+    Raises
+    ------
+    OperandError
+        `what` names the function and its operand.
+    """
+    if values.__class__ is np.ndarray:
+        return
+    given = values if isinstance(values, list | tuple) else (values,)
+    # NumPy loads its module of masked arrays when it is first asked for, and so an array that is none of it is not.
+    if any(
+        isinstance(x, np.ndarray) and x.__class__ is not np.ndarray and isinstance(x, np.ma.MaskedArray) for x in given
+    ):
+        raise OperandError(
+            f"{what}: a masked array would lose its mask; x.filled(value) puts a number in the masked places, "
+            "and x.compressed() leaves them out"
+        )
+
+
+def overlaps_itself(array: Any) -> bool:
+    """Whether several elements of an array may lie in the same memory, as those of a broadcast array do.
+
+    True for few others too: arrays whose rows lie between each other's elements.
+    """
+    axes = sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size != 1)
+    extent = array.dtype.itemsize
+    for step, size in axes:
+        if step < extent:
+            return bool(array.size)
+        extent += step * (size - 1)
+    return False
 
 
 def as_array(value: Any, *others: Any) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
+
+_Value = TypeVar("_Value")
 
 
 class Locked:
@@ -22,6 +25,21 @@ class Locked:
     def __init__(self) -> None:
         self.lock = RLock()
         _living.add(self)
+
+
+class cached_property(functools.cached_property[_Value]):
+    """A property that is computed once for each object, and without a lock.
+
+    Python 3.11's holds one lock for all objects while it computes: a child forked
+    meanwhile would wait for it for ever. Here two threads may both compute, and
+    one value is kept.
+    """
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__.get(self.attrname, self)
+        return instance.__dict__.setdefault(self.attrname, self.func(instance)) if value is self else value
 
 
 _living: WeakSet[Locked] = WeakSet()

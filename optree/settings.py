@@ -64,7 +64,10 @@ def _seconds(given: Any) -> float:
 
 
 def _folder(given: Any) -> Path:
-    return Path(given).expanduser().absolute()
+    path = Path(given)
+    if str(path).startswith("~") and os.environ.get("HOME") == "":  # which would make it a folder of the root
+        raise ValueError
+    return path.expanduser().absolute()
 
 
 def _blas(given: Any) -> str:
@@ -98,6 +101,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 _count,
                 1 << 22,
                 "How many bytes of a kernel's values are in a block, where NumPy runs it: what fits a core's cache.",
+            ),
+            Setting(
+                "OPTREE_CACHE_BYTES",
+                "an integer of 1 or more",
+                _count,
+                1 << 30,
+                "How many bytes of compiled kernels are kept on disk; those that were not used for longest are deleted "
+                "where there are more.",
             ),
             Setting(
                 "OPTREE_CACHE_DIR",

@@ -138,3 +138,58 @@ assert len({drawn(number, seeded=True) for number in range(3)}) == 3
 
 def test_children_draw_the_same_numbers_until_each_is_given_a_seed() -> None:
     done(python(DRAWING))
+
+
+FORKED_WHILE = """
+import os, signal, threading
+import numpy as np
+from backends import gen_backend
+from optree.tree.types import Spec, TensorType, Type
+from optree.ops import random
+
+begun, go_on, parent = threading.Event(), threading.Event(), os.getpid()
+
+def wait():
+    if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+        begun.set()
+        go_on.wait(30)
+
+class SlowState:
+    def __getitem__(self, i):
+        wait()
+        return 0
+
+    def __setitem__(self, i, value):
+        pass
+
+class SlowType(Type):
+    @property
+    def plan_key(self):
+        wait()
+        return "slow"
+
+be, other = gen_backend("cpu", rng_seed=1), gen_backend("cpu", rng_seed=1)
+other.from_host = lambda array: (wait(), array)[1]
+held = {
+    "state": lambda: random.take_blocks(SlowState(), 1),
+    "spec": lambda: Spec(SlowType()),
+    "shape": lambda: other.rand((7, 7)),
+}
+thread = threading.Thread(target=held[HELD])
+thread.start()
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert be.rand((3, 11)).asnumpyarray().shape == (3, 11)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+go_on.set()
+thread.join()
+assert status == 0, status
+"""
+
+
+@pytest.mark.parametrize("held", ["state", "spec", "shape"])
+def test_a_child_draws_whatever_another_thread_had_locked(held: str) -> None:
+    done(python(FORKED_WHILE.replace("HELD", repr(held))))

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = {
     "blas": ("mkl", "mkl", ("MKL", "openblas", "true")),
     "block_bytes": ("65536", 65536, ("0", "-1", "half", "1.5")),
+    "cache_bytes": ("1048576", 1 << 20, ("0", "-1", "1GB", "1.5")),
     "cache_dir": ("/var/tmp/kernels", Path("/var/tmp/kernels"), ()),
     "compile_seconds": ("2.5", 2.5, ("0", "-1", "nan", "inf", "soon")),
     "num_threads": ("3", 3, ("0", "-2", "two", "1.5")),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from backends.backend import Backend, Observer, Plan
-from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler
+from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
+from optree.arrays import check_unmasked
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer
@@ -56,6 +57,8 @@ class CPUBackend(Backend):
             # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
             # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)
+        if self.compiler is not None:
+            when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else where_it_pays(self._optional)
         if "logging" in sys.modules:  # nobody listens else
@@ -100,7 +103,28 @@ class CPUBackend(Backend):
     def to_host(self, array: np.ndarray, blocking: bool = True) -> np.ndarray:
         return array.copy(order="C")
 
+    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+        """A tensor over a NumPy array, not a copy; over a memory map, as long as it may be written to."""
+        check_unmasked(array, "adopt")
+        if not isinstance(array, np.ndarray):
+            raise OperandError(
+                f"adopt: a NumPy array is wanted, not {describe(array)}; be.array(...) copies its values"
+            )
+        return super().adopt(array if type(array) is np.ndarray else array.view(np.ndarray), name)
+
+    def check_adopted(self, array: np.ndarray) -> None:
+        super().check_adopted(array)
+        for is_fault, fault in (
+            (not array.flags.writeable, "read-only, and tensors are written to"),
+            (not array.flags.aligned, "unaligned, and kernels take its elements as aligned"),
+        ):
+            if is_fault:
+                raise OperandError(
+                    f"adopt: the memory of the array of shape {array.shape} is {fault}; be.array copies it"
+                )
+
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+        check_unmasked(source, "from_dlpack")
         try:
             array = np.from_dlpack(source)
         except (AttributeError, BufferError, TypeError, RuntimeError, ValueError) as error:

@@ -6,20 +6,23 @@ in the cache folder (`backends.execution.disk_cache`), then compiles.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import gc
 import os
 import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakMethod, WeakValueDictionary, finalize
 
-from backends.execution.disk_cache import read, sha256, sweep, usable_folder, working_folder, write
+from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import CompilerError
 from optree.later import later
@@ -48,6 +51,12 @@ FORMAT = 1
 
 #: Seconds of compiling after which a terminal is told of it.
 PATIENCE = 1.0
+#: So many libraries stay loaded though nothing uses them: those that were asked for last.
+RECENT = 1024
+
+#: From so many libraries on, backends are asked to forget plans. Each takes 5 of the 65,530 mappings that Linux gives
+#: a process.
+CROWDED = 8192
 
 _FULL = 1 << 20  # bytes that a folder with room can hold
 
@@ -74,7 +83,12 @@ class _Loaded:
     """The libraries of this process, one lock for each that is being made, and the counts."""
 
     def __init__(self) -> None:
-        self.libraries: dict[str, ctypes.CDLL] = {}
+        #: Those that were asked for last, the latest at the end, and all that are loaded.
+        self.recent: dict[str, ctypes.CDLL] = {}
+        self.loaded: WeakValueDictionary[str, ctypes.CDLL] = WeakValueDictionary()
+        #: What lets go of libraries that are in use, and from how many on it is called.
+        self.relief: list[WeakMethod[Callable[[], None]]] = []
+        self.crowded = CROWDED
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
         self.told = False  # that it takes a while
         self.renew_locks()
@@ -83,12 +97,50 @@ class _Loaded:
         self.lock = threading.Lock()
         self.making: dict[str, threading.Lock] = {}
 
+    def found(self, key: str) -> ctypes.CDLL | None:
+        """The library of a key, which is then the latest; None where none is loaded."""
+        with self.lock:
+            library = self.recent.pop(key, None) or self.loaded.get(key)
+            if library is not None:
+                self.recent[key] = library
+        return library
+
+    def keep(self, key: str, library: ctypes.CDLL) -> None:
+        """Let a library be found, and let go of some where there are many."""
+        with self.lock:
+            self.loaded[key] = self.recent[key] = library
+            dropped = [self.recent.pop(old) for old in list(self.recent)[: max(0, len(self.recent) - RECENT)]]
+        del dropped  # after the lock, for all sorts of things may happen as objects are freed
+        if len(self.loaded) > self.crowded:
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Let backends forget plans, and with them their libraries."""
+        for method in list(self.relief):
+            relieve = method()
+            if relieve is not None:
+                relieve()
+        gc.collect()  # plans are in circles
+        # What functions use stays; not to look for more with each kernel from now on.
+        self.crowded = max(CROWDED, len(self.loaded) + CROWDED // 8)
+
+    def forget(self) -> None:
+        """Let no library be found, as in a new process; those that are in use stay loaded."""
+        with self.lock:
+            dropped, self.recent, self.loaded = self.recent, {}, WeakValueDictionary()
+        del dropped
+
 
 _loaded = _Loaded()
 _loads = count(1)
 
 if hasattr(os, "register_at_fork"):  # a lock that another thread held would stay locked in the child
     os.register_at_fork(after_in_child=_loaded.renew_locks)
+
+
+def when_crowded(forget: Callable[[], None]) -> None:
+    """Have a method called, as long as its object lives, where so many kernels are loaded that some must go."""
+    _loaded.relief[:] = [*(method for method in _loaded.relief if method() is not None), WeakMethod(forget)]
 
 
 def compile_counts() -> dict[str, Any]:
@@ -187,7 +239,9 @@ def compile_source(
 ) -> Any:
     """A function of C source, as a ctypes function that releases the GIL while it runs.
 
-    Safe from several threads and after a fork; each source is compiled once.
+    Safe from several threads and after a fork; each source is compiled once. The
+    library is unloaded some time after its last function is gone: whoever calls
+    one by its address keeps the function.
 
     Parameters
     ----------
@@ -221,17 +275,20 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
     key = _key(source, compiler)
     with _loaded.lock:
         making = _loaded.making.setdefault(key, threading.Lock())
-    with making:
-        library = _loaded.libraries.get(key)
-        if library is not None:
-            _count(hits=1)
+    try:
+        with making:
+            library = _loaded.found(key)
+            if library is not None:
+                _count(hits=1)
+                return library
+            if "source" in settings.value("show"):
+                print(source, file=sys.stderr, flush=True)
+            folder = usable_folder()
+            library = _kept(folder, key) or _made(folder, key, source, compiler)
+            _loaded.keep(key, library)
             return library
-        if "source" in settings.value("show"):
-            print(source, file=sys.stderr, flush=True)
-        folder = usable_folder()
-        library = _kept(folder, key) or _made(folder, key, source, compiler)
-        _loaded.libraries[key] = library
-        return library
+    finally:
+        _loaded.making.pop(key, None)  # who waits for it finds the library
 
 
 def _key(source: str, compiler: Compiler) -> str:
@@ -265,7 +322,6 @@ def _made(folder: Path | None, key: str, source: str, compiler: Compiler) -> cty
     _tell_of_wait(folder)
     if folder:
         write(folder, key, binary)
-        sweep(folder)
     try:
         return load(binary)
     except OSError as error:
@@ -398,7 +454,15 @@ def load(binary: bytes) -> ctypes.CDLL:
             # The loader takes a name that it knows for the library that it knows, and numbers of files come again;
             # so each load spells the name in another way, with the digits of its number as "/." and "/".
             spelling = "".join("/." if digit == "1" else "/" for digit in f"{next(_loads):b}")
-            return ctypes.CDLL(f"/proc/self/fd{spelling}/{file.fileno()}")
+            return _unloaded_at_last(ctypes.CDLL(f"/proc/self/fd{spelling}/{file.fileno()}"))
     with working_folder(Path(tempfile.gettempdir())) as place:
         (place / "kernel.so").write_bytes(binary)
-        return ctypes.CDLL(str(place / "kernel.so"))
+        return _unloaded_at_last(ctypes.CDLL(str(place / "kernel.so")))
+
+
+def _unloaded_at_last(library: ctypes.CDLL) -> ctypes.CDLL:
+    """A library that is unloaded when it, and so all functions of it, are gone; ctypes leaves that out."""
+    if hasattr(_ctypes, "dlclose"):
+        # Not as the process ends, for other threads may still run kernels then.
+        finalize(library, _ctypes.dlclose, library._handle).atexit = False
+    return library

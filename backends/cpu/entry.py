@@ -152,12 +152,18 @@ API = ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunct
 
 
 @cache
+def _builtin() -> Any:
+    """The function that makes the builtin, never let go: the builtin's code is in its library."""
+    return compile_source(SOURCE, "builtin")
+
+
+@cache
 def enter() -> Callable[[bytes, list[Any]], int] | None:
     """The function that enters kernels; None where objects are not found to look as the headers say."""
     if sys.implementation.name != "cpython" or not _looks_right([np.zeros((2, 3))[:, ::2]]):
         return None
     api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
-    address = ctypes.cast(compile_source(SOURCE, "builtin"), ctypes.c_void_p).value or 0
+    address = ctypes.cast(_builtin(), ctypes.c_void_p).value or 0
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)((ctypes.c_void_p * len(api))(*api))
 
 
@@ -184,8 +190,8 @@ class Entry:
 
     Parameters
     ----------
-    address : int
-        The kernel's, a function of packed arguments (`backends.cpu.codegen.printer.source`).
+    kernel : ctypes function
+        Of packed arguments (`backends.cpu.codegen.printer.source`); kept, so that it stays loaded.
     reads, writes : dict
         Arrays of the layout, each under its place in the list of values.
     in_place : sequence of bool
@@ -206,7 +212,7 @@ class Entry:
 
     def __init__(
         self,
-        address: int,
+        kernel: Any,
         reads: dict[int, np.ndarray],
         writes: dict[int, np.ndarray],
         in_place: Sequence[bool],
@@ -218,8 +224,9 @@ class Entry:
         parallel: bool,
     ) -> None:
         *places, apart = scratch
+        self._kernel = kernel
         record = [
-            address,
+            ctypes.cast(kernel, ctypes.c_void_p).value or 0,
             share() if parallel else 0,
             id(np.ndarray),
             object.__basicsize__,

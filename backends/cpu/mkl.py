@@ -13,7 +13,7 @@ import os
 import site
 import sys
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -25,6 +25,7 @@ from backends.execution.matrix_layout import order_and_lead
 from backends.execution.memory import HOST
 from optree import settings
 from optree.errors import BackendError
+from optree.locks import cached_property
 
 #: Products of fewer multiplications, or with a shorter side, are NumPy's, whose calls cost less.
 SMALL, NARROW = 1 << 24, 16

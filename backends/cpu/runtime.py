@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -60,9 +59,11 @@ class Compiled:
         if enter() is None:
             return None
         sizes, steps = layout
-        address, places = ctypes.cast(self._function, ctypes.c_void_p).value or 0, scratch_places(self._scratch(sizes))
+        places = scratch_places(self._scratch(sizes))
         words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(self._nest, sizes)
-        return Entry(address, reads, writes, in_place, self._nest.counted, words, numbers, places, split, parallel)
+        return Entry(
+            self._function, reads, writes, in_place, self._nest.counted, words, numbers, places, split, parallel
+        )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:

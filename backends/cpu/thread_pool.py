@@ -3,13 +3,20 @@
 Not a `concurrent.futures.ThreadPoolExecutor`: work that a busy machine's
 threads come too late for would wait in its queue, with the arrays that it is
 about, long after the caller has done it alone.
+
+An interrupt (Ctrl-C) may come between any two lines of the main thread's. So
+threads wait for each other by nothing but `with lock` and `SimpleQueue`, each
+one step of the interpreter's: `threading.Condition` is written in Python, and
+interrupted in it, a thread keeps the lock that all others wait for.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 from collections.abc import Callable, Sequence
-from threading import Condition, Lock, Thread
+from queue import SimpleQueue
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -24,72 +31,71 @@ class _Job:
 
     Attributes
     ----------
-    work : callable
-        Does tasks until there are none.
-    places : int
-        How many threads may still join.
+    work : callable or None
+        Does tasks until there are none; None once nobody may join any more.
     running : int
         How many have joined and not ended.
+    ended : SimpleQueue
+        One entry for each that has ended.
     errors : list of BaseException
         What stopped them.
     """
 
-    def __init__(self, work: Callable[[], None], places: int) -> None:
-        self.work, self.places, self.running = work, places, 0
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work: Callable[[], None] | None = work
+        self.running = 0
+        self.ended: SimpleQueue[None] = SimpleQueue()
         self.errors: list[BaseException] = []
 
 
 class _Pool:
-    """The process's helpers, begun when they are first needed, and the jobs that wait for them."""
+    """The process's helpers, begun when they are first needed, and the invitations to join jobs."""
 
     def __init__(self) -> None:
-        self.changed = Condition()
-        self.jobs: list[_Job] = []
+        self.lock = Lock()
+        self.invitations: SimpleQueue[_Job] = SimpleQueue()
         self.threads = 0
 
-    def offer(self, job: _Job) -> None:
-        """Let helpers join a job."""
-        with self.changed:
-            self.jobs.append(job)
-            self.changed.notify(job.places)
+    def offer(self, job: _Job, places: int) -> None:
+        """Let so many helpers join a job."""
+        with self.lock:
             try:
-                while self.threads < job.places:
-                    Thread(target=self._help, name="optree", daemon=True).start()
+                while self.threads < places:
+                    _thread.start_new_thread(self._help, ())  # unlike Thread.start, it waits for nothing
                     self.threads += 1
             except RuntimeError:  # no thread can begin where there are too many, or Python is about to end
                 pass
+        for _ in range(places):
+            self.invitations.put(job)
 
     def withdraw(self, job: _Job) -> None:
-        """Let no more helpers join a job, and wait for those that have."""
-        with self.changed:
-            if job in self.jobs:
-                self.jobs.remove(job)
-            while job.running:
-                self.changed.wait()
+        """Let no more helpers join a job, and wait for those that have; it may be called again."""
+        with self.lock:
+            job.work = None
+        while job.running:  # each that runs has yet to make its entry
+            job.ended.get()
 
     def _help(self) -> None:
         np.seterr(all="ignore")  # for this thread alone
         while True:
-            self._join()
+            self._join(self.invitations.get())
 
-    def _join(self) -> None:
-        """Wait for a job and take part in it."""
-        with self.changed:
-            while not self.jobs:
-                self.changed.wait()
-            job = self.jobs[0]
-            job.places -= 1
+    def _join(self, job: _Job) -> None:
+        """Take part in a job, if it is still to be joined."""
+        with self.lock:
+            work = job.work
+            if work is None:
+                return
             job.running += 1
-            if not job.places:
-                self.jobs.remove(job)
         try:
-            job.work()
+            work()
         except BaseException as error:
             job.errors.append(error)
         finally:
-            with self.changed:
+            del work  # with the arrays that it is about
+            with self.lock:
                 job.running -= 1
-                self.changed.notify_all()
+            job.ended.put(None)
 
 
 _pools: list[_Pool] = [_Pool()]
@@ -105,10 +111,11 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
         Called in each thread; gives what does a task there.
     """
     rest, lock = iter(tasks), Lock()
+    is_stopped: list[bool] = []
 
     def work() -> None:
         do = worker()
-        while True:
+        while not is_stopped:
             with lock:
                 task = next(rest, None)
             if task is None:
@@ -118,12 +125,16 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
     count = min(thread_count(), len(tasks))
     if count <= 1:
         return work()
-    pool, job = _pools[0], _Job(work, count - 1)
-    pool.offer(job)
+    pool, job = _pools[0], _Job(work)
     try:
+        pool.offer(job, count - 1)
         work()
-    finally:
         pool.withdraw(job)
+    except BaseException:
+        # Nobody may write into arrays after this call; an interrupt may have come while the job was withdrawn.
+        is_stopped.append(True)
+        pool.withdraw(job)
+        raise
     if job.errors:
         raise job.errors[0]
 

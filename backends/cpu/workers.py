@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from typing import Any
 
 from backends.cpu.compiler import compile_source
 from backends.cpu.threads import MOST
@@ -183,6 +184,12 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
 
 
 @cache
+def _function() -> Any:
+    """The function that shares work, never let go: its threads run in its library."""
+    return compile_source(SOURCE, "share")
+
+
+@cache
 def share() -> int:
     """The address of the function that shares work, which kernels of several threads are given."""
-    return ctypes.cast(compile_source(SOURCE, "share"), ctypes.c_void_p).value or 0
+    return ctypes.cast(_function(), ctypes.c_void_p).value or 0

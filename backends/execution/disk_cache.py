@@ -4,11 +4,16 @@ Each file begins with the SHA-256 of its key and the rest. It is written under a
 and renamed, so that it is never seen half-written; of two processes that write
 the same key, the later rename wins. Nothing is locked. No fault is an error:
 what cannot be read is made again, and what cannot be written is not kept.
+
+The cache folder may be one that the user keeps other things in. So all files are
+in a folder within it, `PRIVATE`, and of that, too, only what is the cache's
+own by name, kind and owner is ever deleted.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -33,6 +38,19 @@ TEMPORARY = "tmp-"
 #: After so many seconds it was.
 LEFT_OVER = 3600.0
 
+#: The folder of the cache's own in the cache folder.
+PRIVATE = "optree-kernels"
+
+#: The part of ``cache_bytes`` that stays, once there has been more.
+LEAVES = 0.75
+
+#: Names as `tempfile` makes them, and the keys of kernels.
+_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + "[a-z0-9_]{8}")
+_STORED_NAME = re.compile("(cuda-)?[0-9a-f]{64}")
+
+#: For a folder and its limit, how many bytes may be written before its files are counted again.
+_room: dict[tuple[Path, int], int] = {}
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _complaints: set[str] = set()
@@ -50,24 +68,35 @@ sha256 = _sha256()
 
 
 def cache_folder() -> Path:
-    """Where files are kept, whether or not it is there and can be used."""
+    """The folder that the user has chosen, or the default, whether or not it is there and can be used."""
     chosen = settings.value("cache_dir")
     if chosen is not None:
         return chosen
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.cache"))) / "optree"
+    if os.path.isabs(base):
+        return Path(base) / "optree"
+    # A HOME that is empty would make it /.cache.
+    return Path(os.path.expanduser("~") if os.environ.get("HOME") != "" else "") / ".cache" / "optree"
 
 
 def usable_folder() -> Path | None:
-    """The cache folder, made where there is none; None where it cannot be used, with the reason in the log, once."""
+    """The folder of files that are kept, made where there is none.
+
+    It is the cache's own in the cache folder. None where it cannot be used, with the reason in the log, once.
+    """
     folder = cache_folder()
     try:
         if not folder.is_absolute():
             raise RuntimeError("there is no home folder")
+        _refuse_links_of_others(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         real = folder.resolve(strict=True)  # from here on, what links lead to it no longer matters
         reason = why_not(real)
+        if reason is None:
+            real = real / PRIVATE
+            real.mkdir(mode=0o700, exist_ok=True)
+            reason = why_not(real) if not real.is_symlink() else f"{real} is a link"
     except (OSError, RuntimeError) as error:
         reason = f"{folder} cannot be used: {error}"
     if reason is None:
@@ -77,6 +106,17 @@ def usable_folder() -> Path | None:
         remedy = "to keep them, name in OPTREE_CACHE_DIR a folder that is yours alone"
         logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
     return None
+
+
+def _refuse_links_of_others(folder: Path) -> None:
+    """Refuse a path that leads through another user's link: it may name any folder of this user's."""
+    for path in (*reversed(folder.parents), folder) if os.name == "posix" else ():
+        try:
+            state = path.lstat()
+        except FileNotFoundError:
+            return
+        if stat.S_ISLNK(state.st_mode) and state.st_uid not in (0, os.geteuid()):
+            raise RuntimeError(f"{path} is a link of another user")
 
 
 def why_not(folder: Path) -> str | None:
@@ -104,29 +144,42 @@ def why_not(folder: Path) -> str | None:
 
 
 def read(folder: Path, key: str) -> bytes | None:
-    """What is stored under a key; None where there is nothing, or not what was stored."""
+    """The data stored under a key; None where there is nothing, or not what was stored."""
     try:
-        with open(folder / key, "rb") as file:
-            if not _own(os.fstat(file.fileno())):
+        with open(folder / key, "rb", opener=_opened) as file:
+            if not _is_own_file(os.fstat(file.fileno())):
                 return None
             content = file.read()
+        data = content[sha256().digest_size :]
+        if content != _sealed(key, data):
+            return None
     except OSError:
         return None
-    data = content[sha256().digest_size :]
-    return data if content == _sealed(key, data) else None
+    with suppress(OSError):
+        os.utime(folder / key)  # files that have not been used for longest are deleted first
+    return data
+
+
+def _opened(path: str, flags: int) -> int:
+    """A descriptor of a file itself, not of what a link names; without waiting for a FIFO's other end."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _sealed(key: str, data: bytes) -> bytes:
     return sha256(key.encode() + data).digest() + data
 
 
-def _own(state: os.stat_result) -> bool:
-    """Whether a file is this user's, and only this user can have written it."""
+def _is_own(state: os.stat_result) -> bool:
+    """Whether a file or folder is this user's, and only this user can have written to it."""
     return os.name != "posix" or (state.st_uid == os.geteuid() and not state.st_mode & _OTHERS_WRITE)
 
 
+def _is_own_file(state: os.stat_result) -> bool:
+    return stat.S_ISREG(state.st_mode) and _is_own(state)
+
+
 def write(folder: Path, key: str, data: bytes) -> bool:
-    """Store data under a key, in place of what is there; False where that cannot be."""
+    """Store data under a key, in place of what is there, and sweep; False where that cannot be."""
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
@@ -139,30 +192,105 @@ def write(folder: Path, key: str, data: bytes) -> bool:
             with suppress(OSError):
                 os.unlink(temporary)
         return False
+    sweep(folder, len(data))
     return True
 
 
-def sweep(folder: Path) -> None:
-    """Delete what killed processes have left in a folder."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(TEMPORARY) and _age(entry) > LEFT_OVER:
-                _delete(entry.path)
+# Deleting
 
 
-def _age(entry: os.DirEntry[str]) -> float:
+def sweep(folder: Path, written: int = 0) -> None:
+    """Delete what killed processes have left in a private folder, and of its files the least recently used.
+
+    Nothing is touched but files and folders of this user's under names that `write`
+    and `working_folder` give; no link is followed. Other processes may sweep, read
+    and write meanwhile: what one has open stays readable, and what it misses is made again.
+
+    Parameters
+    ----------
+    written : int
+        Bytes that have been written since the last sweep. Files are counted only
+        where they may be more than the setting ``cache_bytes``.
+    """
+    if os.unlink not in os.supports_dir_fd:  # there is no way to delete by name in a folder that is known
+        return
+    limit = settings.value("cache_bytes")
+    room = _room.get((folder, limit), 0) - written
     try:
-        return time.time() - entry.stat(follow_symlinks=False).st_mtime
+        place = _opened_folder(folder)
     except OSError:
-        return 0.0
+        return
+    try:
+        files = _delete_left_over(place)
+        if room <= 0:
+            total = _delete_oldest(place, files, limit)
+            # Counted again before the folder can be full, for other processes write too.
+            room = min(limit - total, limit // 16)
+        _room[folder, limit] = room
+    except OSError as error:
+        logging.getLogger(__name__).info("%s: not swept: %s", folder, error)
+    finally:
+        os.close(place)
 
 
-def _delete(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+def _opened_folder(name: Any, within: int | None = None) -> int:
+    """A descriptor of a folder of this user's, not of what a link names."""
+    found = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    if not _is_own(os.fstat(found)):
+        os.close(found)
+        raise PermissionError(f"{name} is not this user's alone")
+    return found
+
+
+def _delete_left_over(place: int) -> list[str]:
+    """Delete old files and folders that were being written to; the names of the files that are stored."""
+    stored = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if _STORED_NAME.fullmatch(entry.name):
+                stored.append(entry.name)
+            elif _TEMPORARY_NAME.fullmatch(entry.name):
+                with suppress(OSError):
+                    state = os.stat(entry.name, dir_fd=place, follow_symlinks=False)
+                    if time.time() - state.st_mtime <= LEFT_OVER:
+                        continue
+                    if _is_own_file(state):
+                        os.unlink(entry.name, dir_fd=place)
+                    elif stat.S_ISDIR(state.st_mode) and _is_own(state):
+                        _delete_working_folder(place, entry.name)
+    return stored
+
+
+def _delete_working_folder(place: int, name: str) -> None:
+    """Delete a working folder with its files; one that has folders in it stays."""
+    inner = _opened_folder(name, place)
+    try:
+        for file in os.listdir(inner):
+            if _is_own_file(os.stat(file, dir_fd=inner, follow_symlinks=False)):
+                os.unlink(file, dir_fd=inner)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=place)
+
+
+def _delete_oldest(place: int, names: list[str], limit: int) -> int:
+    """Delete the files that were used least recently, if all are more bytes than a limit; the bytes that stay."""
+    files = []
+    for name in names:
+        with suppress(OSError):  # another process may have deleted it
+            state = os.stat(name, dir_fd=place, follow_symlinks=False)
+            if _is_own_file(state):
+                files.append((state.st_mtime_ns, state.st_size, name))
+    total = sum(size for _, size, _ in files)
+    if total <= limit:
+        return total
+    for _, size, name in sorted(files):
+        if total <= limit * LEAVES:
+            break
         with suppress(OSError):
-            os.unlink(path)
+            os.unlink(name, dir_fd=place)
+        total -= size
+    return total
 
 
 @contextmanager
@@ -173,4 +301,4 @@ def working_folder(parent: Path) -> Iterator[Path]:
     try:
         yield Path(path)
     finally:
-        _delete(path)
+        shutil.rmtree(path, ignore_errors=True)

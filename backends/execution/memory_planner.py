@@ -70,6 +70,8 @@ class _Memory:
         found = planned(kept.program, kept.slots, registers, empty_array)
         for i, array in found.items():
             self.registers[i] = array
+        #: The values that stay from call to call, before it is known what steps make of them.
+        self._lasting = set(range(len(kept.program.leaves))).difference(kept.arguments) | found.keys()
         self._steps: list[tuple[Callable[[], Any] | None, Callable[[list[Any]], Any], int]] = []
         self._transient: list[int] = []
         self._outputs: list[Any] = []
@@ -101,8 +103,12 @@ class _Memory:
         for step, dead, place in kept.steps:
             try:
                 again = step.again(registers, steady)
-            except Exception as error:
-                kept.note(error, place, roots)
+            except BaseException as error:  # an interrupt too
+                if isinstance(error, Exception):
+                    kept.note(error, place, roots)
+                for i in range(len(registers)):
+                    if i not in self._lasting:
+                        registers[i] = None
                 raise
             unsteady = [i for i in dead if i not in steady and registers[i] is not None]
             found.append((again, _freeing(step, unsteady) if unsteady else step, place))

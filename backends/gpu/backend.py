@@ -227,6 +227,10 @@ class GPUBackend(Backend):
                 raise OperandError(
                     f"adopt: an array on a CUDA device is wanted, not {describe(array)}; be.array(...) copies it there"
                 )
+            if array.__cuda_array_interface__["data"][1]:
+                raise OperandError(
+                    "adopt: the array's memory is read-only, and tensors are written to; be.array copies it"
+                )
             with self.active():
                 array = self.cupy.asarray(array)
         if array.device.id != self.device_id:
@@ -235,6 +239,14 @@ class GPUBackend(Backend):
                 f"be.array(...) copies it over, and gen_backend('gpu', device_id={array.device.id}) takes it as it is"
             )
         return super().adopt(array, name)
+
+    def check_adopted(self, array: Any) -> None:
+        super().check_adopted(array)
+        if array.size and array.data.ptr % array.dtype.itemsize:
+            raise OperandError(
+                f"adopt: the memory of the array of shape {array.shape} is unaligned, and kernels take its elements as "
+                "aligned; be.array copies it"
+            )
 
     def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor with the values of an array, list, number, tensor or tree; arrays on the device stay there."""
@@ -249,7 +261,7 @@ class GPUBackend(Backend):
             if array.dtype.kind not in "biu" and not is_floating(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
             wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
-            return self.adopt(self.cupy.array(array, wanted, order="C"), name)
+            return self.over(self.cupy.array(array, wanted, order="C"), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array on this device, by DLPack; not a copy.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from backends.execution.matrix_layout import order_and_lead
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, CuBLASLt, Matrix, Problem, Way, installed
 from optree.errors import BackendError
-from optree.locks import Locked
+from optree.locks import Locked, cached_property
 from optree.tree.types import promote
 
 #: So many ways to compute products are remembered.

@@ -14,7 +14,6 @@ methods (`backends.random`) give the state, and take a shape in its place.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
+from optree.locks import Locked
 from optree.ops import philox
 from optree.ops.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.registry import f
@@ -35,12 +35,13 @@ STATE = TensorType("uint64", (2,))
 
 FLOAT64 = np.dtype("float64")
 
-_lock = threading.Lock()
+#: Held while a state is advanced: two threads never get the same blocks.
+_advancing = Locked()
 
 
 def take_blocks(state: np.ndarray, blocks: int) -> tuple[int, int]:
     """The seed and counter at which a draw of so many blocks begins; the state is advanced past them."""
-    with _lock:  # two threads never get the same blocks
+    with _advancing.lock:
         seed, counter = int(state[0]), int(state[1])
         state[1] = (counter + blocks) & 0xFFFFFFFFFFFFFFFF
     return seed, counter
@@ -95,7 +96,7 @@ class TakeBlocks(RandomOperator):
 
     @portable
     def value(self, state: Any, like: Any) -> Any:
-        with _lock:
+        with _advancing.lock:
             begin, counter = state.copy(), state[1:]
             counter += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
         return begin

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError
+from optree.locks import cached_property
 from optree.ops.op import Op
 from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import OPS, f, function, stand_for

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import is_any
+from optree.arrays import check_unmasked, is_any
 from optree.errors import AxisError, DTypeError, OperandError
 from optree.tree.types import Shape, broadcast
 from optree.tree.variable import Variable
@@ -81,8 +81,9 @@ def as_array(entry: Any, what: str) -> Any:
     Raises
     ------
     OperandError
-        If its rows are not equally long, or the index is a single bool.
+        If its rows are not equally long, the index is a single bool, or it is masked.
     """
+    check_unmasked(entry, what)
     if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
         try:
             array = np.asarray(entry)

@@ -178,7 +178,7 @@ class Tensor(Variable):
     def copy(self, name: str | None = None) -> Tensor:
         """A new tensor with the same values, in C order."""
         with self.backend.active():
-            return self.backend.adopt(self.array.copy(order="C"), name)
+            return self.backend.over(self.array.copy(order="C"), name)
 
     def __copy__(self) -> Tensor:
         return self.copy(self.name)

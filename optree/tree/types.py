@@ -7,14 +7,15 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from optree.arrays import check_unmasked
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
+from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
 
@@ -29,7 +30,7 @@ DTYPES = tuple(
 _SUPPORTED = frozenset(DTYPES)
 
 #: Held while an object that there is one of is made.
-_making = Lock()
+_making = Locked()
 
 #: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
@@ -95,7 +96,10 @@ def array_of(values: Any, what: str) -> np.ndarray:
     ------
     ShapeError
         If they are lists of different lengths.
+    OperandError
+        If they are masked.
     """
+    check_unmasked(values, what)
     try:
         return np.asarray(values)
     except ValueError:
@@ -210,7 +214,7 @@ class TensorType(Type):
                 raise ShapeError(f"a size is 0 or more, or None where it is not known: {key[1]}")
             new = super().__new__(cls)
             new.dtype, new.shape = key
-            with _making:
+            with _making.lock:
                 found = cls._made.setdefault(key, new)
         return found
 
@@ -260,6 +264,7 @@ class TensorType(Type):
         if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
             value = value.item()  # a learning rate that NumPy computed is a number all the same
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+        check_unmasked(value, "filter")
         if strict and array is None:
             raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
         if array is None:
@@ -405,7 +410,7 @@ class Spec:
         key = type, None if backend is None else ref(backend)
         found = cls._made.get(key)
         if found is None:
-            with _making:
+            with _making.lock:
                 found = cls._made.setdefault(key, cls._new(*key))
         return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from optree.arrays import check_unmasked
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
 from optree.registry import f
@@ -400,6 +401,7 @@ def as_operand(value: Any, what: str) -> Any:
     if type(value) in NUMBERS:
         return value
     if isinstance(value, np.ndarray | np.generic):
+        check_unmasked(value, what)
         try:
             return constant(value)
         except DTypeError as error:

@@ -21,7 +21,18 @@ from optree import function
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
-from tests.harness.compiling import added, adder, appears, compiled, done, forget, needs_compiler, program, python
+from tests.harness.compiling import (
+    added,
+    adder,
+    appears,
+    compiled,
+    done,
+    forget,
+    needs_compiler,
+    private,
+    program,
+    python,
+)
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
 
@@ -214,7 +225,7 @@ def test_a_wrong_source_is_an_error_with_the_compilers_words(folder):
         compile_source("void f(double *x) { x[0] = ; }", "f")
     with pytest.raises(CompilerError, match=r"cannot be loaded: .*undefined symbol: nowhere"):
         compile_source("double nowhere(void); void f(double *x) { x[0] = nowhere(); }", "f")
-    assert not [file for file in folder.iterdir() if file.name.startswith("tmp-")]
+    assert not [file for file in private(folder).iterdir() if file.name.startswith("tmp-")]
 
 
 def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
@@ -237,7 +248,7 @@ def test_an_interrupted_compilation_is_stopped(folder, tmp_path):
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
     assert ended(int((tmp_path / "pid").read_text()))
-    assert list(folder.iterdir()) == []
+    assert list(private(folder).iterdir()) == []
 
 
 def ended(pid):
@@ -303,28 +314,31 @@ def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):
     thread.join()
     """
     done(python(code, OPTREE_CACHE_DIR=folder, CC=slow))
-    assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in private(folder).iterdir()] == [0o600]
 
 
 def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all(folder, tmp_path, counted):
     real = find_compiler().command[0]
-    slow = program(tmp_path / "slow", f'touch {tmp_path}/begun; sleep 0.5; exec {real} "$@"')
+    begun = f"echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/begun"
+    slow = program(tmp_path / "slow", f'{begun}; sleep 0.5; exec {real} "$@"')
     source, number = adder()
     code = f"from backends.cpu.compiler import compile_source; compile_source({source!r}, 'add')"
     process = python(code, OPTREE_CACHE_DIR=folder, CC=slow)
     assert appears(tmp_path / "begun")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    (left,) = folder.iterdir()
+    assert ended(int((tmp_path / "begun").read_text()))  # it would write there still
+    (left,) = private(folder).iterdir()
     assert left.name.startswith("tmp-") and left.is_dir()
-    (folder / "tmp-file").write_bytes(b"half")
+    half = private(folder) / "tmp-12ab_f_9"
+    half.write_bytes(b"half")
     compiled((source, number))
     assert counted()["misses"] == 1
     assert left.exists()  # for all that is known, it is still in use
-    for old in (left, folder / "tmp-file"):
+    for old in (left, half):
         os.utime(old, (1, 1))
     compiled()
-    assert not [file.name for file in folder.iterdir() if file.name.startswith("tmp-")]
+    assert not [file.name for file in private(folder).iterdir() if file.name.startswith("tmp-")]
 
 
 def test_an_undefined_symbol_is_told_with_the_op_whose_expression_has_it():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from backends.cpu.entry import enter
 from backends.cpu.plan import CALL, WORK
 from optree import TensorType, function, grad
 from optree.errors import OptreeError
+from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -155,3 +158,42 @@ def test_small_work_that_goes_on_gets_a_kernel_too():
         z[:] = be.square(x) * 3 + 1
     assert sum(be.stats()["kernels"][name] for name in ("misses", "disk_hits", "hits")) == before + 1
     assert z.get().tolist() == [4.0] * 8
+
+
+class Failing(NonDifferentiableOperator, UnaryOperator):
+    """x + 1, unless it fails."""
+
+    error: Any = None
+
+    def value(self, *arrays: Any) -> Any:
+        if Failing.error is not None:
+            raise Failing.error()
+        return arrays[0] + 1
+
+    def output_shape(self, *shapes: Any) -> Any:
+        return shapes[0]
+
+
+@pytest.mark.parametrize("jit", [True, "auto", False])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_call_that_fails_keeps_no_argument_alive(monkeypatch, jit, error, first):
+    be, x = gen_backend("cpu", jit=jit), TensorType("float32", (None,))("x")
+    step = function([x], be.exp(Failing()(be.exp(x))) * x)
+    if not first:
+        step(np.ones(1 << 21, np.float32))
+    monkeypatch.setattr(Failing, "error", error)
+    for make in (be.array, np.copy):
+        given = make(np.ones(1 << 21, np.float32))
+        array = ref(given if isinstance(given, np.ndarray) else given.raw())
+        try:  # pytest.raises would keep the traceback, and what its frames hold
+            step(given)
+        except error:
+            pass
+        else:
+            pytest.fail("it did not fail")
+        del given
+        gc.collect()
+        assert array() is None
+    monkeypatch.setattr(Failing, "error", None)
+    np.testing.assert_allclose(step(np.zeros(1 << 21, np.float32)).get(), 0)

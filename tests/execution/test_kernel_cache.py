@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 from backends.cpu import compiler
 from backends.execution import disk_cache as cache
-from optree.settings import override, reread
-from tests.harness.compiling import adder, compiled, done, forget, needs_compiler, python
+from optree.settings import SettingError, override, reread
+from tests.harness.compiling import adder, compiled, done, forget, needs_compiler, private, python
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
 
@@ -28,7 +29,7 @@ print("compiled" if counts["misses"] else "kept")
 
 
 def the_file(folder):
-    (file,) = folder.iterdir()
+    (file,) = private(folder).iterdir()
     return file
 
 
@@ -83,7 +84,7 @@ def test_a_file_under_the_key_of_another_is_not_loaded(folder, counted):
     first = compiled()
     file = the_file(folder)
     second = compiled()
-    shutil.copyfile(file, next(other for other in folder.iterdir() if other != file))
+    shutil.copyfile(file, next(other for other in private(folder).iterdir() if other != file))
     forget()
     compiled(first)
     compiled(second)
@@ -92,7 +93,7 @@ def test_a_file_under_the_key_of_another_is_not_loaded(folder, counted):
 
 def test_a_whole_file_that_the_system_does_not_load_is_replaced(folder, counted):
     source = compiled()
-    cache.write(folder, the_file(folder).name, b"\x7fELF of another system")
+    cache.write(private(folder), the_file(folder).name, b"\x7fELF of another system")
     forget()
     compiled(source)
     assert counted()["misses"] == 2
@@ -288,7 +289,7 @@ def test_a_disk_that_fills_up_while_writing(folder, monkeypatch, counted):
         patch.setattr(os, "replace", full)
         source = compiled()
         compiled(source)
-    assert list(folder.iterdir()) == []
+    assert list(private(folder).iterdir()) == []
     assert counted() == {"hits": 1, "disk_hits": 0, "misses": 1}
 
 
@@ -305,7 +306,7 @@ def test_no_room_anywhere_is_an_error_with_the_compilers_words(folder):
     """
     output = done(python(code, OPTREE_CACHE_DIR=folder))
     assert "the C compiler" in output
-    assert list(folder.iterdir()) == []
+    assert list(private(folder).iterdir()) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="libraries are loaded from files here")
@@ -329,3 +330,172 @@ def test_loading_leaves_no_files_open(folder):
         forget()
         compiled(source)
     assert opened() == before
+
+
+# What is deleted
+
+
+def old(path):
+    os.utime(path, (1, 1), follow_symlinks=False)
+    return path
+
+
+def test_nothing_of_the_users_is_deleted(folder, tmp_path):
+    """Whatever its name, wherever in the cache folder, and however old."""
+    compiled()
+    results, elsewhere = folder / "tmp-results", tmp_path / "elsewhere"
+    for place in (results / "deep", folder / "tmp-abcdefgh", elsewhere):
+        place.mkdir(parents=True)
+        (place / "work").write_text("mine")
+    own = folder / cache.PRIVATE
+    mine = [results / "deep" / "work", folder / "tmp-abcdefgh" / "work", elsewhere / "work"]
+    for name in ("notes", "tmp-results", "tmp-abcdefgh.txt", "x" * 64):
+        (own / name).write_text("mine")
+        mine.append(own / name)
+    (own / "tmp-folder1").mkdir()
+    (own / "tmp-folder1" / "inner").mkdir()
+    (own / "tmp-folder1" / "inner" / "work").write_text("mine")
+    mine.append(own / "tmp-folder1" / "inner" / "work")
+    for name in ("tmp-alink123", "a" * 64):
+        (own / name).symlink_to(elsewhere)
+        mine.append(own / name / "work")
+    for path in (results, folder / "tmp-abcdefgh", *own.iterdir()):
+        old(path)
+    with override(cache_bytes=1):
+        compiled()
+    assert {path.read_text() for path in mine} == {"mine"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_nothing_of_other_users_is_deleted(folder):
+    compiled()
+    own = private(folder)
+    for name in ("tmp-abcdefgh", "b" * 64):
+        (own / name).write_text("theirs")
+        os.chown(own / name, 12345, 12345)
+        old(own / name)
+    (own / "tmp-folder12").mkdir()
+    os.chown(own / "tmp-folder12", 12345, 12345)
+    old(own / "tmp-folder12")
+    with override(cache_bytes=1):
+        compiled()
+    assert {path.name for path in own.iterdir()} == {"tmp-abcdefgh", "b" * 64, "tmp-folder12"}
+
+
+def test_a_private_folder_that_is_a_link_is_not_used(folder, tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.mkdir(mode=0o700)
+    (folder / cache.PRIVATE).symlink_to(tmp_path / "elsewhere")
+    forget()
+    refused(caplog, folder, "is a link")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_private_folder_that_others_may_write_to_is_not_used(folder, caplog, mode):
+    compiled()
+    private(folder).chmod(mode)
+    forget()
+    refused(caplog, folder, "others may write to")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_a_link_of_another_user_is_not_followed(folder, tmp_path, caplog):
+    (tmp_path / "victim").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
+    forget()
+    for chosen in (tmp_path / "link", tmp_path / "link" / "cache" / "inner"):
+        cache._complaints.clear()
+        with override(cache_dir=chosen):
+            refused(caplog, tmp_path / "victim", "link of another user")
+
+
+def test_an_empty_home_is_none(monkeypatch, caplog, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "")
+    there = os.listdir("/")
+    forget()
+    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.execution.disk_cache"):
+        compiled()
+    assert "there is no home folder" in caplog.text
+    assert list(tmp_path.iterdir()) == [] and os.listdir("/") == there
+    with (
+        pytest.raises(SettingError, match="OPTREE_CACHE_DIR takes a folder, not '~/kernels'"),
+        override(cache_dir="~/kernels"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "folder", "socket"])
+def test_what_is_no_file_is_not_waited_for(folder, monkeypatch, kind):
+    source, number = adder()
+    code = COMPILE.format(source=source, number=number)
+    assert done(python(code, OPTREE_CACHE_DIR=folder)).strip() == "compiled"
+    file = the_file(folder)
+    file.unlink()
+    if kind == "FIFO":
+        os.mkfifo(file, 0o600)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            monkeypatch.chdir(file.parent)  # a socket's path is short
+            made.bind(file.name)
+    process = python(code, OPTREE_CACHE_DIR=folder)
+    try:
+        assert done(process, limit=30).strip() == "compiled"
+    finally:
+        process.kill()
+    assert file.is_dir() if kind == "folder" else file.is_file()
+
+
+def test_the_folder_has_a_bound(folder):
+    compiled()
+    bound = int(3.5 * the_largest(folder))
+    with override(cache_bytes=bound):
+        for _ in range(6):
+            last = compiled()
+            assert sum(file.stat().st_size for file in private(folder).iterdir()) <= bound
+            assert kept(folder, last).exists()
+
+
+def the_largest(folder):
+    return max(file.stat().st_size for file in private(folder).iterdir())
+
+
+def kept(folder, source):
+    return private(folder) / compiler._key(source[0], compiler.find_compiler())
+
+
+def test_kernels_that_were_used_last_stay(folder, counted):
+    first, second, third = (compiled() for _ in range(3))
+    for place, source in enumerate((second, third, first)):
+        os.utime(kept(folder, source), (place + 1, place + 1))
+    forget()
+    compiled(second)  # from disk, and so used
+    assert counted()["disk_hits"] == 1
+    size = the_largest(folder)
+    cache._room.clear()
+    with override(cache_bytes=int(3.5 * size)):  # of four, two stay, which are less than 3/4
+        fourth = compiled()
+    stay = {kept(folder, source).exists(): None for source in (second, fourth)}
+    assert stay == {True: None}
+    assert not kept(folder, third).exists() and not kept(folder, first).exists()
+
+
+def test_processes_share_a_folder_that_is_full(folder):
+    code = """
+    from tests.harness.compiling import compiled, forget
+    for _ in range(6):
+        source = compiled()
+        forget()
+        compiled(source)
+    """
+    workers = [python(code, OPTREE_CACHE_DIR=folder, OPTREE_CACHE_BYTES=40_000) for _ in range(3)]
+    for worker in workers:
+        done(worker)
+    files = list(private(folder).iterdir())
+    assert files and not [file for file in files if file.name.startswith("tmp-")]
+    assert sum(file.stat().st_size for file in files) <= 80_000

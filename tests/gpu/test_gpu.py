@@ -144,6 +144,21 @@ def test_what_does_not_lie_on_the_device_is_refused(cupy: Any, gpu: Any) -> None
     message_of(DTypeError, lambda: gpu.array(cupy.asarray(np.ones(2, complex))))
 
 
+def test_memory_that_cannot_be_computed_in_is_not_adopted(cupy: Any, gpu: Any) -> None:
+    memory = cupy.asarray(np.arange(12, dtype=np.float32))
+    told = memory.__cuda_array_interface__
+    read_only = SimpleNamespace(__cuda_array_interface__={**told, "data": (told["data"][0], True)})
+    assert "read-only" in message_of(OperandError, lambda: gpu.adopt(read_only))
+    assert "complex64" in message_of(DTypeError, lambda: gpu.adopt(memory.view(np.complex64)))
+    assert "byte order" in message_of(DTypeError, lambda: gpu.adopt(memory.view(memory.dtype.newbyteorder("S"))))
+    unaligned = memory.view(np.uint8)[1:41].view(np.float32)
+    assert "unaligned" in message_of(OperandError, lambda: gpu.adopt(unaligned))
+    spread = SimpleNamespace(__cuda_array_interface__={**told, "shape": (3, 12), "strides": (0, 4)})
+    assert "one place" in message_of(OperandError, lambda: gpu.adopt(spread))
+    assert "one place" in message_of(OperandError, lambda: gpu.from_dlpack(cupy.asarray(spread)))
+    assert gpu.adopt(memory.reshape(3, 4)[::-1, ::2].T).shape == (2, 3)
+
+
 def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
     x = gpu.array([1.0, 2.0])
     values = x.get(blocking=False)

@@ -68,6 +68,12 @@ def done(process, limit=60):
     return output
 
 
+def private(folder):
+    """The cache's own folder in a cache folder, which has nothing else."""
+    assert [file.name for file in folder.iterdir()] == [cache.PRIVATE]
+    return folder / cache.PRIVATE
+
+
 def appears(path):
     """Whether a file comes to be within a minute."""
     end = time.monotonic() + 60
@@ -78,5 +84,5 @@ def appears(path):
 
 def forget():
     """As in a new process: nothing is in memory."""
-    compiler._loaded.libraries.clear()
+    compiler._loaded.forget()
     cache._complaints.clear()

@@ -274,7 +274,7 @@ def test_operands_without_strides(name: str, cpu: Any) -> None:
     op = PURE[name]
     shapes = [(2, 1), (1, 3), (1, 1)][: len(op.operands or "xy")]
     values = Example(op.make(), tuple(shapes), op.sample, name).draw()
-    tensors = [cpu.adopt(np.broadcast_to(cpu.array(x).raw(), (2, 3))) for x in values]
+    tensors = [cpu.over(np.broadcast_to(cpu.array(x).raw(), (2, 3))) for x in values]
     got = op.make()(*tensors).asnumpyarray()
     wanted = _quietly(MEANINGS[name], *(np.broadcast_to(x, (2, 3)) for x in values))
     compare(got, wanted, name, "on broadcast memory")

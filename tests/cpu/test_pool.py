@@ -1,0 +1,110 @@
+"""The block executor's threads: an interrupt at any moment leaves no lock taken, and nobody at work."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+from harness.compiling import done, python
+
+from backends.cpu.thread_pool import share
+from optree.settings import override
+
+#: Seven threads that share work all the time, and in the main one Ctrl-C again and again, each at a random moment.
+INTERRUPTED = """
+import faulthandler, random, signal, threading, time
+import numpy as np
+from backends.cpu.thread_pool import share
+from optree import settings
+
+faulthandler.dump_traceback_later(60, exit=True)
+main, ended, rounds, inside = threading.get_ident(), threading.Event(), [0] * 7, []
+
+def fill(x, task):
+    helps = threading.get_ident() != main
+    if helps:
+        inside.append(id(x))
+    np.add(x[task], 1, out=x[task])
+    if helps:
+        inside.remove(id(x))
+
+def work(x):
+    share(range(len(x)), lambda: lambda task: fill(x, task))
+
+def others(number):
+    x = np.zeros((16, 100))
+    with settings.override(num_threads=4):
+        while not ended.is_set():
+            work(x)
+            rounds[number] += 1
+            assert (x == rounds[number]).all()
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+threads = [threading.Thread(target=others, args=(n,)) for n in range(7)]
+for thread in threads:
+    thread.start()
+random.seed(SEED)
+interrupts, end = 0, time.monotonic() + SECONDS
+with settings.override(num_threads=4):
+    while time.monotonic() < end:
+        x = np.zeros((16, 100))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-3))
+            while True:
+                work(x)
+        except KeyboardInterrupt:
+            interrupts += 1
+        assert id(x) not in inside
+        before = x.copy()
+        work(x)
+        assert (x == before + 1).all()
+before = list(rounds)
+limit = time.monotonic() + 30
+while any(now <= then for now, then in zip(rounds, before)):
+    assert time.monotonic() < limit, (before, rounds)
+    time.sleep(0.01)
+ended.set()
+for thread in threads:
+    thread.join(30)
+assert not any(thread.is_alive() for thread in threads)
+assert interrupts > 10
+"""
+
+
+def test_interrupts_at_random_moments_stop_nobody_else() -> None:
+    for seed in range(2):
+        code = INTERRUPTED.replace("SEED", str(seed)).replace("SECONDS", "4")
+        done(python(code, OPENBLAS_NUM_THREADS="1"), limit=100)
+
+
+def test_work_that_nobody_came_for_is_let_go() -> None:
+    """Though helpers, all busy, have invitations to it still."""
+    busy, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait(task: int) -> None:
+        busy.release()
+        go_on.wait(30)
+
+    def call() -> None:
+        with override(num_threads=3):
+            share(range(3), lambda: wait)
+
+    x = np.zeros(10)
+    known = weakref.ref(x)
+    caller = threading.Thread(target=call)
+    caller.start()
+    try:
+        assert all(busy.acquire(timeout=30) for _ in range(3))
+        with override(num_threads=3):
+            share(range(5), lambda x=x: lambda task: x.fill(task))
+        del x
+        gc.collect()
+        assert known() is None
+    finally:
+        go_on.set()
+        caller.join(30)
