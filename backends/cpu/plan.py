@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from backends import lazy
 from backends.cpu.runtime import Compiled
 from backends.execution.errstate import quietly
 from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
@@ -18,12 +19,6 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.later import later
-
-if TYPE_CHECKING:
-    from backends.cpu import numpy_blocks as blocks
-else:
-    blocks = later("backends.cpu.numpy_blocks")
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
@@ -59,7 +54,7 @@ def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: Cal
 
 def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> Runnable | None:
     """What runs a kernel by NumPy in blocks; None if that does not."""
-    return blocks.block_kernel(program, kernel, sizes, call_of)
+    return lazy.blocks.block_kernel(program, kernel, sizes, call_of)
 
 
 #: By a C compiler from the first call on.

@@ -15,17 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from backends import lazy
 from optree import settings
-from optree.later import later
-
-if TYPE_CHECKING:
-    import logging
-    import shutil
-    import tempfile
-else:
-    logging, shutil, tempfile = map(later, ("logging", "shutil", "tempfile"))
 
 #: What begins with this is being written, or was when its process was killed.
 TEMPORARY = "tmp-"
@@ -75,7 +68,7 @@ def usable_folder() -> Path | None:
     if reason not in _complaints:
         _complaints.add(reason)
         remedy = "to keep them, name in OPTREE_CACHE_DIR a folder that is yours alone"
-        logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
+        lazy.logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
     return None
 
 
@@ -129,12 +122,12 @@ def write(folder: Path, key: str, data: bytes) -> bool:
     """Store data under a key, in place of what is there; False where that cannot be."""
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+        handle, temporary = lazy.tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
         with open(handle, "wb") as file:
             file.write(_sealed(key, data))
         os.replace(temporary, folder / key)
     except OSError as error:
-        logging.getLogger(__name__).info("%s: not kept: %s", key, error)
+        lazy.logging.getLogger(__name__).info("%s: not kept: %s", key, error)
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -159,7 +152,7 @@ def _age(entry: os.DirEntry[str]) -> float:
 
 def _delete(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
+        lazy.shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):
             os.unlink(path)
@@ -169,7 +162,7 @@ def _delete(path: str) -> None:
 def working_folder(parent: Path) -> Iterator[Path]:
     """A new folder in another, for the block; only this user may look into it."""
     # Not tempfile.TemporaryDirectory: a child forked within the block would delete the folder as it ends.
-    path = tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
+    path = lazy.tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
     try:
         yield Path(path)
     finally:

@@ -126,7 +126,6 @@ class MatMul(ProductOperator):
 
     name = "matmul"
     numpy_names = (np.matmul,)
-    operator = ("__matmul__", "__rmatmul__")
     examples = (
         (((3, 4), (4, 2)), {}),
         (((2, 3, 4), (2, 4, 2)), {}),
