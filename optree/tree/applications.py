@@ -66,3 +66,26 @@ def unary(name: str) -> Callable[[Operator], Operator]:
         return cast(Operator, method)
 
     return decorate
+
+
+def reflected(name: str) -> Callable[[Operator], Operator]:
+    """A decorator of a binary operator with the variable on the right, as `binary`; the left operand is a number."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    least, most = -HUGE, HUGE
+
+    def decorate(written: Operator) -> Operator:
+        @wraps(written)
+        def method(self: Any, other: Any) -> Any:
+            kind = other.__class__
+            op_dict = applications.get((kind, self.spec))
+            if op_dict is None or (kind is int and not least < other < most):
+                return written(self, other)
+            node = new(Node, (op_dict, other, self))
+            node.spec = op_dict.value_spec
+            frame = frame_at(1)
+            node.origin = (frame.f_code, frame.f_lasti)
+            return node
+
+        return cast(Operator, method)
+
+    return decorate

@@ -11,7 +11,7 @@ from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
 from optree.registry import METADIFF, NUMPY_FUNCTIONS, f
 from optree.tree import numpy_protocol
-from optree.tree.applications import binary, unary
+from optree.tree.applications import binary, reflected, unary
 from optree.tree.gradient_types import NoValueType, is_disconnected, is_null
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
@@ -120,6 +120,7 @@ class Variable:
     def __add__(self, other: Any) -> Variable:
         return f.add(self, other)
 
+    @reflected("add")
     def __radd__(self, other: Any) -> Variable:
         return f.add(other, self)
 
@@ -127,6 +128,7 @@ class Variable:
     def __sub__(self, other: Any) -> Variable:
         return f.sub(self, other)
 
+    @reflected("sub")
     def __rsub__(self, other: Any) -> Variable:
         return f.sub(other, self)
 
@@ -134,6 +136,7 @@ class Variable:
     def __mul__(self, other: Any) -> Variable:
         return f.mul(self, other)
 
+    @reflected("mul")
     def __rmul__(self, other: Any) -> Variable:
         return f.mul(other, self)
 
@@ -141,6 +144,7 @@ class Variable:
     def __truediv__(self, other: Any) -> Variable:
         return f.div(self, other)
 
+    @reflected("div")
     def __rtruediv__(self, other: Any) -> Variable:
         return f.div(other, self)
 
@@ -148,6 +152,7 @@ class Variable:
     def __floordiv__(self, other: Any) -> Variable:
         return f.floor_divide(self, other)
 
+    @reflected("floor_divide")
     def __rfloordiv__(self, other: Any) -> Variable:
         return f.floor_divide(other, self)
 
@@ -155,6 +160,7 @@ class Variable:
     def __mod__(self, other: Any) -> Variable:
         return f.mod(self, other)
 
+    @reflected("mod")
     def __rmod__(self, other: Any) -> Variable:
         return f.mod(other, self)
 
@@ -162,6 +168,7 @@ class Variable:
     def __pow__(self, other: Any) -> Variable:
         return f.pow(self, other)
 
+    @reflected("pow")
     def __rpow__(self, other: Any) -> Variable:
         return f.pow(other, self)
 
@@ -169,6 +176,7 @@ class Variable:
     def __matmul__(self, other: Any) -> Variable:
         return f.matmul(self, other)
 
+    @reflected("matmul")
     def __rmatmul__(self, other: Any) -> Variable:
         return f.matmul(other, self)
 
@@ -229,19 +237,19 @@ class Variable:
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.all`` of this operand."""
-        return np.all(self, axis, out=out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.all, self, axis=axis, out=out, keepdims=keepdims, **options)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.any`` of this operand."""
-        return np.any(self, axis, out=out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.any, self, axis=axis, out=out, keepdims=keepdims, **options)
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """``np.argmax`` of this operand."""
-        return np.argmax(self, axis, out=out, keepdims=keepdims)
+        return numpy_protocol.call_method(np.argmax, self, axis=axis, out=out, keepdims=keepdims)
 
     def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """``np.argmin`` of this operand."""
-        return np.argmin(self, axis, out=out, keepdims=keepdims)
+        return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
 
     def argsort(self, axis: int | None = -1, **options: Any) -> Any:
         """``np.argsort`` of this operand."""
@@ -269,23 +277,23 @@ class Variable:
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.max`` of this operand."""
-        return np.max(self, axis, out=out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.max, self, axis=axis, out=out, keepdims=keepdims, **options)
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.min`` of this operand."""
-        return np.min(self, axis, out=out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.min, self, axis=axis, out=out, keepdims=keepdims, **options)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.mean`` of this operand."""
-        return np.mean(self, axis, dtype, out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.mean, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
 
     def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.prod`` of this operand."""
-        return np.prod(self, axis, dtype, out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.prod, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.sum`` of this operand."""
-        return np.sum(self, axis, dtype, out, keepdims=keepdims, **options)
+        return numpy_protocol.call_method(np.sum, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
 
     def ravel(self, order: Any = "C") -> Any:
         """``np.ravel`` of this operand."""
@@ -305,11 +313,11 @@ class Variable:
 
     def std(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
         """``np.std`` of this operand."""
-        return np.std(self, axis, dtype, out, ddof, **options)
+        return numpy_protocol.call_method(np.std, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
 
     def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
         """``np.var`` of this operand."""
-        return np.var(self, axis, dtype, out, ddof, **options)
+        return numpy_protocol.call_method(np.var, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """``np.swapaxes`` of this operand."""
