@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends import intact  # noqa: F401 the first: what follows fails where optree is another package
+from backends import (
+    intact,  # noqa: F401 the first: what follows fails where optree is another package
+    lazy,
+)
 from backends.backend import Backend
 from backends.cpu import CPUBackend
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
-from optree.later import later
 from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
-    from backends import gpu
-    from backends import inspection as sources
     from backends.gpu.launch_config import Launch
-else:
-    gpu, sources = later("backends.gpu"), later("backends.inspection")
 
 #: From each backend's name to its class, or what gives it.
-BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: gpu.GPUBackend}
+BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: lazy.gpu.GPUBackend}
 
 
 def gen_backend(
@@ -129,7 +127,7 @@ def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") ->
     >>> [line.strip() for line in kernel.splitlines() if "exp(v" in line]
     ['const float v2 = (float)(exp(v0));']
     """
-    return sources.sources(_program("source", what), target, arch)
+    return lazy.inspection.sources(_program("source", what), target, arch)
 
 
 def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90") -> list[Launch]:
@@ -164,7 +162,7 @@ def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90
     >>> launches(be.softmax(be.ones((512, 1000)), axis=1))
     [Launch(name='kernel', grid=(128, 1), block=128, shared=16128)]
     """
-    return sources.launched(_program("launches", what), target, arch)
+    return lazy.inspection.launched(_program("launches", what), target, arch)
 
 
 def _program(asked: str, what: Variable | Function) -> Program:

@@ -9,13 +9,13 @@ from weakref import ref
 
 import numpy as np
 
+from backends import lazy
 from backends.random import RandomMethods
 from optree.compile.passes import rewrite
 from optree.compile.program import Instruction, Program, flatten
 from optree.compile.schedule import apart, schedule
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
-from optree.later import later
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS
 from optree.tree.node import OpTreeNode, signature, signature_of
@@ -23,8 +23,6 @@ from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
-
-difflib = later("difflib")
 
 #: A backend keeps so many plans, and then forgets the oldest.
 PLANS = 4096
@@ -272,7 +270,7 @@ class Backend(RandomMethods):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
-            near = difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
+            near = lazy.difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AttributeError(
                 f"the backend has no function {name!r}{meant}; dir(be) and docs/functions.md list all that it has"

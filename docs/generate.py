@@ -10,6 +10,7 @@ import operator
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ import backends
 import optree
 from backends import Backend, gen_backend
 from backends.random import RandomMethods
-from optree import OpTreeNode, Tensor, Variable, pictures, testing
-from optree.ops.logic import CONDITIONS
+from optree import OpTreeNode, Tensor, TensorType, Variable, pictures, testing
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
-from optree.tree.methods import Methods
 from optree.tree.numpy_protocol import REDUCTIONS
 
 PATH = Path(__file__).with_name("functions.md")
@@ -49,10 +48,9 @@ known of a tree is told at once (`np.shape`, `np.ndim`, `np.size`), and `np.allc
 give a bool, as NumPy's do. All others, and arguments that have no equal here, are refused by name.
 """
 
-
 ARRAY_METHODS = """
-These are NumPy's: `x.sum(axis=0)` is `np.sum(x, axis=0)`, and drops the axis. They take the arguments of the array
-methods of those names, and give trees:
+Those named after a function of NumPy's mean what NumPy's array methods do, and give trees: `x.sum(axis=0)` is
+`np.sum(x, axis=0)`, and drops the axis.
 """
 
 
@@ -109,18 +107,26 @@ def families() -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def operators(name: str) -> list[str]:
-    """How Python's operators write an op."""
-    methods = [f"__{method}__" for _, method, op, _ in CONDITIONS if op == name]
-    methods += OPS[name].operator[:1] if name in OPS else ()
-    return [getattr(operator, m).__doc__.removeprefix("Same as ").rstrip(".").replace("|", "\\|") for m in methods]
+@cache
+def operators() -> dict[str, list[str]]:
+    """How Python's operators write an op, by its name: those of `Variable`, asked what they build."""
+    written: dict[str, list[str]] = {}
+    for method in sorted(vars(Variable).keys() & vars(operator).keys()):
+        apply = getattr(operator, method, None)
+        if method.startswith("__") and inspect.isbuiltin(apply):
+            kind = "bool" if method in ("__and__", "__or__", "__xor__", "__invert__") else "float32"
+            x = TensorType(kind, (2, 2))("x")
+            tree = apply(*[x] * len(inspect.signature(apply).parameters))
+            text = (apply.__doc__ or "").removeprefix("Same as ").rstrip(".").replace("|", "\\|")
+            written.setdefault(tree.op.name, []).append(text)
+    return written
 
 
 def function_rows(names: dict[str, list[str]], be: Backend) -> Iterator[tuple[str, str]]:
     """A row for each function of operands."""
     for name, others in names.items():
         written = [f"`{name}{signature(getattr(be, name), hidden=('out',))}`"]
-        written += [f"`{other}`" for other in (*others, *operators(name))]
+        written += [f"`{other}`" for other in (*others, *operators().get(name, ()))]
         yield ", ".join(written), described(FUNCTIONS[name])
 
 
@@ -175,8 +181,7 @@ def text() -> str:
     made = [row for cls in Backend.__mro__ if cls is not RandomMethods for row in method_rows(cls, makes_tensors)]
     parts += ["\n## New tensors\n", *rows(made)]
     parts += ["\n## Running trees\n", *rows(method_rows(Backend, lambda name, _: name in RUNNING))]
-    parts += ["\n## Methods of tensors and trees alike\n", *rows(method_rows(Variable))]
-    parts += [ARRAY_METHODS, *listed(f"x.{name}" for name in sorted(set(vars(Methods)) - set(vars(Variable))))]
+    parts += ["\n## Methods of tensors and trees alike\n", ARRAY_METHODS, *rows(method_rows(Variable))]
     parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
     for module in (backends, optree, testing, pictures):

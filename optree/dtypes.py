@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from optree.errors import DTypeError
-from optree.later import later
-
-_ml_dtypes = later("ml_dtypes")
 
 FLOAT16, FLOAT32 = np.dtype("float16"), np.dtype("float32")
 
@@ -33,7 +31,7 @@ def bfloat16() -> np.dtype:
         If that is not installed.
     """
     try:
-        return np.dtype(_ml_dtypes.bfloat16)
+        return np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise DTypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
 
@@ -55,7 +53,7 @@ def is_narrow(dtype: np.dtype) -> bool:
 
 def finfo(dtype: np.dtype) -> Any:
     """The limits of a floating dtype, as `numpy.finfo` has them."""
-    return _ml_dtypes.finfo(dtype) if is_bfloat16(dtype) else np.finfo(dtype)
+    return import_module("ml_dtypes").finfo(dtype) if is_bfloat16(dtype) else np.finfo(dtype)
 
 
 def by_float16(rule: Callable[[Sequence[Any]], Sequence[Any]], dtypes: Sequence[Any]) -> tuple[Any, ...]:

@@ -8,9 +8,7 @@ without importing the file that defines it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from optree.tree.methods import offer_method
+from typing import Any
 
 #: name -> Op class, for every op that has a name.
 OPS: dict[str, Any] = {}
@@ -21,11 +19,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 #: NumPy function or ufunc -> the function here that means the same.
 NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
+#: name of an op with an operator -> its `applications` without parameters: operand specs -> op_dict.
+APPLICATIONS: dict[str, dict[tuple[Any, ...], Any]] = {}
 
-def stand_for(numpy_function: Any, ours: Callable[..., Any]) -> None:
-    """Let a function here stand for one of NumPy's on variables, and for the array method of its name."""
-    NUMPY_FUNCTIONS[numpy_function] = ours
-    offer_method(numpy_function)
+#: name of a method of Metadiff's -> the function of a variable that answers it.
+METADIFF: dict[str, Callable[..., Any]] = {}
 
 
 class FunctionNamespace:
@@ -34,9 +32,8 @@ class FunctionNamespace:
     def __init__(self) -> None:
         self.__dict__ = FUNCTIONS
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(f"there is no function {name!r}")
 
 
 f = FunctionNamespace()
@@ -62,7 +59,7 @@ def function(
         for name in (composed.__name__, *names):
             FUNCTIONS[name] = composed
         if numpy is not None:
-            stand_for(numpy, composed)
+            NUMPY_FUNCTIONS[numpy] = composed
         return composed
 
     return register

@@ -13,21 +13,29 @@ from pathlib import Path
 
 import pytest
 
+from backends import lazy
 from optree import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Packages and modules from the bottom up. Each imports those before it, and within a package without a circle.
 PACKAGES = (
-    *("optree.installation", "optree.errors", "optree.settings", "optree.locks", "optree.later", "optree.arrays"),
+    *("optree.installation", "optree.errors", "optree.settings", "optree.locks", "optree.arrays"),
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile"),
     *("optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
-    *("backends.intact", "backends.creation", "backends.random", "backends.backend", "backends.execution"),
+    *(
+        "backends.intact",
+        "backends.lazy",
+        "backends.creation",
+        "backends.random",
+        "backends.backend",
+        "backends.execution",
+    ),
     *("backends.cpu", "backends.gpu", "backends.inspection", "backends"),
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "optree.dtypes": {"ml_dtypes"}}
+EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}}
 
 FILE_LINES = 800
 FUNCTION_LINES = 60
@@ -50,23 +58,6 @@ TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rgl
 TREES = {name: ast.parse(path.read_text()) for name, path in CORE.items()}
 
 
-def _is_typing_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-
-
-def _imports(node: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """The imports that run, those under TYPE_CHECKING left out."""
-    found: list[ast.Import | ast.ImportFrom] = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            found.append(child)
-        elif _is_typing_only(child):
-            found += [i for part in child.orelse for i in _imports(ast.Module([part], []))]
-        else:
-            found += _imports(child)
-    return found
-
-
 def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     """The modules that an import names."""
     if isinstance(node, ast.Import):
@@ -78,20 +69,17 @@ def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     return sorted(inner | outer)
 
 
-def _later(tree: ast.AST) -> list[str]:
-    """The modules that `optree.later` is to load."""
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and "later" in map(ast.unparse, (node.func, *node.args))
-    ]
-    texts = [text for call in calls for text in ast.walk(call) if isinstance(text, ast.Constant)]
-    return [str(text.value) for text in texts]
+def _lazily(node: ast.AST) -> list[str]:
+    """The module that ``lazy.name`` loads."""
+    named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lazy"
+    return [lazy.MODULES[node.attr]] if named else []
 
 
 def _named(name: str) -> list[str]:
-    """The modules that a module imports, at once or later."""
-    return [*(t for node in _imports(TREES[name]) for t in _targets(node)), *_later(TREES[name])]
+    """The modules that a module imports: at once, lazily, or for type checkers."""
+    nodes = list(ast.walk(TREES[name]))
+    at_once = [t for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for t in _targets(node)]
+    return [*at_once, *(t for node in nodes for t in _lazily(node))]
 
 
 def _own_imports(name: str) -> list[str]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from operator import itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from backends import lazy
 from backends.backend import Backend, Observer, Plan
 from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
@@ -23,7 +24,6 @@ from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.errors import BackendError, OperandError, brief, describe
-from optree.later import later
 from optree.ops.assignment import Assign
 from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
@@ -31,11 +31,6 @@ from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input
-
-if TYPE_CHECKING:
-    import logging
-else:
-    logging = later("logging")
 
 
 class CPUBackend(Backend):
@@ -184,7 +179,7 @@ class CPUBackend(Backend):
 @cache
 def _say_once(info: str) -> None:
     """Log what runs assignments, once in a process."""
-    logging.getLogger(__name__).info("assignments run by %s", info)
+    lazy.logging.getLogger(__name__).info("assignments run by %s", info)
 
 
 def _note(error: Exception, place: int, ran: Sequence[Instruction]) -> None:

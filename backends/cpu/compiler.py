@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import platform
+import shlex
 import sys
 import threading
 import time
@@ -19,21 +20,13 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
+from backends import lazy
 from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import CompilerError
-from optree.later import later
-
-if TYPE_CHECKING:
-    import shlex
-    import signal
-    import subprocess
-    import tempfile
-else:
-    shlex, signal, subprocess, tempfile = map(later, ("shlex", "signal", "subprocess", "tempfile"))
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
@@ -363,7 +356,7 @@ def _compile(source: str, compiler: Compiler, folder: Path | None) -> bytes:
 
 def _temporary_folders() -> Iterator[Path]:
     with suppress(OSError):  # where there is none that can be written to
-        yield Path(tempfile.gettempdir())
+        yield Path(lazy.tempfile.gettempdir())
     yield Path("/dev/shm")
 
 
@@ -403,20 +396,20 @@ def _run(compiler: Compiler, optional: list[str], place: Path) -> tuple[int, str
     command = [*compiler.command, *FLAGS, *optional, "kernel.c", "-o", "kernel.so", "-lm"]
     limit = settings.value("compile_seconds")
     try:
-        process = subprocess.Popen(
+        process = lazy.subprocess.Popen(
             command,
             cwd=place,
             env={**os.environ, "LC_ALL": "C", "TMPDIR": str(place)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=lazy.subprocess.DEVNULL,
+            stdout=lazy.subprocess.PIPE,
+            stderr=lazy.subprocess.STDOUT,
             start_new_session=True,  # a group, to be stopped with the programs that it starts
         )
     except OSError as error:
         raise CompilerError(f"the C compiler {compiler} cannot be run: {error}") from None
     try:
         output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
+    except lazy.subprocess.TimeoutExpired:
         output = _stop(process)
         raise CompilerError(
             f"the C compiler {compiler} took more than {limit:g} seconds and was stopped "
@@ -428,11 +421,11 @@ def _run(compiler: Compiler, optional: list[str], place: Path) -> tuple[int, str
     return process.returncode, output.decode(errors="replace")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> bytes:
+def _stop(process: Any) -> bytes:
     """Kill a process and those that it started; what they had written."""
     with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
+        os.killpg(process.pid, lazy.signal.SIGKILL)
+    with suppress(lazy.subprocess.TimeoutExpired):
         return process.communicate(timeout=1)[0]
     return b""
 
@@ -455,7 +448,7 @@ def load(binary: bytes) -> ctypes.CDLL:
             # so each load spells the name in another way, with the digits of its number as "/." and "/".
             spelling = "".join("/." if digit == "1" else "/" for digit in f"{next(_loads):b}")
             return _unloaded_at_last(ctypes.CDLL(f"/proc/self/fd{spelling}/{file.fileno()}"))
-    with working_folder(Path(tempfile.gettempdir())) as place:
+    with working_folder(Path(lazy.tempfile.gettempdir())) as place:
         (place / "kernel.so").write_bytes(binary)
         return _unloaded_at_last(ctypes.CDLL(str(place / "kernel.so")))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from backends import lazy
 from backends.cpu.runtime import Compiled
 from backends.execution.errstate import quietly
 from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
@@ -21,14 +22,6 @@ from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.errors import CompilerError
-from optree.later import later
-
-if TYPE_CHECKING:
-    import logging
-
-    from backends.cpu import numpy_blocks as blocks
-else:
-    blocks, logging = map(later, ("backends.cpu.numpy_blocks", "logging"))
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
 WORK = 1 << 25
@@ -99,7 +92,7 @@ class WhileItCompiles:
             self.failure = error
         what = "a kernel of an op that is not op-tree's" if is_foreign else "all that is not compiled yet"
         notes = getattr(error, "__notes__", ())
-        logging.getLogger(__name__).warning(
+        lazy.logging.getLogger(__name__).warning(
             "from now on NumPy runs %s, for the C compiler failed (jit=True makes that an error): %s",
             what,
             "; ".join([str(error), *notes]),
@@ -136,7 +129,7 @@ class _OptionalKernel(FusedKernel):
 
 def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> Runnable | None:
     """What runs a kernel by NumPy in blocks; None if that does not."""
-    return blocks.block_kernel(program, kernel, sizes, call_of)
+    return lazy.numpy_blocks.block_kernel(program, kernel, sizes, call_of)
 
 
 #: By a C compiler from the first call on.

@@ -20,17 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from backends import lazy
 from optree import settings
-from optree.later import later
-
-if TYPE_CHECKING:
-    import logging
-    import shutil
-    import tempfile
-else:
-    logging, shutil, tempfile = map(later, ("logging", "shutil", "tempfile"))
 
 #: What begins with this is being written, or was when its process was killed.
 TEMPORARY = "tmp-"
@@ -104,7 +97,7 @@ def usable_folder() -> Path | None:
     if reason not in _complaints:
         _complaints.add(reason)
         remedy = "to keep them, name in OPTREE_CACHE_DIR a folder that is yours alone"
-        logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
+        lazy.logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
     return None
 
 
@@ -182,12 +175,12 @@ def write(folder: Path, key: str, data: bytes) -> bool:
     """Store data under a key, in place of what is there, and sweep; False where that cannot be."""
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+        handle, temporary = lazy.tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
         with open(handle, "wb") as file:
             file.write(_sealed(key, data))
         os.replace(temporary, folder / key)
     except OSError as error:
-        logging.getLogger(__name__).info("%s: not kept: %s", key, error)
+        lazy.logging.getLogger(__name__).info("%s: not kept: %s", key, error)
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -228,7 +221,7 @@ def sweep(folder: Path, written: int = 0) -> None:
             room = min(limit - total, limit // 16)
         _room[folder, limit] = room
     except OSError as error:
-        logging.getLogger(__name__).info("%s: not swept: %s", folder, error)
+        lazy.logging.getLogger(__name__).info("%s: not swept: %s", folder, error)
     finally:
         os.close(place)
 
@@ -297,8 +290,8 @@ def _delete_oldest(place: int, names: list[str], limit: int) -> int:
 def working_folder(parent: Path) -> Iterator[Path]:
     """A new folder in another, for the block; only this user may look into it."""
     # Not tempfile.TemporaryDirectory: a child forked within the block would delete the folder as it ends.
-    path = tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
+    path = lazy.tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
     try:
         yield Path(path)
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        lazy.shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from optree.errors import GradientError, describe
 from optree.ops.traits import ConstantOperator, InputOperator
+from optree.registry import METADIFF
 from optree.tree import equality
 from optree.tree.node import OpTreeNode
 from optree.tree.traversal import post_order
@@ -28,7 +29,7 @@ def operator_of(variable: Variable) -> Any:
 
 
 class Metadiff:
-    """The methods, which `Variable` has too."""
+    """The methods as functions of a variable: `Variable`'s of these names call them."""
 
     def is_input_dependent(self) -> bool:
         """Whether the value depends on a tensor or an input."""
@@ -95,7 +96,7 @@ class Metadiff:
         """
         messages = {} if messages is None else messages
         for index, parent in enumerate(self.get_parents()):
-            if parent.is_differentiable():  # type: ignore[attr-defined]
+            if parent.is_differentiable():
                 self.send_grad_message(parent, self.get_parent_grad(my_grad, index), messages)
         return messages
 
@@ -146,6 +147,4 @@ def _starts_gradient(node: Any) -> bool:
     return bool(getattr(node, "starts_gradient", False))
 
 
-for _name, _method in vars(Metadiff).items():
-    if not _name.startswith("_"):
-        setattr(Variable, _name, _method)
+METADIFF.update((name, method) for name, method in vars(Metadiff).items() if not name.startswith("_"))

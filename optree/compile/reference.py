@@ -16,6 +16,7 @@ from optree.compile.program import Instruction, Program
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
+from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Constant
 
@@ -72,7 +73,7 @@ def value_of(leaf: Any) -> Any:
     """A leaf's value for NumPy: an array, or a Python number as it is."""
     if isinstance(leaf, Constant):
         return leaf.value
-    return leaf.get() if hasattr(leaf, "get") else leaf
+    return leaf.get() if isinstance(leaf, Tensor) else leaf
 
 
 def is_widened(node: Any) -> bool:

@@ -22,7 +22,7 @@ from optree.ops.traits import (
     ViewOperator,
     no_props,
 )
-from optree.registry import f, function, stand_for
+from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
 from optree.tree.variable import Variable, any_neon, as_variable, zero_gradient
 
@@ -116,7 +116,7 @@ def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None
     return clip(a, a_min if min is None else min, a_max if max is None else max)
 
 
-stand_for(np.clip, _numpy_clip)
+NUMPY_FUNCTIONS[np.clip] = _numpy_clip
 
 
 # Choosing, converting, spreading
@@ -160,7 +160,7 @@ def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
     return f.where(condition, x, y)
 
 
-stand_for(np.where, _numpy_where)
+NUMPY_FUNCTIONS[np.where] = _numpy_where
 
 
 class Cast(UnaryOperator, ElementwiseOperator):
@@ -275,9 +275,9 @@ def _full_like(a: Any, fill_value: Any) -> Any:
     return f.fill_like(a, fill_value)
 
 
-stand_for(np.full_like, _full_like)
-stand_for(np.zeros_like, _zeros_like)
-stand_for(np.ones_like, _ones_like)
+NUMPY_FUNCTIONS[np.full_like] = _full_like
+NUMPY_FUNCTIONS[np.zeros_like] = _zeros_like
+NUMPY_FUNCTIONS[np.ones_like] = _ones_like
 
 
 class BroadcastLike(ViewOperator, BinaryOperator):

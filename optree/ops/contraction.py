@@ -136,7 +136,6 @@ class MatMul(ProductOperator):
     name = "matmul"
     random_props = staticmethod(no_props)
     numpy_names = (np.matmul,)
-    operator = ("__matmul__", "__rmatmul__")
     examples = (
         (((3, 4), (4, 2)), {}),
         (((2, 3, 4), (2, 4, 2)), {}),

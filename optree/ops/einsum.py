@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
-from optree.registry import f, function, stand_for
+from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype
 
 #: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
@@ -56,7 +56,7 @@ def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
     return einsum(*operands)
 
 
-stand_for(np.einsum, _numpy_einsum)
+NUMPY_FUNCTIONS[np.einsum] = _numpy_einsum
 
 
 def _parsed(subscripts: str, operands: Sequence[Variable]) -> tuple[list[str], str]:

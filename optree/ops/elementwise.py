@@ -37,7 +37,6 @@ class Add(BinaryOperator, ElementwiseOperator):
     associative = commutative = True
     numpy = np.add
     kernel = "{0} + {1}"
-    operator = ("__add__", "__radd__")
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -52,7 +51,6 @@ class Sub(BinaryOperator, ElementwiseOperator):
     numpy = np.subtract
     kernel = "{0} - {1}"
     aliases = ("subtract",)
-    operator = ("__sub__", "__rsub__")
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -67,7 +65,6 @@ class Mul(BinaryOperator, ElementwiseOperator):
     numpy = np.multiply
     kernel = "{0} * {1}"
     aliases = ("multiply",)
-    operator = ("__mul__", "__rmul__")
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -81,7 +78,6 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
     numpy = np.true_divide
     kernel = "{0} / {1}"
     aliases = ("divide", "true_divide")
-    operator = ("__truediv__", "__rtruediv__")
     sample = (0.5, 3.0)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -107,7 +103,6 @@ class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator
         f"{{1}} == 0 ? {{0}} / {{1}} : {_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : "
         f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
     )
-    operator = ("__floordiv__", "__rfloordiv__")
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if dtypes[0].kind == "u":
@@ -125,7 +120,6 @@ class Mod(BinaryOperator, ElementwiseOperator):
     numpy = np.remainder
     kernel = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
     aliases = ("remainder",)
-    operator = ("__mod__", "__rmod__")
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
@@ -150,7 +144,6 @@ class Neg(UnaryOperator, ElementwiseOperator):
     numpy = np.negative
     kernel = "-{0}"
     aliases = ("negative",)
-    operator = ("__neg__",)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -164,7 +157,6 @@ class Abs(UnaryOperator, ElementwiseOperator):
     numpy = np.absolute
     kernel = "fabs({0})"
     aliases = ("absolute",)
-    operator = ("__abs__",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if is_floating(dtypes[0]) else "{0} < 0 ? -{0} : {0}"
@@ -224,7 +216,6 @@ class Pow(BinaryOperator, ElementwiseOperator):
     numpy = np.power
     kernel = "pow({0}, {1})"
     aliases = ("power",)
-    operator = ("__pow__", "__rpow__")
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:

@@ -13,7 +13,7 @@ from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
 from optree.ops.shape import sizes_of
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
-from optree.registry import f, function, stand_for
+from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 
@@ -400,6 +400,6 @@ def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: 
     return f.pad(x, pad_width, constant_values)
 
 
-stand_for(np.concatenate, f.concatenate)
-stand_for(np.pad, _numpy_pad)
-stand_for(np.repeat, f.repeat)
+NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
+NUMPY_FUNCTIONS[np.pad] = _numpy_pad
+NUMPY_FUNCTIONS[np.repeat] = f.repeat

@@ -16,9 +16,9 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import FUNCTIONS, f, function, stand_for
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
 from optree.tree.types import promote
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import as_operand, as_variable
 
 # Comparisons
 
@@ -51,7 +51,6 @@ class Equal(Comparison):
     symbol = "=="
     kernel = "{0} == {1}"
     aliases = ("equal",)
-    operator = ("__eq__",)
 
 
 class NotEqual(Comparison):
@@ -63,7 +62,6 @@ class NotEqual(Comparison):
     symbol = "!="
     kernel = "{0} != {1}"
     aliases = ("not_equal",)
-    operator = ("__ne__",)
 
 
 class Less(Comparison):
@@ -74,7 +72,6 @@ class Less(Comparison):
     symbol = "<"
     kernel = "{0} < {1}"
     aliases = ("less",)
-    operator = ("__lt__",)
 
 
 class LessEqual(Comparison):
@@ -85,7 +82,6 @@ class LessEqual(Comparison):
     symbol = "<="
     kernel = "{0} <= {1}"
     aliases = ("less_equal",)
-    operator = ("__le__",)
 
 
 class Greater(Comparison):
@@ -96,7 +92,6 @@ class Greater(Comparison):
     symbol = ">"
     kernel = "{0} > {1}"
     aliases = ("greater",)
-    operator = ("__gt__",)
 
 
 class GreaterEqual(Comparison):
@@ -107,7 +102,6 @@ class GreaterEqual(Comparison):
     symbol = ">="
     kernel = "{0} >= {1}"
     aliases = ("greater_equal",)
-    operator = ("__ge__",)
 
 
 # Logic, in which every number but 0 is true
@@ -174,25 +168,16 @@ def _is_condition(operand: Any) -> bool:
     return dtype is None or dtype.kind == "b"
 
 
-#: Python's symbol and method for each logical op, and the ufunc that NumPy calls for the symbol.
+#: Python's symbol for each logical op, and the ufunc that NumPy calls for the symbol.
 CONDITIONS = (
-    ("&", "and", "logical_and", np.bitwise_and),
-    ("|", "or", "logical_or", np.bitwise_or),
-    ("^", "xor", "logical_xor", np.bitwise_xor),
-    ("~", "invert", "logical_not", np.invert),
+    ("&", "logical_and", np.bitwise_and),
+    ("|", "logical_or", np.bitwise_or),
+    ("^", "logical_xor", np.bitwise_xor),
+    ("~", "logical_not", np.invert),
 )
 
 
-def _install_conditions() -> None:
-    for symbol, method, name, ufunc in CONDITIONS:
-        joined = _on_conditions(symbol, name)
-        stand_for(ufunc, joined)
-        setattr(Variable, f"__{method}__", lambda *operands, call=joined: call(*operands))
-        if symbol != "~":
-            setattr(Variable, f"__r{method}__", lambda self, other, call=joined: call(other, self))
-
-
-_install_conditions()
+NUMPY_FUNCTIONS.update({ufunc: _on_conditions(symbol, name) for symbol, name, ufunc in CONDITIONS})
 
 
 # What kind of number
@@ -293,7 +278,7 @@ def round(x: Any, decimals: int = 0) -> Any:
     return f.cast(rounded, x.dtype) if x.dtype.kind in "iu" else rounded
 
 
-stand_for(np.around, round)
+NUMPY_FUNCTIONS[np.around] = round
 
 
 # Whether values are near each other
@@ -336,5 +321,5 @@ def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
     return bool(array_equal(x, y, equal_nan).item())
 
 
-stand_for(np.allclose, _numpy_allclose)
-stand_for(np.array_equal, _numpy_array_equal)
+NUMPY_FUNCTIONS[np.allclose] = _numpy_allclose
+NUMPY_FUNCTIONS[np.array_equal] = _numpy_array_equal

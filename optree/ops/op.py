@@ -71,8 +71,6 @@ class Op(Differentiable, AbstractOperator):
         ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
     aliases : tuple of str
         Other names for the op's function (neon's, where they differ).
-    operator : tuple of str
-        Python's methods for it: ``("__add__", "__radd__")``.
     sample : tuple of float
         Bounds between which the op is smooth, where the tests draw values.
     examples : tuple
@@ -134,7 +132,6 @@ class Op(Differentiable, AbstractOperator):
     numpy_names: ClassVar[tuple[Any, ...]] = ()
     kernel: ClassVar[str | None] = None
     aliases: ClassVar[tuple[str, ...]] = ()
-    operator: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     takes_columns: ClassVar[bool] = False

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
-from optree.registry import FUNCTIONS, OPS, stand_for
+from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.tree.node import OpTreeNode
-from optree.tree.types import HUGE, is_huge
-from optree.tree.variable import Variable
+from optree.tree.types import is_huge
 
 #: An op whose operands have no names takes no more of them in a kernel.
 MOST = 64
@@ -40,15 +38,16 @@ def _register(cls: Any, base: Any) -> None:
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
     OPS[name] = cls
+    if name in APPLICATIONS:  # where the operator looks
+        APPLICATIONS[name].clear()
+        cls.make().__dict__["applications"] = APPLICATIONS[name]
     call = _function_of(cls, base)
     for alias in (name, *cls.aliases):
         FUNCTIONS[alias] = call
     mine = getattr(cls.numpy, "__module__", "") or ""
     own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
     for numpy_function in cls.numpy_names or own:
-        stand_for(numpy_function, call)
-    for method, operator in zip(cls.operator, (_operator, _reflected), strict=False):
-        setattr(Variable, method, operator(cls, method))
+        NUMPY_FUNCTIONS[numpy_function] = call
 
 
 def _check_definition(cls: Any, base: Any) -> None:
@@ -103,7 +102,8 @@ def _general(cls: Any) -> Callable[..., Any]:
 
 def _application(cls: Any) -> Callable[..., Any]:
     """`cls.function`, by the quickest way to a node where the op knows the specs of its one or two operands."""
-    applications, new, origin = cls.make().applications, tuple.__new__, caller_origin
+    op, new, origin = cls.make(), tuple.__new__, caller_origin
+    applications = op.applications
 
     def unary(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
@@ -114,6 +114,7 @@ def _application(cls: Any) -> Callable[..., Any]:
                 node.spec = op_dict.value_spec
                 node.origin = origin()
                 return node
+            return op(x)
         return cls.function(*args, **kwargs)
 
     def binary(*args: Any, **kwargs: Any) -> Any:
@@ -126,6 +127,7 @@ def _application(cls: Any) -> Callable[..., Any]:
                 node.spec = op_dict.value_spec
                 node.origin = origin()
                 return node
+            return op(x, y)
         return cls.function(*args, **kwargs)
 
     return unary if len(cls.operands) == 1 else binary
@@ -158,42 +160,3 @@ def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def usage(cls: Any) -> str:
     """How an op's function is called, for errors: ``sum(x, axis=None, keepdims=True)``."""
     return f"{cls.name or cls.__name__}{inspect.Signature(cls.parameters())}"
-
-
-def _operator(cls: Any, name: str) -> Callable[..., Any]:
-    """Python's operator for an op."""
-    op = cls.make()
-    if len(cls.operands or ()) == 1:
-        method = _application(cls)
-    else:
-        applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
-        least, most = -HUGE, HUGE
-
-        def method(self: Variable, other: Any) -> Any:  # written out, for most nodes are made here
-            spec = getattr(other, "spec", None)
-            if spec is None:
-                spec = other.__class__
-                if spec is int and not least < other < most:
-                    return op(self, other)
-            op_dict = applications.get((self.spec, spec))
-            if op_dict is None:
-                return op(self, other)
-            node = new(OpTreeNode, (op_dict, self, other))
-            node.spec = op_dict.value_spec
-            frame = frame_at(1)
-            node.origin = (frame.f_code, frame.f_lasti)
-            return node
-
-    method.__name__ = name
-    return method
-
-
-def _reflected(cls: Any, name: str) -> Callable[..., Any]:
-    """Python's operator for an op with the variable on the right."""
-    apply = _application(cls)
-
-    def reflected(self: Variable, other: Any) -> Any:
-        return apply(other, self)
-
-    reflected.__name__ = name
-    return reflected

@@ -13,7 +13,7 @@ from optree.errors import AxisError, ShapeError
 from optree.locks import cached_property
 from optree.ops.op import Op
 from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
-from optree.registry import OPS, f, function, stand_for
+from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
@@ -472,7 +472,7 @@ def _numpy_size(a: Any, axis: Any = None) -> int:
     return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
 
 
-stand_for(np.reshape, _numpy_reshape)
-stand_for(np.shape, lambda a: a.shape)
-stand_for(np.ndim, lambda a: a.ndim)
-stand_for(np.size, _numpy_size)
+NUMPY_FUNCTIONS[np.reshape] = _numpy_reshape
+NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
+NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
+NUMPY_FUNCTIONS[np.size] = _numpy_size

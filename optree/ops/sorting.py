@@ -12,7 +12,7 @@ from optree.ops.indexing import TakeAlongAxis
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.traits import IntegerOperator, MorphOperator
-from optree.registry import f, stand_for
+from optree.registry import NUMPY_FUNCTIONS, f
 
 EXAMPLES: tuple[Any, ...] = (
     (((3, 4),), {}),
@@ -63,5 +63,5 @@ def _numpys(name: str) -> Callable[..., Any]:
     return ours
 
 
-stand_for(np.sort, _numpys("sort"))
-stand_for(np.argsort, _numpys("argsort"))
+NUMPY_FUNCTIONS[np.sort] = _numpys("sort")
+NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -19,22 +19,17 @@ from optree.compile.schedule import apart, schedule
 from optree.compile.shapes import check_sizes
 from optree.dtypes import can_cast
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
-from optree.later import later
 from optree.locks import Locked
 from optree.registry import f
 from optree.run import debug
 from optree.run.mode import Mode, as_mode
+from optree.run.profile import Profile
 from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
-
-if TYPE_CHECKING:
-    from optree.run import profile as profiles
-else:
-    profiles = later("optree.run.profile")
 
 #: A function remembers so many combinations of its arguments' sizes that it has checked.
 SIZES = 1024
@@ -179,7 +174,7 @@ class Function(Locked):
         rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
         self.program = schedule(apart(rewritten))
         self._check_leaves(on_unused_input)
-        self.profile = profiles.Profile(self.program) if profile else None
+        self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
         value_of = reference.value_of if self.backend is None else self.backend.value_of
         arguments, leaves = list(self._arguments_of.values()), self.program.leaves

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import Any
 
 import numpy as np
 
-from optree.later import later
 from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Constant, as_operand
 
-if TYPE_CHECKING:
-    import random
-else:
-    random = later("random")
-
-#: Tokens of expressions are numbers of so many bits, drawn at random.
-BITS = 256
+#: Tokens of expressions are random numbers of this many bytes.
+TOKEN_BYTES = 32
 
 
 def equal(x: Any, y: Any) -> bool:
@@ -69,7 +64,6 @@ class _Tokens:
         self.of: dict[int, int] = {}
         self._known: dict[Any, int] = {}
         self._parts: dict[int, tuple[Any, int, int]] = {}
-        self._random = random.Random(0)
 
     def add(self, entry: Any) -> None:
         """Give an operand its token; those that it is made from have theirs."""
@@ -81,7 +75,7 @@ class _Tokens:
             key = bits_of(entry) or id(entry)
         token = self._known.get(key)
         if token is None:
-            token = self._known[key] = self._random.getrandbits(BITS)
+            token = self._known[key] = int.from_bytes(os.urandom(TOKEN_BYTES), "little")
         self.of[id(entry)] = token
 
     def _key(self, node: OpTreeNode) -> Any:

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.errors import BackendError, OperandError, Origin, UnknownOpError, brief, caller_origin, describe, names
+from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_origin, names
 from optree.registry import OPS
-from optree.tree import printing
+from optree.tree import applications, printing
 from optree.tree.numpy_protocol import write_out
 from optree.tree.traversal import Finished, post_order
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
@@ -135,33 +135,9 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         node = find_op(op).make(**props)(*operands_of((op, left, right)))
         return node if out is None else write_out(node, out)
 
-    def execute(self) -> Any:
-        """Run the tree: an assignment returns its target, any other tree a new tensor.
-
-        Raises
-        ------
-        BackendError
-            If no operand has a backend to run on.
-        """
-        return self._home().execute(self)
-
-    def astensor(self) -> Any:
-        """The value as a new tensor."""
-        return self._home().evaluate([self])[0]
-
     def asnumpyarray(self) -> np.ndarray:
         """The value as a new NumPy array."""
         return self.astensor().get()
-
-    def get(self) -> np.ndarray:
-        """The value as a new NumPy array, as `asnumpyarray`, by a tensor's name for it."""
-        return self.asnumpyarray()
-
-    def _home(self) -> Any:
-        backend = self.spec.backend
-        if backend is None:
-            raise BackendError(f"{describe(self)}: no operand lives on a backend; make one a tensor with be.array")
-        return backend
 
     @property
     def op(self) -> Any:
@@ -296,6 +272,9 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             f"a node is a tuple (op_dict, left, right) and takes 0, 1 or 2 as index, not {brief(index)}; "
             "tree.at[...] and be.slice(tree, ...) give its value's elements"
         )
+
+
+applications.Node = OpTreeNode
 
 
 class Shared:

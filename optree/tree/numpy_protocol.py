@@ -52,8 +52,20 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     ours = NUMPY_FUNCTIONS.get(func)
     if ours is None:
         return NotImplemented
+    given, defaults = _bind(func, args, kwargs, [*sum(_parameters_of(ours), ())])
+    return _apply(func, ours, given, defaults)
+
+
+def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
+    """The tree of a NumPy function's call on an operand, its other arguments given by NumPy's names."""
+    return _apply(func, NUMPY_FUNCTIONS[func], {"a": operand, **given}, _signature_of(func)[1])
+
+
+def _apply(
+    func: Callable[..., Any], ours: Callable[..., Any], given: dict[str, Any], defaults: Mapping[str, Any]
+) -> Any:
+    """The tree of our function for the arguments of NumPy's; one that ours does not have is refused."""
     required, optional = _parameters_of(ours)
-    given, defaults = _bind(func, args, kwargs, [*required, *optional])
     operands = [given.pop(next(iter(given))) for _ in required if given]
     out, dtype = given.pop("out", None), given.pop("dtype", None)
     options = {name: defaults[name] for name in optional if name in defaults}

@@ -263,9 +263,9 @@ class Tensor(Variable):
     def _slice(self, template: indices.Template) -> Tensor:
         return self._view(OPS["slice"].make(index=template)(self))
 
-    def take(self, indices: Any, axis: int | None = None, out: Tensor | None = None) -> Any:
+    def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
-        return write_out(f.take(self, indices, axis), out)
+        return super().take(indices, axis, out, **options) if options else write_out(f.take(self, indices, axis), out)
 
     # Assignment
 

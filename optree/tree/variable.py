@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from optree.arrays import check_unmasked
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
-from optree.registry import f
+from optree.registry import METADIFF, NUMPY_FUNCTIONS, f
 from optree.tree import numpy_protocol
+from optree.tree.applications import binary, reflected, unary
 from optree.tree.gradient_types import NoValueType, is_disconnected, is_null
-from optree.tree.methods import Methods
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
-
-if TYPE_CHECKING:
-    from optree.tree.node import OpTreeNode
 
 #: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
 WEAK_SPECS = {
@@ -27,11 +24,10 @@ WEAK_SPECS = {
 }
 
 
-class Variable(Methods):
+class Variable:
     """An operand with a type: `OpTreeNode`, `Tensor`, `Input` or `Constant`.
 
-    Python's operators on a variable build nodes; each op that has an operator
-    puts it here when it is defined. So does ``==``: compare variables by ``is``.
+    Python's operators on a variable build nodes. So does ``==``: compare variables by ``is``.
     """
 
     __slots__ = ()
@@ -111,11 +107,11 @@ class Variable(Methods):
         """
         return f.reshape(self, one_or_many(shape) or ())
 
-    def flatten(self) -> OpTreeNode:
+    def flatten(self) -> Variable:
         """A tree of the operand's elements in one row, in C order."""
         return f.ravel(self)
 
-    def astype(self, dtype: Any) -> OpTreeNode:
+    def astype(self, dtype: Any) -> Variable:
         """A tree of the operand's values in another dtype."""
         return f.cast(self, as_dtype(dtype))
 
@@ -126,6 +122,221 @@ class Variable(Methods):
             f"view: the bytes of {self.label} are not read as another dtype: x.astype({wanted}) is a tree of its "
             f"values in one, x.get().view({wanted}) NumPy's view of a copy, and x[...] a tensor's view of its own dtype"
         )
+
+    # Python's operators
+
+    @binary("add")
+    def __add__(self, other: Any) -> Variable:
+        return f.add(self, other)
+
+    @reflected("add")
+    def __radd__(self, other: Any) -> Variable:
+        return f.add(other, self)
+
+    @binary("sub")
+    def __sub__(self, other: Any) -> Variable:
+        return f.sub(self, other)
+
+    @reflected("sub")
+    def __rsub__(self, other: Any) -> Variable:
+        return f.sub(other, self)
+
+    @binary("mul")
+    def __mul__(self, other: Any) -> Variable:
+        return f.mul(self, other)
+
+    @reflected("mul")
+    def __rmul__(self, other: Any) -> Variable:
+        return f.mul(other, self)
+
+    @binary("div")
+    def __truediv__(self, other: Any) -> Variable:
+        return f.div(self, other)
+
+    @reflected("div")
+    def __rtruediv__(self, other: Any) -> Variable:
+        return f.div(other, self)
+
+    @binary("floor_divide")
+    def __floordiv__(self, other: Any) -> Variable:
+        return f.floor_divide(self, other)
+
+    @reflected("floor_divide")
+    def __rfloordiv__(self, other: Any) -> Variable:
+        return f.floor_divide(other, self)
+
+    @binary("mod")
+    def __mod__(self, other: Any) -> Variable:
+        return f.mod(self, other)
+
+    @reflected("mod")
+    def __rmod__(self, other: Any) -> Variable:
+        return f.mod(other, self)
+
+    @binary("pow")
+    def __pow__(self, other: Any) -> Variable:
+        return f.pow(self, other)
+
+    @reflected("pow")
+    def __rpow__(self, other: Any) -> Variable:
+        return f.pow(other, self)
+
+    @binary("matmul")
+    def __matmul__(self, other: Any) -> Variable:
+        return f.matmul(self, other)
+
+    @reflected("matmul")
+    def __rmatmul__(self, other: Any) -> Variable:
+        return f.matmul(other, self)
+
+    @unary("neg")
+    def __neg__(self) -> Variable:
+        return f.neg(self)
+
+    @unary("abs")
+    def __abs__(self) -> Variable:
+        return f.abs(self)
+
+    @binary("lt")
+    def __lt__(self, other: Any) -> Variable:
+        return f.lt(self, other)
+
+    @binary("le")
+    def __le__(self, other: Any) -> Variable:
+        return f.le(self, other)
+
+    @binary("gt")
+    def __gt__(self, other: Any) -> Variable:
+        return f.gt(self, other)
+
+    @binary("ge")
+    def __ge__(self, other: Any) -> Variable:
+        return f.ge(self, other)
+
+    @binary("eq")
+    def __eq__(self, other: Any) -> Variable:  # type: ignore[override]
+        return f.eq(self, other)
+
+    @binary("ne")
+    def __ne__(self, other: Any) -> Variable:  # type: ignore[override]
+        return f.ne(self, other)
+
+    def __and__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_and](self, other)
+
+    def __rand__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_and](other, self)
+
+    def __or__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_or](self, other)
+
+    def __ror__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_or](other, self)
+
+    def __xor__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_xor](self, other)
+
+    def __rxor__(self, other: Any) -> Variable:
+        return NUMPY_FUNCTIONS[np.bitwise_xor](other, self)
+
+    def __invert__(self) -> Variable:
+        return NUMPY_FUNCTIONS[np.invert](self)
+
+    # NumPy's array methods: the functions of their names, as NumPy's protocol brings them here
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.all`` of this operand."""
+        return numpy_protocol.call_method(np.all, self, axis=axis, out=out, keepdims=keepdims, **options)
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.any`` of this operand."""
+        return numpy_protocol.call_method(np.any, self, axis=axis, out=out, keepdims=keepdims, **options)
+
+    def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+        """``np.argmax`` of this operand."""
+        return numpy_protocol.call_method(np.argmax, self, axis=axis, out=out, keepdims=keepdims)
+
+    def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+        """``np.argmin`` of this operand."""
+        return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
+
+    def argsort(self, axis: int | None = -1, **options: Any) -> Any:
+        """``np.argsort`` of this operand."""
+        return np.argsort(self, axis, **options)
+
+    def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
+        """``np.clip`` of this operand."""
+        return np.clip(self, min, max, out=out, **options)
+
+    def copy(self, *args: Any, **options: Any) -> Any:
+        """``np.copy`` of this operand."""
+        return np.copy(self, *args, **options)
+
+    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """``np.cumprod`` of this operand."""
+        return np.cumprod(self, axis, dtype, out)
+
+    def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """``np.cumsum`` of this operand."""
+        return np.cumsum(self, axis, dtype, out)
+
+    def dot(self, b: Any, out: Any = None) -> Any:
+        """``np.dot`` of this operand."""
+        return np.dot(self, b, out)
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.max`` of this operand."""
+        return numpy_protocol.call_method(np.max, self, axis=axis, out=out, keepdims=keepdims, **options)
+
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.min`` of this operand."""
+        return numpy_protocol.call_method(np.min, self, axis=axis, out=out, keepdims=keepdims, **options)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.mean`` of this operand."""
+        return numpy_protocol.call_method(np.mean, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
+
+    def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.prod`` of this operand."""
+        return numpy_protocol.call_method(np.prod, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        """``np.sum`` of this operand."""
+        return numpy_protocol.call_method(np.sum, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
+
+    def ravel(self, order: Any = "C") -> Any:
+        """``np.ravel`` of this operand."""
+        return np.ravel(self, order)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Any:
+        """``np.repeat`` of this operand."""
+        return np.repeat(self, repeats, axis)
+
+    def round(self, decimals: int = 0, out: Any = None) -> Any:
+        """``np.round`` of this operand."""
+        return np.round(self, decimals, out)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """``np.squeeze`` of this operand."""
+        return np.squeeze(self, axis)
+
+    def std(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
+        """``np.std`` of this operand."""
+        return numpy_protocol.call_method(np.std, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
+
+    def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
+        """``np.var`` of this operand."""
+        return numpy_protocol.call_method(np.var, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """``np.swapaxes`` of this operand."""
+        return np.swapaxes(self, axis1, axis2)
+
+    def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
+        """``np.take`` of this operand."""
+        return np.take(self, indices, axis, out, **options)
+
+    # Derivatives
 
     def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
@@ -158,6 +369,62 @@ class Variable(Methods):
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
+    # Metadiff's methods of nodes, which `optree.metadiff` answers
+
+    def is_input_dependent(self) -> bool:
+        """Whether the value depends on a tensor or an input."""
+        return METADIFF["is_input_dependent"](self)
+
+    def is_differentiable(self) -> bool:
+        """Whether a derivative can be had by something that the value is made from."""
+        return METADIFF["is_differentiable"](self)
+
+    def get_grad_level(self) -> int:
+        """How often what the value is made from has been differentiated: 1 for a gradient, 2 for a gradient of one."""
+        return METADIFF["get_grad_level"](self)
+
+    def get_data_type(self) -> Any:
+        """The value's dtype."""
+        return METADIFF["get_data_type"](self)
+
+    def get_shape(self) -> Any:
+        """The value's shape."""
+        return METADIFF["get_shape"](self)
+
+    def get_parents(self) -> list[Variable]:
+        """The operands that affect the value in a differentiable manner, in order."""
+        return METADIFF["get_parents"](self)
+
+    def get_arguments(self) -> list[Variable]:
+        """The operands that affect it otherwise: indices, conditions, what only a shape is taken of."""
+        return METADIFF["get_arguments"](self)
+
+    def get_ancestors(self) -> list[Variable]:
+        """All the operands, in order."""
+        return METADIFF["get_ancestors"](self)
+
+    def get_parent_grad(self, my_grad: Any, index: int) -> Any:
+        """The gradient of a parent, by its place among them, given this node's own."""
+        return METADIFF["get_parent_grad"](self, my_grad, index)
+
+    def send_grad_message(self, parent: Variable, message: Variable, messages: dict[Variable, Any]) -> None:
+        """Add a gradient to what a parent has been sent, or begin with it."""
+        METADIFF["send_grad_message"](self, parent, message, messages)
+
+    def generate_gradients(self, my_grad: Any, messages: dict[Variable, Any] | None = None) -> dict[Variable, Any]:
+        """The gradients of all parents, given this node's own, added to those in `messages`."""
+        return METADIFF["generate_gradients"](self, my_grad, messages)
+
+    def equals(self, other: Any) -> bool:
+        """Whether this is the same expression, up to associativity and commutativity."""
+        return METADIFF["equals"](self, other)
+
+    def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
+        """The node's op on other ancestors, as many as it has; a leaf is itself."""
+        return METADIFF["copy_to"](self, ancestors)
+
+    # The value
+
     def __bool__(self) -> bool:
         raise TypeError(
             f"{self.label} is a lazy expression without a truth value; "
@@ -170,6 +437,22 @@ class Variable(Methods):
         array = self.asnumpyarray()
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    def execute(self) -> Any:
+        """Run the tree: an assignment returns its target, any other tree a new tensor.
+
+        Raises
+        ------
+        OperandError
+            If it is no tree.
+        BackendError
+            If no operand has a backend to run on.
+        """
+        return self._home().execute(self)
+
+    def astensor(self) -> Any:
+        """The value as a new tensor."""
+        return self._home().evaluate([self])[0]
+
     def asnumpyarray(self) -> np.ndarray:
         """The value as a new NumPy array."""
         raise NotImplementedError
@@ -177,6 +460,16 @@ class Variable(Methods):
     def to_numpy(self) -> np.ndarray:
         """The value as a new NumPy array, by the name under which Matplotlib and pandas ask for it."""
         return self.asnumpyarray()
+
+    def get(self) -> np.ndarray:
+        """The value as a new NumPy array, as `asnumpyarray`, by a tensor's name for it."""
+        return self.asnumpyarray()
+
+    def _home(self) -> Any:
+        backend = self.spec.backend
+        if backend is None:
+            raise BackendError(f"{describe(self)}: no operand lives on a backend; make one a tensor with be.array")
+        return backend
 
     def item(self) -> Any:
         """The value of the only element, as a Python number.
@@ -230,7 +523,7 @@ class _Elements:
     def __init__(self, whole: Variable) -> None:
         self._whole = whole
 
-    def __getitem__(self, index: Any) -> OpTreeNode:
+    def __getitem__(self, index: Any) -> Variable:
         if not isinstance(self._whole.type, TensorType):
             raise OperandError(f"{describe(self._whole)} is no array, and has no elements to index")
         return f.gather(self._whole, index)
@@ -356,7 +649,7 @@ class Input(Variable):
 
     __iter__ = None  # as of `_Elements`
 
-    def __getitem__(self, index: Any) -> OpTreeNode:
+    def __getitem__(self, index: Any) -> Variable:
         return self.at[index]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,0 +1,91 @@
+"""Caches over ops' applications, by which Python's operators make nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from optree.registry import APPLICATIONS
+from optree.tree.types import HUGE
+
+#: `OpTreeNode`, which `optree.tree.node` sets: operators on variables give nodes, and nodes are variables.
+Node: Any = None
+
+Operator = TypeVar("Operator", bound=Callable[..., Any])
+
+
+def binary(name: str) -> Callable[[Operator], Operator]:
+    """A decorator of a binary operator, by its op's name: a cache over the op's applications.
+
+    The function decorated says what the operator means. It is not called where the op has been
+    applied to operands of these types before: most nodes are made here, without a call.
+    """
+    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    least, most = -HUGE, HUGE
+
+    def decorate(written: Operator) -> Operator:
+        @wraps(written)
+        def method(self: Any, other: Any) -> Any:
+            spec = getattr(other, "spec", None)
+            if spec is None:
+                spec = other.__class__
+                if spec is int and not least < other < most:
+                    return written(self, other)
+            op_dict = applications.get((self.spec, spec))
+            if op_dict is None:
+                return written(self, other)
+            node = new(Node, (op_dict, self, other))
+            node.spec = op_dict.value_spec
+            frame = frame_at(1)
+            node.origin = (frame.f_code, frame.f_lasti)
+            return node
+
+        return cast(Operator, method)
+
+    return decorate
+
+
+def unary(name: str) -> Callable[[Operator], Operator]:
+    """A decorator of a unary operator, as `binary`."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+
+    def decorate(written: Operator) -> Operator:
+        @wraps(written)
+        def method(self: Any) -> Any:
+            op_dict = applications.get((self.spec,))
+            if op_dict is None:
+                return written(self)
+            node = new(Node, (op_dict, self, None))
+            node.spec = op_dict.value_spec
+            frame = frame_at(1)
+            node.origin = (frame.f_code, frame.f_lasti)
+            return node
+
+        return cast(Operator, method)
+
+    return decorate
+
+
+def reflected(name: str) -> Callable[[Operator], Operator]:
+    """A decorator of a binary operator with the variable on the right, as `binary`; the left operand is a number."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    least, most = -HUGE, HUGE
+
+    def decorate(written: Operator) -> Operator:
+        @wraps(written)
+        def method(self: Any, other: Any) -> Any:
+            kind = other.__class__
+            op_dict = applications.get((kind, self.spec))
+            if op_dict is None or (kind is int and not least < other < most):
+                return written(self, other)
+            node = new(Node, (op_dict, other, self))
+            node.spec = op_dict.value_spec
+            frame = frame_at(1)
+            node.origin = (frame.f_code, frame.f_lasti)
+            return node
+
+        return cast(Operator, method)
+
+    return decorate

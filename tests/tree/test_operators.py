@@ -1,0 +1,120 @@
+"""Python's operators and NumPy's array methods, as `Variable` writes them out; type checkers read this file too."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any, assert_type
+
+import numpy as np
+import pytest
+
+from backends import Backend, gen_backend
+from optree import Tensor, TensorType, Variable
+from optree.errors import line_of
+from optree.registry import APPLICATIONS, OPS
+
+#: Each operator's op, by the method's name without its underscores.
+ARITHMETIC = {name: name for name in ("add", "sub", "mul", "mod", "pow", "matmul")}
+ARITHMETIC |= {"truediv": "div", "floordiv": "floor_divide"}
+COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+CONDITIONS = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}
+UNARY = {"neg": "neg", "abs": "abs", "invert": "logical_not"}
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Backend:
+    return gen_backend("cpu", datatype=np.float64)
+
+
+def method(name: str) -> Callable[..., Any]:
+    return getattr(operator, f"__{name}__")
+
+
+@pytest.mark.parametrize(("name", "op"), [*ARITHMETIC.items(), *COMPARISONS.items(), *CONDITIONS.items()])
+def test_a_binary_operator_builds_its_op_the_first_time_and_the_next(name: str, op: str, cpu: Backend) -> None:
+    x = cpu.array(np.array([[True, False]] * 2)) if name in CONDITIONS else cpu.array([[1.5, 2.0], [3.0, 0.5]])
+    y = ~x if name in CONDITIONS else x * 1
+    APPLICATIONS.get(op, {}).clear()
+    for _ in range(2):
+        tree = method(name)(x, y)
+        assert tree.op == OPS[op].make() and tree[1] is x and tree[2] is y
+
+
+@pytest.mark.parametrize(("name", "op"), [*ARITHMETIC.items(), *CONDITIONS.items()])
+def test_a_number_or_an_array_on_the_left_is_the_left_operand(name: str, op: str, cpu: Backend) -> None:
+    x = cpu.array(np.array([[True, False]] * 2)) if name in CONDITIONS else cpu.array([[1.5, 2.0], [3.0, 0.5]])
+    left: Any = True if name in CONDITIONS else np.ones((2, 2)) if name == "matmul" else 2.0
+    for _ in range(2):
+        tree = method(name)(left, x)
+        assert tree.op == OPS[op].make() and tree[2] is x
+
+
+@pytest.mark.parametrize(("name", "op"), UNARY.items())
+def test_a_unary_operator_builds_its_op_the_first_time_and_the_next(name: str, op: str, cpu: Backend) -> None:
+    x = cpu.array(np.array([[True, False]])) if name == "invert" else cpu.array([[1.5, -2.0]])
+    APPLICATIONS.get(op, {}).clear()
+    for _ in range(2):
+        tree = method(name)(x)
+        assert tree.op == OPS[op].make() and tree[1] is x and tree[2] is None
+
+
+def calls_of(run: Callable[[], Any]) -> list[str]:
+    """The Python functions that run, without the first."""
+    found: list[str] = []
+    sys.setprofile(lambda frame, event, _: found.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return found[1:]
+
+
+@pytest.mark.parametrize(
+    "run", [lambda x: x + x, lambda x: x * 2.0, lambda x: 2 - x, lambda x: x < x, lambda x: -x, lambda x: x @ x]
+)
+def test_an_operator_on_operands_of_known_types_is_one_call(run: Callable[[Any], Any], cpu: Backend) -> None:
+    x = cpu.ones((2, 2))
+    run(x)
+    assert len(calls_of(lambda: run(x))) == 2, "the lambda's, and the operator's"
+
+
+def test_a_node_has_the_line_of_its_operator(cpu: Backend) -> None:
+    x = cpu.ones((2, 2))
+    for _ in range(2):
+        trees = [x + x, -x, x <= x, 2 - x]
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        assert {line_of(tree.origin) for tree in trees} == {f"test_operators.py:{line}"}
+
+
+def test_an_op_that_is_defined_again_is_what_its_operator_builds(cpu: Backend) -> None:
+    x: Any = cpu.ones(2)
+    earlier = OPS["sub"]
+    namespace = {name: vars(earlier)[name] for name in vars(earlier) if name not in ("__dict__", "__weakref__")}
+    try:
+        again = type(earlier)("Sub", earlier.__bases__, {**namespace, "__qualname__": earlier.__qualname__})
+        assert type((x - x).op) is again and type((x - x).op) is again
+    finally:
+        earlier.__init_subclass__.__func__(earlier)  # the first registers itself again
+    assert type((x - x).op) is earlier
+
+
+def test_type_checkers_know_operators_and_methods(cpu: Backend) -> None:
+    """`assert_type` is for mypy, which reads this file."""
+    t, x = cpu.ones((2, 2)), TensorType("float32", (2, 2))("x")
+    assert_type(t, Tensor)
+    for tree in (assert_type(t + 1, Variable), assert_type(2 - t * t, Variable), assert_type(-t @ t, Variable)):
+        assert tree.execute().shape == tree.astensor().shape == tree.get().shape == (2, 2)
+    assert_type(t < t, Variable)
+    assert_type(t == t, Variable)
+    assert_type((t > 0) & ~(t > 1), Variable)
+    assert_type(abs(t).shape, tuple[int, ...])
+    assert t.sum(axis=0).mean(keepdims=True).shape == (1,) and (t + 1).clip(0, 1).std(ddof=1).shape == ()
+    with pytest.raises(TypeError):
+        t << 1  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        t.cumsum(axes=0)  # type: ignore[call-arg]
+    assert list(inspect.signature(type(t).__add__).parameters) == ["self", "other"]
+    assert x.sum.__doc__ == "``np.sum`` of this operand."
