@@ -20,11 +20,12 @@ from optree.errors import (
     describe,
 )
 from optree.registry import f
+from optree.tree.deltas import zero_gradient
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Variable, as_operand, as_variable, zero_gradient
+from optree.tree.variable import Variable, as_operand, as_variable
 
 #: What `disconnected_inputs` and `return_disconnected` may be.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")

@@ -19,11 +19,12 @@ from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inpu
 from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.registry import f as functions
+from optree.tree.deltas import sum_of_deltas, zero_gradient
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Variable, constant, sum_of_deltas, zero_gradient
+from optree.tree.variable import Variable, constant
 
 
 def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:

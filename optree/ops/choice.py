@@ -23,8 +23,9 @@ from optree.ops.traits import (
     no_props,
 )
 from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.deltas import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import Variable, any_neon, as_variable, zero_gradient
+from optree.tree.variable import Variable, any_neon, as_variable
 
 # The larger and the smaller
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
+from optree.tree.deltas import zero_gradient
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Input, Variable, as_variable, zero_gradient
+from optree.tree.variable import Input, Variable, as_variable
 
 
 class AbstractOperator:

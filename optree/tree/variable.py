@@ -13,7 +13,8 @@ from optree.errors import BackendError, DTypeError, GradientError, OperandError,
 from optree.registry import METADIFF, NUMPY_FUNCTIONS, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
-from optree.tree.gradient_types import NoValueType, is_disconnected, is_null
+from optree.tree.deltas import sum_of_deltas, sum_to
+from optree.tree.gradient_types import NoValueType
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
 
 #: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
@@ -752,35 +753,9 @@ def spec_of(operand: Any) -> Any:
     return operand.spec if isinstance(operand, Variable) else type(operand)
 
 
-def sum_of_deltas(earlier: Any, delta: Any) -> Any:
-    """Two contributions to one adjoint, of which the first may be None."""
-    if earlier is None or is_disconnected(earlier) or is_null(delta):
-        return delta
-    return earlier if is_disconnected(delta) or is_null(earlier) else earlier + delta
-
-
-def zero_gradient(x: Variable, dtype: Any) -> Any:
-    """A gradient of zero for a variable: of its own dtype, or of the one given if that is not floating."""
-    return f.fill_like(x if is_floating(x.dtype) else x.astype(dtype), 0.0)
-
-
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
     """An operand cast to a dtype, itself if it has that."""
     return x if x.dtype == dtype else f.cast(x, dtype)
-
-
-def sum_to(delta: Variable, operand: Variable) -> Variable:
-    """The delta summed over the axes along which the operand was broadcast to its shape."""
-    shape, wanted = delta.shape, operand.shape
-    lead = len(shape) - len(wanted)
-    sizes = list(zip(wanted, shape[max(lead, 0) :], strict=False))
-    # An axis whose size is not known is not broadcast: a function takes no size of 1 for it.
-    if lead < 0 or any(w not in (1, s) and (1 in (w, s) or None not in (w, s)) for w, s in sizes):
-        raise GradientError(f"the gradient's shape {shape} is not that of {describe(operand)}")
-    if lead:
-        delta = f.sum(delta, axis=tuple(range(lead)), keepdims=False)
-    axes = tuple(i for i, (w, s) in enumerate(sizes) if w == 1 != s)
-    return f.sum(delta, axis=axes, keepdims=True) if axes else delta
 
 
 def check_same_backend(what: str, operands: Any) -> Any:

@@ -1,0 +1,79 @@
+"""What is remembered for speed: dicts of a bounded size, each with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_caches: dict[str, WeakSet[Cache]] = {}
+
+
+class Cache(dict[Any, Any]):
+    """A dict of at most `size` entries: a new one takes the place of the oldest.
+
+    Reading is a dict's own. Several threads may read and write at once; one that
+    misses an entry which another has just dropped makes it again.
+
+    Parameters
+    ----------
+    name : str
+        What is remembered, for `cache_stats`. Caches of one name are counted together.
+    size : int
+        The maximum number of entries.
+    """
+
+    __slots__ = ("__weakref__", "size")
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__()
+        self.size = size
+        _caches.setdefault(name, WeakSet()).add(self)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        while len(self) >= self.size and key not in self:
+            try:
+                self.pop(next(iter(self)), None)
+            except (RuntimeError, StopIteration):  # another thread has changed it meanwhile
+                continue
+        super().__setitem__(key, value)
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, for the set of caches
+    __eq__ = object.__eq__
+
+
+def cached(name: str, size: int) -> Callable[[_Function], _Function]:
+    """A decorator that remembers a function's values by its positional arguments, which are hashable.
+
+    Examples
+    --------
+    >>> @cached("squares", size=2)
+    ... def square(x):
+    ...     return x * x
+    >>> square(3), square(3), cache_stats()["squares"]
+    (9, 9, (1, 2))
+    """
+
+    def decorate(function: _Function) -> _Function:
+        known = Cache(name, size)
+
+        @wraps(function)
+        def lookup(*args: Any) -> Any:
+            try:
+                return known[args]
+            except KeyError:
+                value = known[args] = function(*args)
+                return value
+
+        return lookup  # type: ignore[return-value]
+
+    return decorate
+
+
+def cache_stats() -> dict[str, tuple[int, int]]:
+    """For each name, the entries in its caches now, and the most that they may have together."""
+    found = {name: list(caches) for name, caches in _caches.items()}
+    return {name: (sum(map(len, c)), sum(x.size for x in c)) for name, c in sorted(found.items()) if c}
