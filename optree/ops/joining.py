@@ -345,6 +345,10 @@ def tile(x: Any, reps: Any) -> Any:
     if sum(n is None for n in x.shape) > 1 and many:
         raise ShapeError(f"tile: of {describe(x)} more than one size is open; a function's input may name the others")
     sizes = [-1 if n is None else n * count for n, count in zip(x.shape, counts, strict=True)]
+    if 0 in sizes and -1 in sizes:  # no size in place of -1 is the only one for no elements
+        for i in many:
+            x = f.concatenate([x] * counts[i], i) if counts[i] else f.slice(x, (*(slice(None),) * i, slice(0)))
+        return x if many else f.copy(x)
     blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to be repeated
     for i in many:
         blocks = f.repeat(blocks, counts[i], 2 * i)

@@ -94,3 +94,11 @@ def test_a_call_tells_sizes_that_are_open(be64, build):
 def test_what_cannot_be_is_an_error_that_says_why(be, wrong, error, said):
     with pytest.raises(error, match=said):
         wrong(be.ones((2, 3), name="x"))
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((None, 0), (3, 0)), ((0, None), (0, 2)), ((None, 3), (2, 3))])
+@pytest.mark.parametrize("reps", [(2, 3), (2, 0), (0, 2), (1, 2), (2, 1), (3,), (2, 1, 2)])
+def test_an_open_size_is_tiled_where_there_are_no_elements(be64, shape, sizes, reps):
+    v, values = TensorType("float64", shape)("v"), np.arange(float(np.prod(sizes))).reshape(sizes)
+    found = function([v], f.tile(v, reps))(values).get()
+    assert np.array_equal(found, np.tile(values, reps)) and found.shape == np.tile(values, reps).shape
