@@ -108,7 +108,7 @@ LAYERS = (
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
 EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}, "optree.dtypes": {"ml_dtypes"}}
 
-FILE_LINES = 500
+FILE_LINES = 800
 FUNCTION_LINES = 60
 
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "PLACE" + "HOLDER")))

@@ -11,11 +11,12 @@ import numpy as np
 from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.elementwise import number_of
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, IntegerOperator, MorphOperator, UnaryOperator
 from optree.registry import f, function, stand_for
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import any_neon, as_variable, zero_gradient
+from optree.tree.variable import Variable, any_neon, as_variable, zero_gradient
 
 # The larger and the smaller
 
@@ -140,6 +141,12 @@ class Where(ElementwiseOperator):
         (condition, _, _), (delta,) = inputs, output_gradients
         flat = zero_gradient(condition, delta.dtype)  # a small change of the condition chooses the same
         return [flat, f.where(condition, delta, 0), f.where(condition, 0, delta)]
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Send the two values their deltas, and the condition none: 0 times an infinite slope would be nan."""
+        for operand, gradient in list(zip(args, self.grad(args, [delta]), strict=True))[1:]:
+            if number_of(operand) is None:
+                operand.generate_add_delta(adjoints, gradient)
 
 
 def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
+from optree.ops.elementwise import number_of
 from optree.ops.reduction import wide_dtype
 from optree.registry import f, function, stand_for
 from optree.tree.types import promote, weak_dtype
-from optree.tree.variable import Constant, Variable, any_neon, as_operand, as_variable, in_dtype, spec_of
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, spec_of
 
 #: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
 HIDDEN = "0123456789"
@@ -47,7 +48,7 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     _check_sizes(subscripts, values, terms)
     common = promote(*(weak_dtype(spec_of(as_operand(x, "einsum"))) for x in operands))
     # Before anything is summed or multiplied: what int8 and float16 hold is less than their sums may need.
-    values = [x if _is_number(x) else in_dtype(x, _dtype_on_the_way(common, terms, output)) for x in values]
+    values = [x if number_of(x) is not None else in_dtype(x, _dtype_on_the_way(common, terms, output)) for x in values]
     joined, letters = _summed(*_diagonal(values[0], terms[0]), set(output).union(*terms[1:]))
     for place, (x, term) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
         needed = set(output).union(*terms[place:])
@@ -57,11 +58,6 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     order = tuple(letters.index(letter) for letter in output)
     is_in_order = order == tuple(range(len(order))) and joined is not values[0]  # a tree is wanted all the same
     return joined if is_in_order else f.transpose(joined, order)
-
-
-def _is_number(x: Variable) -> bool:
-    """Whether an operand is a Python number, which takes the dtype of what it meets."""
-    return isinstance(x, Constant) and x.is_weak
 
 
 def _dtype_on_the_way(common: np.dtype, terms: Sequence[str], output: str) -> np.dtype:

@@ -359,3 +359,9 @@ def test_numpy_functions_that_are_composed_or_renamed(be: Any) -> None:
             assert got.dtype == wanted.dtype
             np.testing.assert_array_equal(got, wanted)
     assert np.zeros_like(x > 0).dtype == np.ones_like(x > 0).dtype == bool
+
+
+def test_a_condition_of_floats_is_sent_nothing(be64: Any) -> None:
+    with np.errstate(divide="ignore"):
+        assert derivatives(be64, lambda x: f.where(1 / x, x * 3.0, x), [0.0, 2.0])[0] == [3.0, 3.0]
+    assert derivatives(be64, lambda c: f.where(c, 2.0, 1.0), [0.0, 2.0])[0] == [0.0, 0.0]
