@@ -18,7 +18,7 @@ from optree.ops.traits import (
     UnaryOperator,
 )
 from optree.registry import f, function
-from optree.tree.variable import Constant, as_variable
+from optree.tree.variable import Constant, Variable, as_variable
 
 
 def number_of(x: Any) -> Any:
@@ -220,7 +220,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
     numpy = np.power
     kernel = "pow({0}, {1})"
     aliases = ("power",)
-    operator = ("__pow__", "__rpow__")
+    operator = ("__pow__", "__rpow__")  # of which the first is `_to_power`
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
@@ -238,6 +238,14 @@ class Pow(BinaryOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_delta_of_base(x, y, delta), _delta_of_exponent(x, y, delta)]
+
+
+def _to_power(x: Variable, y: Any) -> Any:
+    """``x ** y``, which is NumPy's: the square of a bool is an int8, as np.square's, where np.power's is an int64."""
+    return f.square(x) if type(y) is int and y == 2 and getattr(x.type, "dtype", None) == np.bool_ else f.pow(x, y)
+
+
+Variable.__pow__ = _to_power  # type: ignore[attr-defined]
 
 
 def _check_power(x: Any, y: Any) -> None:
