@@ -11,12 +11,11 @@ import numpy as np
 from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.ops.elementwise import number_of
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, IntegerOperator, MorphOperator, UnaryOperator
 from optree.registry import f, function, stand_for
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import Variable, any_neon, as_variable, zero_gradient
+from optree.tree.variable import Variable, any_neon, as_variable, number_of, zero_gradient
 
 # The larger and the smaller
 

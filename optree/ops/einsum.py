@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
-from optree.ops.elementwise import number_of
 from optree.ops.reduction import wide_dtype
 from optree.registry import f, function, stand_for
 from optree.tree.types import promote, weak_dtype
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, spec_of
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of
 
 #: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
 HIDDEN = "0123456789"

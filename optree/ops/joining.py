@@ -11,11 +11,12 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_of
 from optree.ops.traits import AssociativeOperator, MorphOperator
 from optree.registry import f, function, stand_for
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 
 class Concatenate(AssociativeOperator):
@@ -124,7 +125,7 @@ class HeadLike(MorphOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
         rest = TailLike.make(axis=self.axis)(x, like)
-        return [f.concatenate([delta, f.fill_like(rest, 0)], self.axis), None]
+        return [f.concatenate([delta, f.fill_like(in_dtype(rest, delta.dtype), 0)], self.axis), None]
 
 
 class TailLike(HeadLike):
@@ -144,7 +145,7 @@ class TailLike(HeadLike):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
         front = HeadLike.make(axis=self.axis)(x, like)
-        return [f.concatenate([f.fill_like(front, 0), delta], self.axis), None]
+        return [f.concatenate([f.fill_like(in_dtype(front, delta.dtype), 0), delta], self.axis), None]
 
 
 class Pad(MorphOperator):
@@ -283,7 +284,7 @@ class Unrepeat(MorphOperator):
         x, like = arrays
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
-        return runs.sum(axis=self.axis + 1, dtype=x.dtype)
+        return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

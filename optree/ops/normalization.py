@@ -12,14 +12,14 @@ from optree.errors import OperandError
 from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
-from optree.ops.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator
+from optree.ops.traits import AxisOperator, CompositeOperator, FloatOperator, ReductionOperator, UnaryOperator
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.tree.types import TensorType, promote
 from optree.tree.variable import Variable, in_dtype
 
 
-class MeanDtypeOperator(Op):
+class MeanDtypeOperator(FloatOperator):
     """An op whose value has the dtype of its operand's mean: float64 for integers."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:

@@ -445,6 +445,11 @@ def spec_of(operand: Any) -> Any:
     return operand.spec if isinstance(operand, Variable) else type(operand)
 
 
+def number_of(x: Any) -> Any:
+    """The Python number that an operand is, or None."""
+    return x.value if isinstance(x, Constant) and x.is_weak else None
+
+
 def sum_of_deltas(earlier: Any, delta: Any) -> Any:
     """Two contributions to one adjoint, of which the first may be None."""
     if earlier is None or is_disconnected(earlier) or is_null(delta):

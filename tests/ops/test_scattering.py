@@ -80,3 +80,10 @@ def test_deltas_of_halves_add_up_in_float32(pick: Any, size: int, dtype: str) ->
     gradient = grad(f.sum(pick(x, CPU.array(np.ones(3000, int), "int64"))), x)
     assert gradient.dtype == x.dtype
     assert float(gradient.asnumpyarray()[1]) == float(np.float32(3000).astype(x.dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_deltas_of_what_is_repeated_add_up_in_float32(axis: int) -> None:
+    x = CPU.zeros((2, 2), "float16")
+    gradient = grad(f.sum(f.repeat(x, 3000, axis)), x)
+    assert (gradient.asnumpyarray() == 3000).all()
