@@ -1,4 +1,4 @@
-"""Operands of integers and bools: the value and the gradient of every function are those of the same numbers as floats."""
+"""Operands of integers and bools: values and gradients of every function are those of the same numbers as floats."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def test_a_condition_within_a_cost_is_flat(name: str) -> None:
         values = example.draw()
         inputs = inputs_for(values)
         x = Input(TensorType("float64", ()), "x")
-        given = [(at > 1) & (x > 1) if isinstance(shape, tuple) else at for at, shape in zip(inputs, example.operands)]
+        shapes = zip(inputs, example.operands, strict=True)
+        given = [(at > 1) & (x > 1) if isinstance(shape, tuple) else at for at, shape in shapes]
         try:
             tree = example.tree(given)
         except DTypeError:

@@ -413,8 +413,8 @@ class Op(Differentiable, AbstractOperator):
         missed = sorted(name for name in vars(self) if name not in known and not name.startswith("_"))
         if missed:
             raise DefinitionError(
-                f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one would "
-                f"be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
+                f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
+                f"would be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
                 f"or self._{missed[0]} if it follows from the parameters or is a cache"
             )
         self.__dict__["is_checked"] = True

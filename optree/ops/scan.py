@@ -178,7 +178,7 @@ def _by_doubling(total: Any, links: Any) -> Any:
 
 
 def _used_product(x: Variable, y: Variable) -> Variable:
-    """X * y, where a factor that overflowed is multiplied by 0 the 0 that it is for finite numbers."""
+    """The product of two values, which is 0 where one of them is and the other has overflowed."""
     left, right = (f.where(f.logical_and(f.eq(b, 0), f.logical_not(f.finite(a))), 0, a) for a, b in ((x, y), (y, x)))
     return left * right
 
