@@ -239,7 +239,7 @@ def _to_power(x: Variable, y: Any) -> Any:
     return f.square(x) if type(y) is int and y == 2 and getattr(x.type, "dtype", None) == np.bool_ else f.pow(x, y)
 
 
-Variable.__pow__ = _to_power  # type: ignore[attr-defined]
+Variable.__pow__ = _to_power  # type: ignore[method-assign, assignment]
 
 
 def _check_power(x: Any, y: Any) -> None:

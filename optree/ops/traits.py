@@ -118,7 +118,7 @@ class FloatOperator(Op):
         return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
 
     def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
-        """The inputs, integers in the dtype of the value: -x of an unsigned x would wrap, and of a bool there is none."""
+        """The inputs, integers in the dtype of the value: -x of an unsigned x would wrap, of a bool there is none."""
         whole = [i for i, x in enumerate(inputs) if number_of(x) is None and _is_whole(x)]
         if not whole:
             return list(inputs)

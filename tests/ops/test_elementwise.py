@@ -365,3 +365,11 @@ def test_a_condition_of_floats_is_sent_nothing(be64: Any) -> None:
     with np.errstate(divide="ignore"):
         assert derivatives(be64, lambda x: f.where(1 / x, x * 3.0, x), [0.0, 2.0])[0] == [3.0, 3.0]
     assert derivatives(be64, lambda c: f.where(c, 2.0, 1.0), [0.0, 2.0])[0] == [0.0, 0.0]
+
+
+def test_a_branch_that_is_not_taken_is_chosen_before_to_have_no_nan(be64: Any) -> None:
+    """As in autograd and JAX, and as the tour says."""
+    with np.errstate(all="ignore"):
+        plain = derivatives(be64, lambda v: f.where(v, v / v, v), [0.0, 2.0])[0]
+        chosen = derivatives(be64, lambda v: f.where(v, v / f.where(v, v, 1), v), [0.0, 2.0])[0]
+    assert np.isnan(plain[0]) and plain[1] == 0.0 and chosen == [1.0, 0.0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from harness.homes import home
@@ -113,7 +115,7 @@ def test_products_of_a_recurrences_links_may_leave_the_floats(home_kind, link, r
     a[4], b[7 if reverse else 1] = (1e300 if link == 1e-200 else 1e-300), (1e300 if link == 1e-200 else 1e-300)
     a[2 if reverse else 6] = 1e-250
     wanted, rows = b.copy(), list(range(9))[:: -1 if reverse else 1]
-    for last, i in zip(rows, rows[1:], strict=False):
+    for last, i in pairwise(rows):
         wanted[i] += a[last if reverse else i] * wanted[last]
     assert np.isfinite(wanted).all() and (link == 0 or wanted[4].all())
     be = home(home_kind, datatype=np.float64)
