@@ -129,8 +129,8 @@ class Recurrence(BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (a, b), (delta,) = inputs, output_gradients
         value, adjoint = self(a, b), self.make(axis=self.axis, reverse=not self.reverse)(a, delta)
-        earlier, later = (adjoint, value) if self.reverse else (value, adjoint)
-        return [_used_product(_before(earlier, self.axis, 0), later), adjoint]
+        first, second = (adjoint, value) if self.reverse else (value, adjoint)
+        return [_used_product(_before(first, self.axis, 0), second), adjoint]
 
 
 #: Rows of fewer floats are computed as Python's: a call of NumPy's takes as long as so many of them.
