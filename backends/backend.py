@@ -63,8 +63,8 @@ class Backend(RandomMethods):
 
     #: What plans and subclasses use, and `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
-        "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home internal on_host "
-        "over owned plans program remark tensor_of to_host value_of".split()
+        "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
+        "internal on_host over owned plans program remark tensor_of to_host value_of".split()
     )
 
     #: How many devices of its kind the machine has.

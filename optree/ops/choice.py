@@ -25,7 +25,7 @@ from optree.ops.traits import (
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.deltas import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import Variable, any_neon, as_variable
+from optree.tree.variable import Variable, any_neon, as_variable, number_of
 
 # The larger and the smaller
 
@@ -150,6 +150,12 @@ class Where(ElementwiseOperator):
         (condition, _, _), (delta,) = inputs, output_gradients
         flat = zero_gradient(condition, delta.dtype)  # a small change of the condition chooses the same
         return [flat, f.where(condition, delta, 0), f.where(condition, 0, delta)]
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Send the two values their deltas, and the condition none: 0 times an infinite slope would be nan."""
+        for operand, gradient in list(zip(args, self.grad(args, [delta]), strict=True))[1:]:
+            if number_of(operand) is None:
+                operand.generate_add_delta(adjoints, gradient)
 
 
 def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:

@@ -40,13 +40,17 @@ class Differentiable:
             "or be a NonDifferentiableOperator"
         )
 
+    def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
+        """The inputs as `grad` is given them."""
+        return list(inputs)
+
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
         """Send each operand its delta; by default what `grad` returns.
 
         What is sent no delta has a derivative of zero. The delta of an op of
         several outputs is the list that `grad` takes.
         """
-        gradients = self.grad(list(args), delta if isinstance(delta, list) else [delta])
+        gradients = self.grad(self.grad_inputs(args), delta if isinstance(delta, list) else [delta])
         if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
             raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
         for i, (operand, gradient) in enumerate(zip(args, gradients, strict=True)):

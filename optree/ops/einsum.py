@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
+from optree.ops.reduction import wide_dtype
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype
+from optree.tree.types import promote, weak_dtype
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of
 
 #: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
 HIDDEN = "0123456789"
@@ -22,7 +24,9 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
 
     Letters that the output lacks are summed over; without ``->`` it has those
     that stand once, in alphabetical order. ``...`` stands for any axes, broadcast
-    together. Operands are joined from left to right, two at a time.
+    together. Operands are joined from left to right, two at a time, in the dtype
+    that they have in common; what is computed on the way from float16, or
+    bfloat16, is float32.
 
     Examples
     --------
@@ -41,14 +45,25 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
         )
     terms, output = _parsed(subscripts, values)
     _check_sizes(subscripts, values, terms)
+    common = promote(*(weak_dtype(spec_of(as_operand(x, "einsum"))) for x in operands))
+    # Before anything is summed or multiplied: what int8 and float16 hold is less than their sums may need.
+    values = [x if number_of(x) is not None else in_dtype(x, _dtype_on_the_way(common, terms, output)) for x in values]
     joined, letters = _summed(*_diagonal(values[0], terms[0]), set(output).union(*terms[1:]))
     for place, (x, term) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
         needed = set(output).union(*terms[place:])
         other = _summed(*_diagonal(x, term), needed | set(letters))
         joined, letters = _joined((joined, letters), other, needed)
+    joined = in_dtype(joined, common)
     order = tuple(letters.index(letter) for letter in output)
     is_in_order = order == tuple(range(len(order))) and joined is not values[0]  # a tree is wanted all the same
     return joined if is_in_order else f.transpose(joined, order)
+
+
+def _dtype_on_the_way(common: np.dtype, terms: Sequence[str], output: str) -> np.dtype:
+    """The dtype to compute in: where there is more than one step, a wide one, so that none between rounds."""
+    others = [set(output).union(*terms[:i], *terms[i + 1 :]) for i in range(len(terms))]
+    sums = any(not set(term) <= other for term, other in zip(terms, others, strict=True))
+    return wide_dtype(common) if len(terms) > 2 or (sums and len(terms) > 1) else common
 
 
 def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:

@@ -18,13 +18,7 @@ from optree.ops.traits import (
     UnaryOperator,
 )
 from optree.registry import f, function
-from optree.tree.variable import Constant, as_variable
-
-
-def number_of(x: Any) -> Any:
-    """The Python number that an operand is, or None."""
-    return x.value if isinstance(x, Constant) and x.is_weak else None
-
+from optree.tree.variable import as_variable, in_dtype, number_of
 
 # Arithmetic
 
@@ -163,7 +157,7 @@ class Abs(UnaryOperator, ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [delta * f.sgn(x)]
+        return [delta * f.sgn(in_dtype(x, delta.dtype))]  # a bool has no sgn
 
 
 @function(numpy=np.fabs)

@@ -11,11 +11,12 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_of
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 
 class Concatenate(AssociativeOperator):
@@ -136,7 +137,7 @@ class HeadLike(ViewOperator, MorphOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
         rest = TailLike.make(axis=self.axis)(x, like)
-        return [f.concatenate([delta, f.fill_like(rest, 0)], self.axis), None]
+        return [f.concatenate([delta, f.fill_like(in_dtype(rest, delta.dtype), 0)], self.axis), None]
 
 
 class TailLike(HeadLike):
@@ -156,7 +157,7 @@ class TailLike(HeadLike):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
         front = HeadLike.make(axis=self.axis)(x, like)
-        return [f.concatenate([f.fill_like(front, 0), delta], self.axis), None]
+        return [f.concatenate([f.fill_like(in_dtype(front, delta.dtype), 0), delta], self.axis), None]
 
 
 class Pad(MorphOperator):
@@ -303,7 +304,7 @@ class Unrepeat(MorphOperator):
         x, like = arrays
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
-        return runs.sum(axis=self.axis + 1, dtype=x.dtype)
+        return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -365,6 +366,10 @@ def tile(x: Any, reps: Any) -> Any:
     if sum(n is None for n in x.shape) > 1 and many:
         raise ShapeError(f"tile: of {describe(x)} more than one size is open; a function's input may name the others")
     sizes = [-1 if n is None else n * count for n, count in zip(x.shape, counts, strict=True)]
+    if 0 in sizes and -1 in sizes:  # no size in place of -1 is the only one for no elements
+        for i in many:
+            x = f.concatenate([x] * counts[i], i) if counts[i] else f.slice(x, (*(slice(None),) * i, slice(0)))
+        return x if many else f.copy(x)
     blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to be repeated
     for i in many:
         blocks = f.repeat(blocks, counts[i], 2 * i)

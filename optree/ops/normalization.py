@@ -12,14 +12,14 @@ from optree.errors import OperandError
 from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
-from optree.ops.traits import AxisOperator, CompositeOperator, ReductionOperator, UnaryOperator, any_axes
+from optree.ops.traits import AxisOperator, CompositeOperator, FloatOperator, ReductionOperator, UnaryOperator, any_axes
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.tree.types import TensorType, promote
 from optree.tree.variable import Variable, in_dtype
 
 
-class MeanDtypeOperator(Op):
+class MeanDtypeOperator(FloatOperator):
     """An op whose value has the dtype of its operand's mean: float64 for integers."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -151,7 +151,11 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
 
 
 class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
-    """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1."""
+    """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1.
+
+    The largest element's exponential is 1, which would round away what the others
+    add to it: they are summed alone, and go to log1p.
+    """
 
     name = "log_softmax"
     random_props = staticmethod(any_axes)
@@ -160,13 +164,20 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
     def value(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
-        total = _exp_sum(value.copy(), axes)
-        value -= np.log(total + (total == 0))
+        is_top = value == 0
+        others = np.exp(value)
+        others[is_top] = 0
+        ties = np.count_nonzero(is_top, axis=axes, keepdims=True).astype(value.dtype)
+        value -= np.log1p(accurate_sum(others, axes, True, value.dtype) + np.maximum(ties - 1, 0))
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
     def decompose(self, *inputs: Variable) -> Variable:
         shifted = _shifted(_widened(inputs[0]), self.axis)
-        return in_dtype(shifted - f.log(_total(f.exp(shifted), self.axis)), mean_dtype(inputs[0].dtype))
+        exponentials = f.exp(shifted)
+        total = f.sum(exponentials, axis=self.axis, keepdims=True)
+        others = f.sum(f.where(f.eq(shifted, 0), 0, exponentials), axis=self.axis, keepdims=True)
+        ties = f.rint(total - others)  # the softmax of the gradient has the same total, which a count would come beside
+        return in_dtype(shifted - f.log1p(others + f.maximum(ties - 1, 0)), mean_dtype(inputs[0].dtype))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

@@ -35,6 +35,10 @@ from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_
 INFERENCES = 4096
 
 
+#: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
+MARKS = ("applications", "tokens", "is_shared", "is_checked")
+
+
 class _Token:
     """A mark that is equal to itself alone, as a part of keys."""
 
@@ -184,6 +188,9 @@ class Op(Differentiable, AbstractOperator):
     #: Whether `make` made it, and so gives it to all who ask for these parameters.
     is_shared: bool = False
 
+    #: Whether it has been used, with all its attributes named in `__props__`.
+    is_checked: bool = False
+
     # Parameters
 
     @classmethod
@@ -296,7 +303,7 @@ class Op(Differentiable, AbstractOperator):
 
     def state(self) -> dict[str, Any]:
         """The attributes set on the op itself, without what it remembers for speed."""
-        return {name: value for name, value in vars(self).items() if name not in ("applications", "tokens")}
+        return {name: value for name, value in vars(self).items() if name not in MARKS}
 
     # Building
 
@@ -462,8 +469,32 @@ class Op(Differentiable, AbstractOperator):
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
+        self._check_parameters()
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
         return _tokens.setdefault((self._identity(), pattern), _Token())
+
+    def _check_parameters(self) -> None:
+        """Refuse, before the first tree of it is made, an op that differs from others in what `__props__` do not name.
+
+        Those of equal parameters are one op to a plan. What an op remembers for
+        itself begins with an underscore.
+
+        Raises
+        ------
+        DefinitionError
+            Naming the attribute.
+        """
+        if self.is_checked:
+            return
+        known = {*(self.__props__ or ()), *MARKS}
+        missed = sorted(name for name in vars(self) if name not in known and not name.startswith("_"))
+        if missed:
+            raise DefinitionError(
+                f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
+                f"would be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
+                f"or self._{missed[0]} if it follows from the parameters or is a cache"
+            )
+        self.__dict__["is_checked"] = True
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters in their normal form for operands of these types."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import is_floating
 from optree.errors import OperandError
 from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
@@ -77,15 +80,16 @@ class CumProd(CumulativeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [_before(self(x), self.axis, 1) * Recurrence.make(axis=self.axis, reverse=True)(x, delta)]
+        return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
 
 
 class Recurrence(BinaryOperator):
     """y[i] = a[i] * y[i - 1] + b[i] along an axis, from y[0] = b[0].
 
     With `reverse`, y[i] = a[i + 1] * y[i + 1] + b[i] from the other end: each is
-    the other's derivative by b. It is computed by doubling, in as many passes as
-    the axis's size has binary digits.
+    the other's derivative by b. On the host floats are computed one after the
+    other; integers, and all numbers on a GPU, by doubling, in as many passes as the
+    axis's size has binary digits.
     """
 
     name = "recurrence"
@@ -114,23 +118,69 @@ class Recurrence(BinaryOperator):
     def value(self, *arrays: Any) -> Any:
         arrays = tuple(as_array(x, *arrays) for x in arrays)
         dtype = np.result_type(*arrays)
-        a, total = (np.moveaxis(x, self.axis, -1).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))
-        if self.reverse:
-            total, links = total[..., ::-1], a[..., :0:-1]
+        a, b = (np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))
+        total, links = (b[::-1].copy(), a[:0:-1]) if self.reverse else (b, a[1:])
+        if is_floating(dtype) and isinstance(total, np.ndarray):
+            total = _in_order(total, links)
         else:
-            links = a[..., 1:]
-        step, size = 1, total.shape[-1]
-        while step < size:  # links[i] is the factor by which total[i] goes into total[i + step]
-            total[..., step:] = total[..., step:] + links * total[..., :-step]
-            links = links[..., :-step] * links[..., step:]
-            step *= 2
-        return np.moveaxis(total[..., ::-1] if self.reverse else total, -1, self.axis).astype(dtype, copy=False)
+            total = _by_doubling(total, links)
+        return np.moveaxis(total[::-1] if self.reverse else total, 0, self.axis).astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (a, b), (delta,) = inputs, output_gradients
         value, adjoint = self(a, b), self.make(axis=self.axis, reverse=not self.reverse)(a, delta)
-        earlier, later = (adjoint, value) if self.reverse else (value, adjoint)
-        return [_before(earlier, self.axis, 0) * later, adjoint]
+        first, second = (adjoint, value) if self.reverse else (value, adjoint)
+        return [_used_product(_before(first, self.axis, 0), second), adjoint]
+
+
+#: Rows of fewer floats are computed as Python's: a call of NumPy's takes as long as so many of them.
+FEW = 32
+
+#: Powers of two from here on are 0 or infinite times any float, and two of them still fit an int32.
+MOST = 2**20
+
+
+def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
+    """total[i + 1] + links[i] * what total[i] has become, row after row."""
+    shape, count = total.shape, len(total)
+    rows, factors = (x.reshape(len(x), math.prod(shape[1:])) for x in (np.ascontiguousarray(total), links))
+    if count and rows.shape[1] < FEW:
+        for column in range(rows.shape[1]):
+            terms = zip(factors[:, column].tolist(), rows[1:, column].tolist(), strict=True)
+            first = float(rows[0, column])
+            rows[:, column] = list(accumulate(terms, lambda last, pair: pair[0] * last + pair[1], initial=first))
+    else:
+        for i in range(1, count):
+            rows[i] += factors[i - 1] * rows[i - 1]
+    return rows.reshape(shape)
+
+
+def _by_doubling(total: Any, links: Any) -> Any:
+    """The same, of elements as far apart as 1, 2, 4, ...
+
+    links[i] is the factor by which total[i] goes into total[i + step]. Of floats it
+    is kept as a number and a power of two, for a product of many is soon beyond
+    the largest or the smallest, where what it is multiplied by may be 0 or large.
+    """
+    step, floats = 1, is_floating(total.dtype)
+    powers: Any = None
+    if floats:
+        links, powers = np.frexp(links)
+    while step < len(total):
+        moved = links * total[:-step]
+        total[step:] = total[step:] + (np.ldexp(moved, powers) if floats else moved)
+        links = links[:-step] * links[step:]
+        if floats:
+            links, more = np.frexp(links)
+            powers = np.clip(powers[:-step] + powers[step:] + more, -MOST, MOST)
+        step *= 2
+    return total
+
+
+def _used_product(x: Variable, y: Variable) -> Variable:
+    """The product of two values, which is 0 where one of them is and the other has overflowed."""
+    left, right = (f.where(f.logical_and(f.eq(b, 0), f.logical_not(f.finite(a))), 0, a) for a, b in ((x, y), (y, x)))
+    return left * right
 
 
 def _before(x: Variable, axis: int, first: float) -> Variable:

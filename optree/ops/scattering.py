@@ -26,6 +26,7 @@ from optree.ops.indexing import (
     pick,
 )
 from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, broadcasts_to, without_lead
 from optree.ops.traits import LogicalOperator
 from optree.registry import f, function
@@ -41,7 +42,8 @@ class IndexAdd(ArraysOperator):
     """Zeros of the shape of `like`, with x added where an indexing op takes its value from: its derivative.
 
     Elements named several times add up, in order, in float64 where x is dense and
-    floating; on a GPU by halves, which is the same each time too.
+    floating, and float16 in float32 at the least; on a GPU by halves, which is the
+    same each time too.
 
     Attributes
     ----------
@@ -144,8 +146,8 @@ def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
     if dtype.kind == "f" and flat.size * SPARSE >= size:
         total = np.bincount(places, weights=flat, minlength=size)
     else:
-        total = np.zeros(size, dtype)
-        np.add.at(total, places, flat)
+        total = np.zeros(size, wide_dtype(dtype))  # one more is lost on a float16 of 2048
+        np.add.at(total, places, flat.astype(total.dtype, copy=False))
     return total.astype(dtype, copy=False).reshape(shape)
 
 
@@ -177,8 +179,7 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what:
     total = np.zeros((math.prod(outer), math.prod(inner)), values.dtype, like=values)
     if values.size:
         order, found, first = _in_groups(rows.ravel())
-        wide = np.promote_types(values.dtype, np.float32) if values.dtype.kind == "f" else values.dtype
-        sums, rank = values[order].astype(wide), np.arange(rows.size, like=rows) - first
+        sums, rank = values[order].astype(wide_dtype(values.dtype)), np.arange(rows.size, like=rows) - first
         step, most = 1, int(rank.max()) + 1
         while step < most:
             joins = (found[step:] == found[:-step]) & (rank[:-step] % (2 * step) == 0)

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from optree.dtypes import ufunc_dtypes
+from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import GradientError, ShapeError
 from optree.ops.op import Op
 from optree.registry import f
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.tree.variable import Variable, is_neon
+from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
+from optree.tree.variable import Variable, is_neon, number_of
 
 #: Picks one of several: a random generator's choice, or a Hypothesis draw, which can then shrink the tree.
 Choose = Callable[[Sequence[Any]], Any]
@@ -151,6 +151,21 @@ class FloatOperator(Op):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         common = ufunc_dtypes(np.exp, (promote(*dtypes),))[-1]
         return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
+
+    def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
+        """The inputs, integers in the dtype of the value: -x of an unsigned x would wrap, of a bool there is none."""
+        whole = [i for i, x in enumerate(inputs) if number_of(x) is None and _is_whole(x)]
+        if not whole:
+            return list(inputs)
+        numbers = [number_of(x) for x in inputs]
+        dtype = self.resolve_dtypes(
+            *(x.dtype if n is None else weak_dtype(type(n)) for x, n in zip(inputs, numbers, strict=True))
+        )[-1]
+        return [f.cast(x, dtype) if i in whole else x for i, x in enumerate(inputs)]
+
+
+def _is_whole(x: Variable) -> bool:
+    return isinstance(x.type, TensorType) and not is_floating(x.dtype)
 
 
 class IntegerOperator(NonDifferentiableOperator):

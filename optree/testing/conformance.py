@@ -301,8 +301,7 @@ def _twin(op: Op) -> Any:
     """Another object with the op's attributes."""
     twin = type(op).__new__(type(op))
     for name, value in op.state().items():
-        if name != "is_shared":
-            setattr(twin, name, value)
+        setattr(twin, name, value)
     return twin
 
 

@@ -16,11 +16,16 @@ Node: Any = None
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
 
-def binary(name: str) -> Callable[[Operator], Operator]:
+def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     """A decorator of a binary operator, by its op's name: a cache over the op's applications.
 
     The function decorated says what the operator means. It is not called where the op has been
     applied to operands of these types before: most nodes are made here, without a call.
+
+    Parameters
+    ----------
+    depth : int
+        How many calls up the user's line is.
     """
     applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
     least, most = -HUGE, HUGE
@@ -38,7 +43,7 @@ def binary(name: str) -> Callable[[Operator], Operator]:
                 return written(self, other)
             node = new(Node, (op_dict, self, other))
             node.spec = op_dict.value_spec
-            frame = frame_at(1)
+            frame = frame_at(depth)
             node.origin = (frame.f_code, frame.f_lasti)
             return node
 

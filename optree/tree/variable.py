@@ -174,8 +174,14 @@ class Variable:
     def __rmod__(self, other: Any) -> Variable:
         return f.mod(other, self)
 
-    @binary("pow")
     def __pow__(self, other: Any) -> Variable:
+        # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
+        if other.__class__ is int and other == 2 and getattr(self.type, "dtype", None) == np.bool_:
+            return f.square(self)
+        return self._power(other)
+
+    @binary("pow", depth=2)
+    def _power(self, other: Any) -> Variable:
         return f.pow(self, other)
 
     @reflected("pow")
@@ -751,6 +757,11 @@ def as_variable(operand: Any) -> Variable:
 def spec_of(operand: Any) -> Any:
     """The operand's spec: a `Spec`, or the class of a Python number."""
     return operand.spec if isinstance(operand, Variable) else type(operand)
+
+
+def number_of(x: Any) -> Any:
+    """The Python number that an operand is, or None."""
+    return x.value if isinstance(x, Constant) and x.is_weak else None
 
 
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:

@@ -3,9 +3,10 @@
 
 typedef int Index;
 struct Join7 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
-struct Join14 { __device__ double operator()(double x, double y) const { return x + y; } };
-struct Join20 { __device__ double operator()(double x, double y) const { return x + y; } };
-struct Join27 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join16 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join17 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join26 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join35 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
@@ -29,17 +30,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const double v4 = (double)c4;
     const double v5 = (double)c5;
     const double v6 = (double)c6;
-    const float v21_1 = (float)v5;
-    const float v21 = (float)(v21_1);
-    const float v22_1 = (float)v6;
-    const float v22 = (float)(v21 / v22_1);
-    const float v23 = (float)(-v22);
+    const float v27_1 = (float)v5;
+    const float v27 = (float)(v27_1);
+    const float v28_1 = (float)v6;
+    const float v28 = (float)(v27 / v28_1);
+    const float v29 = (float)(-v28);
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
     __shared__ float parts7[32];
-    __shared__ double parts14[32];
-    __shared__ double parts20[32];
+    __shared__ double parts16[32];
+    __shared__ double parts17[32];
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         float *x3 = a3 + i0 * (Index)s3_0;
         Vector<float, 4> g0[2];
         Vector<float, 4> g1[2];
-        Vector<float, 4> g13[2];
+        Vector<float, 4> g14[2];
         float r7 = -INFINITY;
         {
             float p7[4];
@@ -95,13 +96,20 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const bool v8 = (bool)(v7 == v8_1);
         const float v9_1 = (float)v3;
         const float v9 = (float)(v8 != 0 ? v9_1 : v7);
-        double r14 = 0;
+        double r16 = 0;
+        double r17 = 0;
         {
-            float p14[4];
+            float p16[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                p14[e] = 0;
+                p16[e] = 0;
+            }
+            float p17[4];
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                p17[e] = 0;
             }
             #pragma unroll
             for (int u = 0; u < 2; u++)
@@ -117,39 +125,58 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         const float v11 = (float)(v0 - v9);
                         const float v12_1 = (float)v3;
                         const float v12 = (float)(v10 != 0 ? v12_1 : v11);
-                        const float v13 = (float)(exp(v12));
-                        p14[e] = p14[e] + v13;
-                        g13[u].at[e] = v13;
+                        const float v13_1 = (float)v3;
+                        const bool v13 = (bool)(v12 == v13_1);
+                        const float v14 = (float)(exp(v12));
+                        const float v15_1 = (float)v3;
+                        const float v15 = (float)(v13 != 0 ? v15_1 : v14);
+                        p16[e] = p16[e] + v15;
+                        p17[e] = p17[e] + v14;
+                        g14[u].at[e] = v14;
                     }
                 }
             }
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r14 = Join14()(r14, p14[e]);
+                r16 = Join16()(r16, p16[e]);
+            }
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+            {
+                r17 = Join17()(r17, p17[e]);
             }
         }
-        r14 = over_block(r14, Join14(), parts14);
-        const float v14 = (float)(r14);
-        const float v15_1 = (float)v3;
-        const bool v15 = (bool)(v14 == v15_1);
-        const float v16_1 = (float)v4;
-        const float v16 = (float)(v15 != 0 ? v16_1 : v14);
-        const float v17 = (float)(log(v16));
-        double r20 = 0;
-        double r27 = 0;
+        r16 = over_block(r16, Join16(), parts16);
+        const float v16 = (float)(r16);
+        r17 = over_block(r17, Join17(), parts17);
+        const float v17 = (float)(r17);
+        const float v18 = (float)(v17 - v16);
+        const float v19 = (float)(rint(v18));
+        const float v20_1 = (float)v4;
+        const float v20 = (float)(v19 - v20_1);
+        const float v21_1 = (float)v3;
+        const float v21 = (float)(v20 >= v21_1 || v20 != v20 ? v20 : v21_1);
+        const float v22 = (float)(v16 + v21);
+        const float v23 = (float)(log1p(v22));
+        const float v32_1 = (float)v3;
+        const bool v32 = (bool)(v17 == v32_1);
+        const float v33_1 = (float)v4;
+        const float v33 = (float)(v32 != 0 ? v33_1 : v17);
+        double r26 = 0;
+        double r35 = 0;
         {
-            float p20[4];
+            float p26[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                p20[e] = 0;
+                p26[e] = 0;
             }
-            float p27[4];
+            float p35[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                p27[e] = 0;
+                p35[e] = 0;
             }
             #pragma unroll
             for (int u = 0; u < 2; u++)
@@ -177,30 +204,30 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         const float v11 = (float)(v0 - v9);
                         const float v12_1 = (float)v3;
                         const float v12 = (float)(v10 != 0 ? v12_1 : v11);
-                        const float v18 = (float)(v12 - v17);
-                        const float v19 = (float)(v1 * v18);
-                        p20[e] = p20[e] + v19;
-                        const float v24 = (float)(v23);
-                        const float v25 = (float)(v24 * v1);
-                        p27[e] = p27[e] + v25;
+                        const float v24 = (float)(v12 - v23);
+                        const float v25 = (float)(v1 * v24);
+                        p26[e] = p26[e] + v25;
+                        const float v30 = (float)(v29);
+                        const float v31 = (float)(v30 * v1);
+                        p35[e] = p35[e] + v31;
                     }
                 }
             }
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r20 = Join20()(r20, p20[e]);
+                r26 = Join26()(r26, p26[e]);
             }
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r27 = Join27()(r27, p27[e]);
+                r35 = Join35()(r35, p35[e]);
             }
         }
-        r20 = over_block(r20, Join20(), parts20);
-        const float v20 = (float)(r20);
-        r27 = over_block(r27, Join27(), parts14);
-        const float v27 = (float)(r27);
+        r26 = over_block(r26, Join26(), parts16);
+        const float v26 = (float)(r26);
+        r35 = over_block(r35, Join35(), parts17);
+        const float v35 = (float)(r35);
         {
             #pragma unroll
             for (int u = 0; u < 2; u++)
@@ -215,13 +242,13 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     for (int e = 0; e < 4; e++)
                     {
                         const float v1 = g1[u].at[e];
-                        const float v13 = g13[u].at[e];
-                        const float v24 = (float)(v23);
-                        const float v25 = (float)(v24 * v1);
-                        const float v26 = (float)(v13 / v16);
-                        const float v28 = (float)(v26 * v27);
-                        const float v29 = (float)(v25 - v28);
-                        w3.at[e] = v29;
+                        const float v14 = g14[u].at[e];
+                        const float v30 = (float)(v29);
+                        const float v31 = (float)(v30 * v1);
+                        const float v34 = (float)(v14 / v33);
+                        const float v36 = (float)(v34 * v35);
+                        const float v37 = (float)(v31 - v36);
+                        w3.at[e] = v37;
                     }
                     store(y3 + i, w3);
                 }
@@ -229,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         }
         if (lane == 0)
         {
-            x2[0] = v20;
+            x2[0] = v26;
         }
         if (p + gridDim.x < (Index)n0)
         {

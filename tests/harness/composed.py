@@ -46,6 +46,11 @@ def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     return meaning
 
 
+def _log_sigmoid(x: Any) -> Any:
+    """In the dtype of np.logaddexp from the first: -x of unsigned integers wraps, and of bools is refused."""
+    return -np.logaddexp(-np.asarray(x, np.logaddexp(x, 0).dtype), 0)
+
+
 def _einsum(subscripts: str, *shapes: tuple[int, ...]) -> Case:
     return Case(shapes, lambda *xs: f.einsum(subscripts, *xs), lambda *xs: np.asarray(np.einsum(subscripts, *xs)))
 
@@ -70,7 +75,7 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3),), lambda x: f.softplus(x * 100), lambda x: np.logaddexp(x * 100, 0)),
     ],
     "log_sigmoid": [
-        Case(((2, 3),), lambda x: f.log_sigmoid(x), lambda x: -np.logaddexp(-x, 0)),
+        Case(((2, 3),), lambda x: f.log_sigmoid(x), _log_sigmoid),
         Case(((2, 3),), lambda x: f.log_sigmoid(x * 100), lambda x: -np.logaddexp(x * -100, 0)),
     ],
     "var": [

@@ -282,15 +282,23 @@ class Ufunc:
         if out is not None and not np.can_cast(output, out.dtype, "same_kind"):
             raise TypeError(f"{self.name}: output of {output} does not go into {out.dtype}")
 
-        def compute() -> np.ndarray:
+        def computed() -> Any:
             operands = [np.asarray(x).astype(c, copy=False) for x, c in zip(hosts, inputs, strict=True)]
             if self.name == "power" and inputs[1] in {*"bhilq"}:  # CuPy takes any exponent without a word
                 operands[1] = np.maximum(operands[1], 0)
             if fast:  # as the multipliers of such a device: 10 bits of each number
                 operands = [(x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in operands]
-            return np.asarray(getattr(np, self.name)(*operands)).astype(output)
+            return getattr(np, self.name)(*operands)
+
+        def compute() -> np.ndarray:
+            return np.asarray(computed()).astype(output)
 
         arrays = [x for x in args if isinstance(x, Array)]
+        if isinstance(output, str) and len(output) > 1:  # of several outputs
+            return tuple(
+                _new(self.module, lambda i=i, c=c: computed()[i].astype(c), *arrays)  # type: ignore[misc]
+                for i, c in enumerate(output)
+            )
         if out is None:
             return _new(self.module, compute, *arrays)
         with np.errstate(all="ignore"):

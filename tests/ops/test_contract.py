@@ -17,6 +17,7 @@ from optree.compile.reference import evaluate
 from optree.errors import DefinitionError, OperandError
 from optree.ops.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import OPS
+from optree.testing import check_op
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.node import OpTreeNode
 
@@ -354,3 +355,64 @@ def test_make_node_given_what_has_no_type_says_so_and_what_to_give(be):
     assert Plain()(constant(np.ones(3)), constant(2.0))
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         Wrong()(x, x)
+
+
+class Blur(Op):
+    """x times sigma, which its parameters do not name."""
+
+    __props__: Any = ()
+
+    def __init__(self, sigma: float) -> None:
+        self.sigma = sigma
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] * self.sigma
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [output_gradients[0] * self.sigma]
+
+
+class BlurByTraits(UnaryOperator, ElementwiseOperator, FloatOperator):
+    """The same, whose __props__ are the trait's."""
+
+    def __init__(self, sigma: float) -> None:
+        self.sigma = sigma
+
+    def value(self, x: Any) -> Any:
+        return x * self.sigma
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [output_gradients[0] * self.sigma]
+
+
+@pytest.mark.parametrize("kind", [Blur, BlurByTraits])
+def test_an_attribute_that_props_do_not_name_is_refused(be: Any, kind: Any) -> None:
+    x = be.ones(3)
+    for use in (lambda: kind(1.0)(x) + kind(3.0)(x), lambda: check_op(kind(1.0), [np.ones(3)])):
+        with pytest.raises(
+            DefinitionError, match=rf"{kind.__name__}: .* sigma .* __props__ = \('sigma',\).* self._sigma"
+        ):
+            use()
+    named = type("Named", (kind,), {"__props__": ("sigma",), "sigma": 1.0})
+    assert (named(1.0)(x) + named(3.0)(x)).tolist() == [4.0, 4.0, 4.0]
+    alone = type("Alone", (kind,), {"__props__": None})  # equal to itself alone
+    assert (alone(1.0)(x) + alone(3.0)(x)).tolist() == [4.0, 4.0, 4.0]
+
+
+def test_what_an_op_remembers_begins_with_an_underscore(be: Any) -> None:
+    class Remembering(Blur):
+        __props__ = ("sigma",)
+
+        def __init__(self, sigma: float) -> None:
+            super().__init__(sigma)
+            self._half = sigma / 2
+
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            self.runs = getattr(self, "runs", 0) + 1  # set after it was used, it tells no op from another
+            output_storage[0][0] = inputs[0] * self._half * 2
+
+    x, op = be.ones(3), Remembering(3.0)
+    assert op(x).tolist() == op(op(x) / 3).tolist() == [3.0, 3.0, 3.0]

@@ -78,3 +78,29 @@ def test_other_ways_to_call_numpys_are_refused(be):
 def test_out_is_written(be):
     x, out = be.ones((2, 3)), be.zeros((2, 2))
     assert be.einsum("ij,kj->ik", x, x, out=out) is out and out.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "operands"),
+    [
+        ("i,k->k", [np.ones(3, bool), np.array([1.0, 2.0])]),
+        ("i,k->k", [np.ones(3, bool), np.ones(2, bool)]),
+        ("i,k->k", [np.full(3, 100, "int8"), np.full(2, 2, "int8")]),
+        ("i,k->k", [np.full(3, 100, "int8"), np.full(2, 2, "int16")]),
+        ("i,i,i->i", [np.full(2, 100, "int8"), np.full(2, 100, "int8"), np.full(2, 2, "int32")]),
+        ("i,k->k", [np.full(3, 30000, "float16"), np.full(2, 0.1, "float16")]),
+        ("i,i,i->", [np.full(3, 300, "float16"), np.full(3, 300, "float16"), np.full(3, 1e-4, "float16")]),
+        ("i,i->i", [np.full(2, 3, "int16"), np.full(2, 0.5, "float16")]),
+        ("ij,jk->ik", [np.full((2, 3), 200, "uint8"), np.full((3, 2), 200, "int64")]),
+    ],
+)
+def test_operands_are_promoted_before_they_are_summed_or_multiplied(be, subscripts, operands):
+    wanted = np.einsum(subscripts, *operands)
+    found = be.einsum(subscripts, *(be.array(x, x.dtype) for x in operands)).asnumpyarray()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+def test_a_single_product_of_halves_stays_one(be):
+    x = be.ones((2, 3), "float16")
+    assert ops_of(be.einsum("ij,kj->ik", x, x)) == ["tensordot"]

@@ -359,3 +359,17 @@ def test_numpy_functions_that_are_composed_or_renamed(be: Any) -> None:
             assert got.dtype == wanted.dtype
             np.testing.assert_array_equal(got, wanted)
     assert np.zeros_like(x > 0).dtype == np.ones_like(x > 0).dtype == bool
+
+
+def test_a_condition_of_floats_is_sent_nothing(be64: Any) -> None:
+    with np.errstate(divide="ignore"):
+        assert derivatives(be64, lambda x: f.where(1 / x, x * 3.0, x), [0.0, 2.0])[0] == [3.0, 3.0]
+    assert derivatives(be64, lambda c: f.where(c, 2.0, 1.0), [0.0, 2.0])[0] == [0.0, 0.0]
+
+
+def test_a_branch_that_is_not_taken_is_chosen_before_to_have_no_nan(be64: Any) -> None:
+    """As in autograd and JAX, and as the tour says."""
+    with np.errstate(all="ignore"):
+        plain = derivatives(be64, lambda v: f.where(v, v / v, v), [0.0, 2.0])[0]
+        chosen = derivatives(be64, lambda v: f.where(v, v / f.where(v, v, 1), v), [0.0, 2.0])[0]
+    assert np.isnan(plain[0]) and plain[1] == 0.0 and chosen == [1.0, 0.0]

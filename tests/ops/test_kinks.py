@@ -227,3 +227,20 @@ def test_every_op_without_numpys_is_told_by_mpmath() -> None:
     by_formula = {name for name, meaning in MEANINGS.items() if meaning.__name__ == "meaning" and name in OPS}
     elementwise = by_formula & {"erf", "sig", "sig2", "sech2", "tanh2", "safelog"}
     assert elementwise <= EXACT.keys()
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_logarithm_of_a_softmax_near_1_is_exact(dtype: str, jit: bool) -> None:
+    be = gen_backend("cpu", jit=jit)
+    rows = np.array([[0, -20, -INF], [5, 5, -30], [3, 2.5, 2], [-40, -25, -INF], [1e4, 1e4 - 20, 0]], dtype)
+    with mpmath.workdps(50):
+        found = [[mpmath.mpf(float(x)) for x in row] for row in rows]
+        wanted = [[x - mpmath.log(mpmath.fsum(map(mpmath.exp, row))) for x in row] for row in found]
+        wanted = np.array([[float(x) for x in row] for row in wanted])
+    got = be.log_softmax(be.array(rows, dtype), axis=1).asnumpyarray()
+    np.testing.assert_allclose(got, wanted.astype(dtype), rtol=4 * np.finfo(dtype).eps)
+    many = np.where(np.arange(3_000_000) < 2_500_000, 0, -1).astype(dtype)  # ties beyond what a total tells apart
+    share = -np.log(2_500_000 + 500_000 * np.exp(-1))
+    found = be.log_softmax(be.array(many, dtype)).asnumpyarray()[0]
+    np.testing.assert_allclose(found, share, 8 * np.finfo(dtype).eps)

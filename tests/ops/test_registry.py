@@ -269,6 +269,24 @@ def test_promotion_is_numpys(name: str, cpu: Any) -> None:
             assert tree.dtype == wanted.dtype, f"{note} is {tree.dtype}, and NumPy's {wanted.dtype}"
 
 
+@pytest.mark.parametrize("number", [False, True, 0, 1, 2, 3, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operator) == 2])
+def test_operators_with_numbers_are_numpys(name: str, number: Any, cpu: Any) -> None:
+    """Python's operators, of which NumPy's ``**`` is not always the ufunc: value, and dtype, or a refusal."""
+    for method, dtype in product(PURE[name].operator, ALL):
+        x = np.array([0, 1, 1], dtype)
+        tensor = cpu.array(x, dtype)
+        try:
+            wanted = _quietly(of_any_dtype(lambda x, method=method: getattr(x, method)(number)), x)
+        except TypeError:
+            with pytest.raises(DTypeError):
+                getattr(tensor, method)(number)
+            continue
+        tree = getattr(tensor, method)(number)
+        assert tree.dtype == wanted.dtype, f"{method} of {dtype} and {number!r} is {tree.dtype}, not {wanted.dtype}"
+        compare(tree.asnumpyarray(), wanted, name, f"{method} of {dtype} and {number!r}")
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_operands_without_strides(name: str, cpu: Any) -> None:
     op = PURE[name]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from harness.homes import home
 
 from optree import TensorType, function, grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
@@ -94,3 +97,41 @@ def test_a_call_tells_sizes_that_are_open(be64, build):
 def test_what_cannot_be_is_an_error_that_says_why(be, wrong, error, said):
     with pytest.raises(error, match=said):
         wrong(be.ones((2, 3), name="x"))
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((None, 0), (3, 0)), ((0, None), (0, 2)), ((None, 3), (2, 3))])
+@pytest.mark.parametrize("reps", [(2, 3), (2, 0), (0, 2), (1, 2), (2, 1), (3,), (2, 1, 2)])
+def test_an_open_size_is_tiled_where_there_are_no_elements(be64, shape, sizes, reps):
+    v, values = TensorType("float64", shape)("v"), np.arange(float(np.prod(sizes))).reshape(sizes)
+    found = function([v], f.tile(v, reps))(values).get()
+    assert np.array_equal(found, np.tile(values, reps)) and found.shape == np.tile(values, reps).shape
+
+
+@pytest.mark.parametrize("columns", [(), (2,), (40,)])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("link", [1e200, 1e-200, 0.0])
+def test_products_of_a_recurrences_links_may_leave_the_floats(home_kind, link, reverse, columns):
+    a, b = np.full((9, *columns), link), np.zeros((9, *columns))
+    a[4], b[7 if reverse else 1] = (1e300 if link == 1e-200 else 1e-300), (1e300 if link == 1e-200 else 1e-300)
+    a[2 if reverse else 6] = 1e-250
+    wanted, rows = b.copy(), list(range(9))[:: -1 if reverse else 1]
+    for last, i in pairwise(rows):
+        wanted[i] += a[last if reverse else i] * wanted[last]
+    assert np.isfinite(wanted).all() and (link == 0 or wanted[4].all())
+    be = home(home_kind, datatype=np.float64)
+    tree = f.recurrence(be.array(a), be.array(b), axis=0, reverse=reverse)
+    np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=1e-12)
+
+
+def test_what_no_cost_reads_of_a_product_may_overflow(be64):
+    for values, cost in (
+        (np.full(6, 1e200), lambda x: be64.sum(be64.cumprod(x, axis=0).at[:1])),
+        (np.full(6, 1e-200), lambda x: be64.sum(be64.cumprod(x, axis=0).at[:1])),
+        (np.full(6, 1e200), lambda x: be64.sum(be64.recurrence(x, np.array([0, 0, 0, 0, 0, 1.0])))),
+        (np.full(6, 1e200), lambda x: be64.sum(be64.recurrence(x, np.ones(6)).at[:1])),
+    ):
+        x = be64.array(values)
+        gradient = grad(cost(x), x).asnumpyarray()
+        assert np.isfinite(gradient).all()
+    x = be64.array(np.full(6, 1e200))
+    assert grad(be64.sum(be64.cumprod(x, axis=0).at[:1]), x).tolist() == [1, 0, 0, 0, 0, 0]

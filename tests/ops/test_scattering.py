@@ -9,7 +9,7 @@ import pytest
 from harness.arrays import array_of, check
 
 from backends import gen_backend
-from optree import check_grad
+from optree import check_grad, grad
 from optree.errors import OperandError
 from optree.registry import f
 
@@ -61,3 +61,29 @@ def test_add_at_of_a_tensor_is_in_place() -> None:
         np.add.at(whole, [0], 1.5)
     with pytest.raises(TypeError, match="subtract"):
         np.subtract.at(x, [0], 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [4, 20000])  # dense and sparse
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, places: f.gather(x, places),
+        lambda x, places: f.take(x, places, axis=0),
+        lambda x, places: f.take_along_axis(x, places, axis=0),
+        lambda x, places: f.scatter_add(f.fill_like(x, 0), places, f.gather(x, places)),
+    ],
+    ids=["gather", "take", "take_along_axis", "scatter_add"],
+)
+def test_deltas_of_halves_add_up_in_float32(pick: Any, size: int, dtype: str) -> None:
+    x = CPU.zeros(size, dtype)
+    gradient = grad(f.sum(pick(x, CPU.array(np.ones(3000, int), "int64"))), x)
+    assert gradient.dtype == x.dtype
+    assert float(gradient.asnumpyarray()[1]) == float(np.float32(3000).astype(x.dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_deltas_of_what_is_repeated_add_up_in_float32(axis: int) -> None:
+    x = CPU.zeros((2, 2), "float16")
+    gradient = grad(f.sum(f.repeat(x, 3000, axis)), x)
+    assert (gradient.asnumpyarray() == 3000).all()

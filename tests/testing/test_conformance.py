@@ -150,7 +150,8 @@ def wrong_gradient(self: Any, inputs: Any, output_gradients: Any) -> Any:
 
 def outputs_of_another_type(self: Any, x: Any, y: Any) -> Apply:
     kind = x.type if x.name == "x0" and not hasattr(x, "seen") else y.type
-    made, self.count = getattr(self, "count", 0), getattr(self, "count", 0) + 1
+    made = getattr(self, "_count", 0)
+    self._count = made + 1
     return Apply(self, [x, y], [kind() if made == 0 else TensorType("float32", (3,))()] * 2)
 
 

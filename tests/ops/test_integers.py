@@ -1,0 +1,141 @@
+"""Operands of integers and bools: values and gradients of every function are those of the same numbers as floats."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.composed import COMPOSED, composed_examples
+
+from optree import grad
+from optree.dtypes import finfo, is_floating
+from optree.errors import DTypeError
+from optree.ops.traits import ElementwiseOperator, FloatOperator
+from optree.registry import OPS, f
+from optree.testing.examples import Example, Runner, examples_of, inputs_for
+from optree.testing.promises import weighted_sum
+from optree.tree.types import DTYPES, TensorType
+from optree.tree.variable import Input, Variable
+
+WHOLE = [dtype for dtype in DTYPES if not is_floating(dtype)]
+
+EXAMPLES = [(name, example) for name, op in sorted(OPS.items()) if op.examples for example in examples_of(op)]
+EXAMPLES += [
+    (name, example)
+    for name, op in OPS.items()
+    if issubclass(op, ElementwiseOperator)
+    for example in examples_of(op)[:2]
+]
+EXAMPLES += [(name, example) for name in COMPOSED for example, _ in composed_examples(name)]
+
+#: Cases that multiply their operand by a number that makes integers wrap, as they do in NumPy, before all else.
+WRAPPING = {"softplus#1", "log_sigmoid#1"}
+
+
+def _values(example: Example, dtype: np.dtype) -> list[Any]:
+    """The operands' values, those of floats as small integers or bools."""
+    rng, least = np.random.RandomState(zlib.crc32(str(example).encode())), {"b": 0, "u": 1}.get(dtype.kind, -3)
+    return [
+        rng.randint(least, 2 if dtype.kind == "b" else 4, shape).astype(dtype) if isinstance(shape, tuple) else drawn
+        for shape, drawn in zip(example.operands, example.draw(), strict=True)
+    ]
+
+
+def _near(got: Any, wanted: Any, dtype: np.dtype, what: str) -> None:
+    unit = 8 * float(finfo(dtype).eps)
+    size = np.max(np.abs(wanted), initial=1.0, where=np.isfinite(wanted))
+    with np.errstate(over="ignore"):  # beyond the largest float16 it is inf
+        wanted = np.asarray(wanted).astype(dtype)
+    np.testing.assert_allclose(np.asarray(got, float), wanted.astype(float), unit, unit * size, err_msg=what)
+
+
+def _check(build: Any, values: list[Any], what: str) -> None:
+    """Compare the value of a function of integers, and its gradient, with those on the same numbers as float64."""
+    whole = [i for i, x in enumerate(values) if isinstance(x, np.ndarray) and not is_floating(x.dtype)]
+    inputs = inputs_for(values)
+    try:
+        tree = build(*inputs)
+    except DTypeError:
+        return
+    if not isinstance(tree, Variable) or not is_floating(tree.dtype):
+        return
+    wide = [x.astype(float) if i in whole else x for i, x in enumerate(values)]
+    floats = inputs_for(wide)
+    reference = build(*floats)
+    with np.errstate(all="ignore"):
+        _near(Runner([tree], inputs)(values)[0], Runner([reference], floats)(wide)[0], tree.dtype, what)
+        found, wanted = (
+            Runner(grad(weighted_sum(cost), [at[i] for i in whole], disconnected_inputs="ignore"), at)(given)
+            for cost, at, given in ((tree.astype("float64"), inputs, values), (reference, floats, wide))
+        )
+        for got, want in zip(found, wanted, strict=True):
+            _near(got, want, tree.dtype, f"the gradient of {what}")
+
+
+@pytest.mark.parametrize("dtype", WHOLE, ids=str)
+@pytest.mark.parametrize("name", sorted({name for name, _ in EXAMPLES}))
+def test_small_integers_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
+    for _, example in (pair for pair in EXAMPLES if pair[0] == name):
+        operands = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+        values = _values(example, dtype)
+        if operands and example.label not in WRAPPING:
+            kept = {i: x for i, x in enumerate(values) if i not in operands}
+
+            def build(*given: Any, example: Example = example, kept: Any = kept, count: int = len(values)) -> Any:
+                rest = iter(given)
+                return example.tree([kept[i] if i in kept else next(rest) for i in range(count)])
+
+            _check(build, [values[i] for i in operands], f"{example} of {dtype}")
+
+
+#: Elementwise functions of floating values, and how many operands each has.
+FLOATING = {
+    **{
+        name: len(op.operands or "xy")
+        for name, op in sorted(OPS.items())
+        if issubclass(op, ElementwiseOperator) and issubclass(op, FloatOperator)
+    },
+    **dict.fromkeys(("log_sigmoid", "softplus", "fabs"), 1),
+}
+
+
+@pytest.mark.parametrize("dtype", WHOLE, ids=str)
+@pytest.mark.parametrize("name", FLOATING)
+def test_the_values_of_extremes_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
+    points = [0, 1] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0, 3]
+    values = [x.ravel() for x in np.meshgrid(*[np.array(points, dtype)] * FLOATING[name])]
+    inputs = inputs_for(values)
+    tree = getattr(f, name)(*inputs)
+    with np.errstate(all="ignore"):
+        floats = [x.astype(tree.dtype) for x in values]
+        at = inputs_for(floats)
+        (wanted,) = Runner([getattr(f, name)(*at)], at)(floats)
+        (got,) = Runner([tree], inputs)(values)
+    np.testing.assert_array_equal(got, wanted)
+
+
+CONDITIONED = [name for name, op in sorted(OPS.items()) if op.examples or issubclass(op, ElementwiseOperator)]
+
+
+@pytest.mark.parametrize("name", [*CONDITIONED, *COMPOSED])
+def test_a_condition_within_a_cost_is_flat(name: str) -> None:
+    """What is made of x > 1 alone, and is multiplied by x, has a derivative by x as a constant has."""
+    examples = [e for e, _ in composed_examples(name)] if name in COMPOSED else examples_of(OPS[name])
+    for example in examples:
+        values = example.draw()
+        inputs = inputs_for(values)
+        x = Input(TensorType("float64", ()), "x")
+        shapes = zip(inputs, example.operands, strict=True)
+        given = [(at > 1) & (x > 1) if isinstance(shape, tuple) else at for at, shape in shapes]
+        try:
+            tree = example.tree(given)
+        except DTypeError:
+            continue
+        if not isinstance(tree, Variable):
+            continue
+        gradient = grad(f.sum(tree * x), x)
+        with np.errstate(all="ignore"):
+            got, constant = Runner([gradient, f.sum(f.cast(tree, np.float64))], [*inputs, x])([*values, np.array(2.0)])
+        np.testing.assert_allclose(got, constant, rtol=1e-3)
