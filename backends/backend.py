@@ -17,8 +17,9 @@ from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
 from optree.registry import FUNCTIONS
-from optree.tree.node import OpTreeNode, signature, signature_of
+from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import write_out
+from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
@@ -162,7 +163,9 @@ class Backend(RandomMethods):
         if op_dict.op.name != "assign":
             return self.evaluate([tree])[0]
         if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
-            value_key, leaves = signature(value)
+            if value.ran is None:
+                value.ran = signature_of_assigned(value, target, tree.origin)
+            value_key, leaves = value.ran
             place = None
             for i, leaf in enumerate(leaves):
                 if leaf is target:
@@ -172,6 +175,7 @@ class Backend(RandomMethods):
         else:
             key, leaves = signature(tree)
         self._run(key, leaves, (tree,))
+        target.advance(tree.origin)
         return target
 
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
@@ -196,8 +200,10 @@ class Backend(RandomMethods):
             return []
         if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
             return [self.execute(tree) for tree in trees]
-        alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
-        key, leaves = signature(trees[0]) if alone else signature_of(trees)
+        (tree, *others), found = trees, None
+        if not others and type(tree) is OpTreeNode:
+            found = tree.ran = tree.ran or signature_of_evaluated(trees)
+        key, leaves = found or signature_of_evaluated(trees)
         return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: From the bottom up. A name that ends in a dot stands for every module that begins so; those of
 #: one row may import each other where that makes no cycle.
 LAYERS = (
-    ("optree.registry", "optree.tree.methods", "optree.errors", "optree.later", "optree.locks"),
+    ("optree.clock", "optree.registry", "optree.tree.methods", "optree.later", "optree.locks"),
+    ("optree.errors",),
     ("optree.settings", "optree.dtypes"),
     (
         "optree.tree.types",
@@ -37,6 +38,7 @@ LAYERS = (
     ("optree.tree.tensor", "optree.ops.traits"),
     ("optree.ops.",),
     ("optree.ops",),
+    ("optree.tree.stale",),
     ("optree.compile.program",),
     (
         "optree.compile.reference",

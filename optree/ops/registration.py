@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.clock import clock
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
 from optree.registry import FUNCTIONS, OPS, stand_for
 from optree.tree.node import OpTreeNode
@@ -167,7 +168,7 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
         method = _application(cls)
     else:
         applications, new, frame_at = op.applications, tuple.__new__, sys._getframe
-        least, most = -HUGE, HUGE
+        least, most, now = -HUGE, HUGE, clock
 
         def method(self: Variable, other: Any) -> Any:  # written out, for most nodes are made here
             spec = getattr(other, "spec", None)
@@ -181,7 +182,7 @@ def _operator(cls: Any, name: str) -> Callable[..., Any]:
             node = new(OpTreeNode, (op_dict, self, other))
             node.spec = op_dict.value_spec
             frame = frame_at(1)
-            node.origin = (frame.f_code, frame.f_lasti)
+            node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 
     method.__name__ = name
