@@ -11,12 +11,13 @@ import numpy as np
 
 from backends.random import RandomMethods
 from optree.compile.passes import rewrite
-from optree.compile.program import Instruction, Program, flatten
+from optree.compile.program import Instruction, Program, flatten, owners_of
 from optree.compile.schedule import apart, schedule
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.later import later
 from optree.registry import FUNCTIONS
+from optree.run.updates import assignments, checked_updates
 from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
@@ -205,6 +206,45 @@ class Backend(RandomMethods):
             found = tree.ran = tree.ran or signature_of_evaluated(trees)
         key, leaves = found or signature_of_evaluated(trees)
         return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
+
+    def update(self, updates: Any) -> None:
+        """Write the values of trees into tensors, all of them computed before any is written.
+
+        They are computed together, as by `evaluate`; where one fails, nothing is
+        written. What runs often is best an `optree.function` with these updates.
+
+        Parameters
+        ----------
+        updates : dict or list of pairs
+            From tensors to operands: ``be.update([(w, w - rate * g), (v, v * 0.9)])``.
+
+        Raises
+        ------
+        OperandError
+            If a target is no tensor, or two of them have memory in common.
+        DTypeError, ShapeError
+            If a value does not go into its target.
+        BackendError
+            If something in it is of another backend.
+
+        Examples
+        --------
+        >>> from backends import gen_backend
+        >>> be = gen_backend("cpu")
+        >>> a, b = be.array([1.0, 2.0]), be.array([3.0, 4.0])
+        >>> be.update([(a, b), (b, a)])
+        >>> a.get(), b.get()
+        (array([3., 4.], dtype=float32), array([1., 2.], dtype=float32))
+        """
+        written = assignments(checked_updates("update", updates))
+        if not written:
+            return
+        key, leaves = signature_of_evaluated(written)
+        owners: dict[int, int] = {}  # the order of reads and writes depends on who lies where
+        lies_in = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
+        self._run(("update", *lies_in, key), leaves, written)
+        for assignment in written:
+            assignment[1].advance(assignment.origin)
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
         """A new tensor of a value that a plan gave, which `adopt` need not look at."""

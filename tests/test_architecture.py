@@ -38,7 +38,7 @@ LAYERS = (
     ("optree.tree.tensor", "optree.ops.traits"),
     ("optree.ops.",),
     ("optree.ops",),
-    ("optree.tree.stale",),
+    ("optree.tree.stale", "optree.run.updates"),
     ("optree.compile.program",),
     (
         "optree.compile.reference",
