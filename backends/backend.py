@@ -200,6 +200,8 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and tree.op.name == "assign" for tree in trees):
+            for tree in trees:  # before any runs: those that come later are to read what the assignments write
+                _see(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None
         if not others and type(tree) is OpTreeNode:
@@ -320,6 +322,16 @@ class Backend(RandomMethods):
 
     def __repr__(self) -> str:
         return f"{self.name} backend {id(self):#x}"
+
+
+def _see(tree: Any) -> None:
+    """Look for what is stale in a tree that has not run, as running it does."""
+    if type(tree) is not OpTreeNode:
+        return
+    if tree.op.name != "assign":
+        tree.ran = tree.ran or signature_of_evaluated([tree])
+    elif type(tree[2]) is OpTreeNode:
+        tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 
 
 #: What a function's first operand may be without being a tensor.

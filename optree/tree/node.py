@@ -94,8 +94,10 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     #: Whether it is the derivative of a cost by itself, which `grad` starts from.
     starts_gradient = False
 
-    #: Its signature, once it has run by itself or been assigned.
+    #: Its signature, once it has run alone or been assigned.
     ran: tuple[tuple[Any, ...], list[Any]] | None = None
+    #: Whether it has run beside others.
+    ran_beside = False
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):

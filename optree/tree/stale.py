@@ -46,6 +46,8 @@ def signature_of_assigned(value: OpTreeNode, target: Tensor, origin: Origin) -> 
     """
     line: Any = origin[1]
     view, root = target.view, target
+    if value.ran_beside:
+        return signature_of([value])
     if view is not None:  # one line may run through the parts of a tensor, each of which is a target of its own
         line, root = (line, id(view)), target.root
     runs = root.runs
@@ -71,22 +73,32 @@ def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
     StaleTreeError
         As `signature_of_assigned` does.
     """
-    first = next((root for root in roots if root.__class__ is OpTreeNode), None)
-    if first is None:
+    nodes = [root for root in roots if root.__class__ is OpTreeNode]
+    new = [node for node in nodes if node.ran is None and not node.ran_beside]
+    if not new:
         return signature_of(roots)
-    code, offset, built = first.origin
+    code, offset, built = new[0].origin
     line, now = (id(code), offset), clock[0]
     old: list[OpTreeNode] = []
     before = _runs.get(line)
     # A single one that was built long ago has not run before, whatever its line has.
-    since = before[1] if before is not None and (built == now or len(roots) > 1) else -1
+    since = before[1] if before is not None and (built == now or len(nodes) > 1) else -1
     found = signature_of(roots, old, since)
     if old:
-        _look(old, found[1])
+        _look(old if len(new) == len(nodes) else _beside(old, set(map(id, nodes)) - set(map(id, new))), found[1])
     if before is None and len(_runs) >= LINES:
         _runs.clear()
     _runs[line] = code, now
+    if len(nodes) > 1:
+        for node in new:
+            node.ran_beside = True
     return found
+
+
+def _beside(old: list[OpTreeNode], kept: set[int]) -> list[OpTreeNode]:
+    """The nodes that are not under those kept, by their ids."""
+    under = {id(x) for x in post_order([node for node in old if id(node) in kept], _operands)}
+    return [node for node in old if id(node) not in under]
 
 
 def _look(old: list[OpTreeNode], leaves: Sequence[Any]) -> None:

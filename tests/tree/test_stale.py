@@ -202,6 +202,27 @@ def test_kept_trees_are_not_told(be, strict):
     assert len(set(norms)) == 4
 
 
+def test_what_has_run_beside_others_has_run(be, strict):
+    w, out = be.array([1.0, 2.0], name="w"), be.empty((), name="out")
+    cost = be.sum(be.square(w), keepdims=False)
+    product, slope = be.prod(w, keepdims=False), optree.grad(cost, w)
+    be.evaluate([cost, product, slope])
+    w -= 0.1 * slope
+    assert cost.item() == pytest.approx(3.2)
+    out[...] = product
+    assert out.item() == pytest.approx(1.28)
+    be.evaluate([slope, cost, w * 2])
+    tree = w * 3
+    w.fill(1)
+    with pytest.raises(StaleTreeError):
+        be.evaluate([cost, tree])
+
+
+def test_a_list_that_assigns_is_read_in_order(be, strict):
+    x = be.array([1.0, 2.0], name="x")
+    assert be.evaluate([be.assign(x, x + 1), x * 2])[1].get().tolist() == [4, 6]
+
+
 def test_what_is_filled_first_is_not_told(be, strict):
     batch = be.empty(3, name="batch")
     mean = be.mean(batch)
