@@ -130,7 +130,7 @@ OVERLAP_STEPS = 1 << 16
 
 def _share_an_element(x: Any, y: Any) -> bool:
     try:
-        return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))
+        return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

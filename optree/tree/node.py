@@ -88,7 +88,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     The structure is that of neon's Op-Tree document.
     """
 
-    origin: Origin | None
+    origin: Origin
     known_owner: Any = None
 
     #: Whether it is the derivative of a cost by itself, which `grad` starts from.
@@ -389,7 +389,8 @@ def signature_of(
     leaves: list[Any] = []
     places: dict[Any, int] = {}
     pending: list[Any] = list(reversed(roots))
-    now, note = clock[0], [].append if old is None else old.append
+    now: int = clock[0]
+    note = (old if old is not None else []).append
     # Every repeated assignment comes through here: what is looked up once is not looked up in the loop.
     add, keep, pop, push, place_of = key.append, leaves.append, pending.pop, pending.append, places.setdefault
     while pending:
