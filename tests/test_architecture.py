@@ -20,9 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Packages and modules from the bottom up. Each imports those before it, and within a package without a circle.
 PACKAGES = (
-    *("optree.installation", "optree.errors", "optree.settings", "optree.cache", "optree.locks", "optree.arrays"),
-    *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile"),
-    *("optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *(
+        "optree.installation",
+        "optree.clock",
+        "optree.errors",
+        "optree.settings",
+        "optree.cache",
+        "optree.locks",
+        "optree.arrays",
+    ),
+    *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
+    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
     *(
         "backends.intact",
         "backends.lazy",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from optree.compile.program import Instruction, Program
+from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
@@ -122,6 +122,7 @@ class _Draft:
 
     def __init__(self, program: Program) -> None:
         self.leaves, self.owners = program.leaves, program.owners
+        self._lying_in = owners_of(program.leaves)
         values: list[Any] = list(range(len(program.leaves)))
         for op, inputs, node in program.instructions:
             values.append(_Step(op, [values[i] for i in inputs], node))
@@ -146,8 +147,8 @@ class _Draft:
     def memories(self) -> dict[Any, frozenset[Any]]:
         """The memories that each value may lie in: its own, or those of what it looks into or was written over."""
         found: dict[Any, frozenset[Any]] = {
-            i: frozenset([leaf.root if isinstance(leaf, Tensor) else i if self.owners is None else self.owners[i]])
-            for i, leaf in enumerate(self.leaves)
+            i: frozenset([owner if isinstance(owner, Tensor) else i if self.owners is None else self.owners[i]])
+            for i, owner in enumerate(self._lying_in)
         }
         for step in self.steps:
             shared = [step.inputs[i] for i in step.op.shared_inputs()]
