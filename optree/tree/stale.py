@@ -45,7 +45,7 @@ def signature_of_assigned(value: OpTreeNode, target: Tensor, origin: Origin) -> 
         If it is stale, and OPTREE_STALE_TREES says ``error``; with ``warn`` it is a warning.
     """
     line: Any = origin[1]
-    view, root = target.view, target
+    view, root = target.view_op, target
     if value.ran_beside:
         return signature_of([value])
     if view is not None:  # one line may run through the parts of a tensor, each of which is a target of its own
