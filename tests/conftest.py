@@ -27,6 +27,11 @@ settings.register_profile(
     max_examples=250,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+#: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many.
+SHARE, LEAST = 4, 24
+
+# Where matrices are sampled, the first of the same examples.
+settings.register_profile("sample", parent=settings.get_profile("ci"), max_examples=250 // SHARE)
 # Another draw each time, and many more of them: pytest --hypothesis-profile=long.
 settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")
@@ -50,6 +55,8 @@ def pytest_configure(config: Any) -> None:
     worker = getattr(config, "workerinput", {})  # pytest-xdist's: every process has to collect the same tests
     if config.option.seed is None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
+    if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
+        settings.load_profile("sample")
     if "gpu" in (config.getoption("home") or []):
         try:
             print(gen_backend("gpu").info())
@@ -72,8 +79,8 @@ def pytest_report_header(config: Any) -> str:
 
 def _takes_all(config: Any) -> bool:
     """Whether every case is asked for, or are tests by name: who names a test wants it to run."""
-    option = config.option
-    return bool(option.all or option.home or option.keyword or option.lf or any("::" in arg for arg in config.args))
+    named = any("::" in argument for argument in config.args)
+    return named or any(config.getoption(option, None) for option in ("all", "home", "keyword", "lf"))
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
@@ -90,10 +97,6 @@ FIRST = ("test_on_gpu", "test_epilogues", "test_random_trees", "test_reductions"
 
 #: What tests ask for that run where --home says.
 AT_HOME = ("be", "be64", "home_kind", "device_kind", "real")
-
-
-#: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many.
-SHARE, LEAST = 4, 24
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
@@ -128,10 +131,15 @@ def _sampled(items: list[Any], seed: int) -> set[Any]:
         else:
             matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
     for name, cases in matrices.items():
-        count = min(len(cases), max(LEAST, math.ceil(len(cases) / SHARE)))
-        # By its name: the draw of a matrix does not change where another gains a case, or is not collected.
-        sampled.update(random.Random(f"{seed} {name}").sample(cases, count))
+        sampled.update(_drawn(cases, seed, name))
     return sampled
+
+
+def _drawn(cases: list[Any], seed: int, name: str) -> list[Any]:
+    """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
+    count = min(len(cases), max(LEAST, math.ceil(len(cases) / SHARE)))
+    numbers = random.Random(f"{seed} {name}").sample(range(len(cases)), count)
+    return [cases[number] for number in sorted(numbers)]
 
 
 def _runs_at_home(item: Any) -> bool:
@@ -142,6 +150,16 @@ def _runs_at_home(item: Any) -> bool:
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
     _backends.clear()
+
+
+@pytest.fixture
+def sample(request: Any) -> Any:
+    """From a list to what the seed draws of it, in order, for a matrix within one test; to all of it with --all."""
+
+    def drawn(cases: list[Any]) -> list[Any]:
+        return cases if _takes_all(request.config) else _drawn(cases, request.config.option.seed, request.node.nodeid)
+
+    return drawn
 
 
 @pytest.fixture
