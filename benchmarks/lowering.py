@@ -60,10 +60,7 @@ def holders(name: str) -> Iterator[tuple[Any, Any]]:
     """The modules, and classes in them, that have a function of the packages by this name, and the function."""
     seen: set[int] = set()
     for module in [module for path, module in sys.modules.items() if path.split(".")[0] in ("optree", "backends")]:
-        for holder in (
-            module,
-            *(x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__),
-        ):
+        for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
             found = vars(holder).get(name)
             if type(found) is type(holders) and id(holder) not in seen:
                 seen.add(id(holder))
@@ -114,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--elements", type=int, default=8, help="of each array (8)")
     parser.add_argument("--fused", action="store_true", help="plan kernels too, which small arrays do without")
     options = parser.parse_args(arguments)
-    be = gen_backend("cpu", jit=False)
+    be: Any = gen_backend("cpu", jit=False)
     if options.fused:
         be.when = be.when._replace(small=0, work=0)
     x, y = be.ones(options.elements, name="x"), be.ones(options.elements, name="y")

@@ -52,17 +52,22 @@ def caches(tree: ast.Module) -> dict[str, int]:
                 found[node.name] = node.lineno
         elif isinstance(node, ast.ClassDef):
             for name, line in _looked_up_and_stored(node).items():
-                if name.startswith("self.") and name.count(".") == 1:
+                if name.startswith("self.") and name.count(".") == 1 and name != "self.__dict__":
                     found[f"{node.name}.{name.removeprefix('self.')}"] = line
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
-            if (_is_memo(node.value.func) and node.value.args) or _last_name(node.value.func).endswith("Cache"):
-                found[_target(node)] = node.lineno
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and _makes_cache(node.value):
+            found[_target(node)] = node.lineno
     module = {_target(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
     return found | {name: line for name, line in _looked_up_and_stored(tree).items() if name in module}
 
 
 def _target(node: ast.Assign | ast.AnnAssign) -> str:
     return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+
+
+def _makes_cache(value: ast.expr | None) -> bool:
+    if not isinstance(value, ast.Call):
+        return False
+    return (_is_memo(value.func) and bool(value.args)) or _last_name(value.func).endswith("Cache")
 
 
 def _last_name(node: ast.expr) -> str:
