@@ -59,7 +59,7 @@ def _module_name(path: Path) -> str:
 CORE = {_module_name(path): path for top in ("optree", "backends") for path in sorted((ROOT / top).rglob("*.py"))}
 SOURCES = sorted(
     path
-    for top in ("optree", "backends", "tests", "examples", "benchmarks", "docs")
+    for top in ("optree", "backends", "tests", "examples", "benchmarks", "docs", "tools")
     for path in (ROOT / top).rglob("*.py")
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rglob("*.md"), *SOURCES])
