@@ -4,8 +4,13 @@ A nest is, at each outer index, a sequence of stages. Each runs over the inner
 domain and ends in accumulators; between stages come their values, and the
 statements of the outer level that use them. `Printer` prints all that in the
 words of a `Dialect`. A language's own printer says how loops run: who takes
-which outer indices, in what steps a stage loads, accumulates and stores elements, and
-how the accumulators of several threads are joined.
+which outer indices, in what steps a stage loads, accumulates and stores
+elements, and how the accumulators of several threads are joined.
+
+So a new language needs a `Dialect`, a `Printer` with `array`, `number` and
+`traversed` that puts the parts into a function, and what compiles and runs that.
+The least that computes everything is tests/harness/plain_c.py; the other hooks
+are for speed.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class FusedKernel:
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
-        self.last_read, self.written_in = self._walked()
+        self.last_read, self.written_in = self._last_stages()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets that are given and in new arrays for the rest.
@@ -245,7 +245,7 @@ class FusedKernel:
             len(self._counted),
         )
 
-    def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
+    def _last_stages(self) -> tuple[dict[int, int], dict[int, int]]:
         """The last stage that reads each array, and the one that writes each; those of no stage are left out."""
         reads: dict[int, int] = {}
         writes: dict[int, int] = {}

@@ -12,18 +12,18 @@ so the same call runs the same kernels and gives the same bits.
   hand over tiles of 32 by 32 elements in shared memory.
 - A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
   row lie together in the warp; a longer one by a block of 128 or 256 threads with at most 8 accesses each. They have
-  their accesses in registers, with at most 128 bytes of what several walks need in a warp and 64 in a block.
-- Of a row that is too long for that, what several walks need stays in shared memory, where that holds it for three
+  their accesses in registers, with at most 128 bytes of what several stages need in a warp and 64 in a block.
+- Of a row that is too long for that, what several stages need stays in shared memory, where that holds it for three
   blocks on a multiprocessor, for two, or for one, of 512 threads. Where not even that, what is read stays there alone,
   and what is dear is made again. Where a row is too long for that too, its first accesses stay, as many as a block has
   room for, and the others are read again.
 - Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
-  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in
+  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several stages need stays in
   shared memory where it takes at most a quarter of what a block may have, beside the few kilobytes by which the block
   joins its threads, with one column for each thread. Otherwise a thread has as many columns as 16 bytes hold, at most
   4, or half as many or a quarter, as all arrays are aligned, as half of the threads that the device has at once find 8
   accesses, and as a thread accumulates at most 64 bytes.
-- Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
+- Where blocks would be fewer than the device has multiprocessors, twice, or where there is one stage, than make half
   of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
   thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
 """
@@ -320,7 +320,7 @@ def _parts(places: int, accesses: int, threads: int, again: bool, device: Device
     Parameters
     ----------
     again : bool
-        Whether rows are walked again: what is split is not kept.
+        Whether a later stage reads rows again: what is split is not cached.
     """
     blocks = device.multiprocessors * max(1, device.threads // (2 * threads))
     enough = 2 * device.multiprocessors if again else blocks
@@ -328,7 +328,7 @@ def _parts(places: int, accesses: int, threads: int, again: bool, device: Device
 
 
 def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int) -> Geometry:
-    """Each walk a kernel, whose blocks take parts of rows; then one that joins the last parts."""
+    """A kernel for each stage, whose blocks take parts of rows; then one that joins the last parts."""
     part = -(-accesses // parts)
     parts = -(-accesses // part)
     grids = ((name, (places, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
