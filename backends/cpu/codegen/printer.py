@@ -131,7 +131,8 @@ class _Printer(Printer):
     dialect = C
 
     def __init__(self, nest: LoopNest) -> None:
-        super().__init__(nest, column="j" if nest.columns else "", columns=tile_of(nest))
+        column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
+        super().__init__(nest, column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.numbers)
