@@ -113,15 +113,15 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "an integer of 1 or more",
                 _count,
                 1 << 30,
-                "How many bytes of compiled kernels are cached on disk; above that, the least recently used are deleted.",
+                "The bytes of compiled kernels cached on disk; above that, the least recently used are deleted.",
             ),
             Setting(
                 "OPTREE_CACHE_DIR",
                 "a folder",
                 _folder,
                 None,
-                "Where compiled kernels are cached; a relative path counts from the working folder in which the process "
-                "makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
+                "Where compiled kernels are cached; a relative path counts from the working folder in which the "
+                "process makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
             ),
             Setting(
                 "OPTREE_COMPILE_SECONDS",

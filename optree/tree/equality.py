@@ -85,7 +85,7 @@ class _Tokens:
         return (op, node.type, *(sorted(tokens) if op.commutative else tokens))
 
     def _part(self, node: OpTreeNode) -> Any:
-        """The key of an associative op: the sum of its terms' tokens, or a polynomial of them where their order counts."""
+        """The key of an associative op: the sum of its terms' tokens; where their order counts, a polynomial."""
         kind = node.op, getattr(node.type, "dtype", node.type)  # another dtype rounds elsewhere
         total, length = 0, 0
         for x in operands_of(node):

@@ -27,7 +27,7 @@ from optree.tree.traversal import post_order
 #: The bounds of the tables of lines: all, and those of one tensor.
 LINES, LINES_OF_TENSOR = 4096, 256
 
-#: Line -> its code object, referenced so that its id is not reused, and the time when it last ran a tree without target.
+#: Line -> its code object, referenced so that its id is not reused, and when it last ran a tree without a target.
 _runs: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
 #: The lines that have been warned.
