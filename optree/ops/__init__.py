@@ -1,6 +1,7 @@
 """Every op, one class each, in a file a family. Importing this fills the registry."""
 
 from optree.ops import (
+    arrangement,
     assignment,
     choice,
     contraction,
@@ -11,6 +12,7 @@ from optree.ops import (
     logic,
     network,
     normalization,
+    padding,
     random,
     reduction,
     scan,
@@ -22,6 +24,7 @@ from optree.ops import (
 )
 
 __all__ = [
+    "arrangement",
     "assignment",
     "choice",
     "contraction",
@@ -32,6 +35,7 @@ __all__ = [
     "logic",
     "network",
     "normalization",
+    "padding",
     "random",
     "reduction",
     "scan",

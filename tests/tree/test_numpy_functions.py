@@ -72,16 +72,34 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
     np.copy: [lambda x: np.copy(x)],
     np.full_like: [lambda x: np.full_like(x, 2), lambda x: np.full_like(x + 1, 2, dtype=np.float32)],
-    np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x))],
-    np.vstack: [lambda x: np.vstack([x, x])],
-    np.hstack: [lambda x: np.hstack([x, x])],
+    np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x)), lambda x: np.stack(x, axis=1)],
+    np.vstack: [lambda x: np.vstack([x, x]), lambda x: np.vstack(x)],
+    np.hstack: [lambda x: np.hstack([x, x]), lambda x: np.hstack(x)],
     np.concatenate: [
         lambda x: np.concatenate([x, x], axis=1),
         lambda x: np.concatenate([x, x]),
         lambda x: np.concatenate([x, np.ones((1, 3))]),
         lambda x: np.concatenate([x, x], axis=None),
+        lambda x: np.concatenate(x),
     ],
-    np.pad: [lambda x: np.pad(x, 1), lambda x: np.pad(x, ((0, 1), (2, 0)), constant_values=2.0)],
+    np.pad: [
+        lambda x: np.pad(x, 1),
+        lambda x: np.pad(x, ((0, 1), (2, 0)), constant_values=2.0),
+        lambda x: np.pad(x, 1, mode="reflect"),
+        lambda x: np.pad(x, 1, "mean", stat_length=2),
+        lambda x: np.pad(x, {0: 2}, "linear_ramp", end_values=5.0),
+    ],
+    np.tril: [lambda x: np.tril(x), lambda x: np.tril(x, k=1)],
+    np.triu: [lambda x: np.triu(x), lambda x: np.triu(x, -1)],
+    np.diagonal: [lambda x: np.diagonal(x), lambda x: np.diagonal(x, 1, axis1=1, axis2=0)],
+    np.diag: [lambda x: np.diag(x, k=1), lambda x: np.diag(np.ravel(x))],
+    np.trace: [lambda x: np.trace(x), lambda x: np.trace(x, 1, dtype=np.float32)],
+    np.fliplr: [lambda x: np.fliplr(x)],
+    np.flipud: [lambda x: np.flipud(x)],
+    np.rot90: [lambda x: np.rot90(x), lambda x: np.rot90(x, k=3, axes=(1, 0))],
+    np.append: [lambda x: np.append(x, 2.0), lambda x: np.append(x, np.ones((1, 3)), axis=0)],
+    np.column_stack: [lambda x: np.column_stack([x, np.ones(2)]), lambda x: np.column_stack(x)],
+    np.dstack: [lambda x: np.dstack([x, x]), lambda x: np.dstack(x)],
     np.repeat: [lambda x: np.repeat(x, 2, axis=0), lambda x: np.repeat(x, 2)],
     np.cumsum: [
         lambda x: np.cumsum(x),
@@ -122,6 +140,20 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
 }
 
 
+#: Calls of the NumPy functions that give several arrays.
+SEVERAL: dict[Any, list[Callable[..., Any]]] = {
+    np.split: [lambda x: np.split(x, 3, axis=1), lambda x: np.split(x, [1], axis=1)],
+    np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
+    np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
+    np.vsplit: [lambda x: np.vsplit(x, 2)],
+    np.dsplit: [lambda x: np.dsplit(np.expand_dims(x, 0), 3)],
+    np.meshgrid: [
+        lambda x: np.meshgrid(x, x),
+        lambda x: np.meshgrid(x, np.ravel(x), indexing="ij", sparse=True),
+    ],
+}
+
+
 #: The NumPy functions that tell what is known without running: they give a value, not a tree.
 FACTS = {
     np.shape: [lambda x: np.shape(x)],
@@ -153,7 +185,7 @@ def cpu() -> Any:
 
 @pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
 def test_every_numpy_function_is_tested(function: Any) -> None:
-    known = (UFUNCS, REDUCTIONS, CALLS, FACTS, ANSWERS)
+    known = (UFUNCS, REDUCTIONS, CALLS, SEVERAL, FACTS, ANSWERS)
     assert any(function in table for table in known), "say in CALLS how it is called"
 
 
@@ -211,6 +243,18 @@ def test_other_functions_build_trees(function: Any, cpu: Any) -> None:
         text = inspect.getsource(call).strip()
         assert isinstance(tree, OpTreeNode), text
         compare(tree.asnumpyarray(), call(values), text, "by NumPy's function")
+
+
+@pytest.mark.parametrize("function", SEVERAL, ids=lambda function: f"{function.__name__}")
+def test_functions_of_several_values_build_several_trees(function: Any, cpu: Any) -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    x = cpu.array(values, name="x")
+    for call in SEVERAL[function]:
+        text = inspect.getsource(call).strip()
+        got, wanted = call(x), call(values)
+        assert len(got) == len(wanted), text
+        for tree, value in zip(got, wanted, strict=True):
+            compare(tree.asnumpyarray(), value, text, "by NumPy's function")
 
 
 @pytest.mark.parametrize("function", FACTS, ids=lambda function: f"{function.__name__}")
