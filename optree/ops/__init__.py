@@ -3,6 +3,7 @@
 from optree.ops import (
     arrangement,
     assignment,
+    bits,
     choice,
     contraction,
     einsum,
@@ -26,6 +27,7 @@ from optree.ops import (
 __all__ = [
     "arrangement",
     "assignment",
+    "bits",
     "choice",
     "contraction",
     "einsum",

@@ -183,7 +183,9 @@ def _parts(x: Variable, indices_or_sections: Any, axis: Any, what: str) -> list[
         if count < 1:
             raise ShapeError(f"{what}: there is one part or more, not {count}")
         if size is None:
-            raise ShapeError(f"{what}: axis {axis} of {describe(x)} is of open size; give the indices between the parts")
+            raise ShapeError(
+                f"{what}: axis {axis} of {describe(x)} is of open size; give the indices between the parts"
+            )
         each, extra = divmod(size, count)
         inner = [i * each + min(i, extra) for i in range(1, count)]
     ends = [0, *inner, None]

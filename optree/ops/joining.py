@@ -346,7 +346,9 @@ def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
     if axis is None:
         return f.reshape(x, (-1,))
     if x.ndim < 2:
-        raise ShapeError(f"{what}: numbers without axes are not joined, and {describe(x)} is a sequence of them; stack is")
+        raise ShapeError(
+            f"{what}: numbers without axes are not joined, and {describe(x)} is a sequence of them; stack is"
+        )
     axis = normalise_axis(axis, x.ndim - 1, what)
     moved = f.moveaxis(x, 0, axis)
     pair, sizes = moved.shape[axis : axis + 2], list(moved.shape)

@@ -68,6 +68,29 @@ def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
     return Case(operands, by(f), lambda *values: np.asarray(by(np)(*values)))
 
 
+ELEMENTWISE = {
+    "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
+    "positive": [_same("positive", (2, 3))],
+    "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
+    "nan_to_num": [
+        Case(((2, 3),), lambda x: f.nan_to_num(x) * x, lambda x: np.nan_to_num(x) * x),
+        Case(((2, 3),), lambda x: f.nan_to_num(f.log(x), 0.5), lambda x: np.nan_to_num(np.log(x), nan=0.5)),
+    ],
+    "float_power": [
+        _same("float_power", (), 2),
+        Case(((3,),), lambda x: f.float_power(2, x), lambda x: np.float_power(2, x)),
+    ],
+    "degrees": [_same("degrees", (2, 3))],
+    "radians": [_same("radians", (2, 3))],
+    "sinc": [
+        _same("sinc", (2, 3)),
+        Case(((5,),), lambda x: f.sinc(x * 0.01), lambda x: np.sinc(x * 0.01)),
+        Case(((),), lambda x: f.sinc(x * 1e-9), lambda x: np.sinc(x * 1e-9)),
+    ],
+    "fmax": [_same("fmax", (2, 3), (3,)), _same("fmax", (2, 3), 0.5), _same("fmax", (), ())],
+    "fmin": [_same("fmin", (2, 3), (3,)), _same("fmin", (2, 3), 0.5)],
+}
+
 ARRANGEMENT = {
     "tril": [
         _same("tril", (3, 4)),
@@ -169,6 +192,7 @@ def _padded(x: Any, widths: Any, mode: str) -> Any:
 
 
 COMPOSED: dict[str, list[Case]] = {
+    **ELEMENTWISE,
     **ARRANGEMENT,
     "fabs": [Case(((2, 3),), lambda x: f.fabs(x), np.fabs), Case(((),), lambda x: f.fabs(x), np.fabs)],
     "clip": [
