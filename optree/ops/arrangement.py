@@ -70,7 +70,7 @@ def triu(x: Any, k: int = 0) -> Any:
 
 @function(numpy=np.diagonal)
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The elements of the operand at which the index along `axis2` is `offset` more than along `axis1`, as a last axis."""
+    """The elements whose index along `axis2` is `offset` more than that along `axis1`, as a last axis."""
     x, offset = variable_of(x, "diagonal"), integer_of(offset, "diagonal: offset")
     if x.ndim < 2:
         raise ShapeError(f"diagonal: two axes are wanted; {describe(x)} has {x.ndim}; diag makes a matrix of a vector")

@@ -66,7 +66,7 @@ def _is_condition(x: Any) -> bool:
 
 
 def _is_real(x: Any) -> bool:
-    return isinstance(x, float) or isinstance(getattr(x, "dtype", None), np.dtype) and is_floating(x.dtype)
+    return isinstance(x, float) or (isinstance(getattr(x, "dtype", None), np.dtype) and is_floating(x.dtype))
 
 
 class BitwiseAnd(BitOperator, BinaryOperator):
