@@ -231,3 +231,12 @@ def _owner(array: Any) -> Any:
         return None
     owner = array if array.base is None else array.base
     return owner if _owns(owner) else None
+
+
+def frozen(value: Any) -> Any:
+    """A value that nobody else can change, where it is an array."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    own = np.array(value)
+    own.flags.writeable = False
+    return own

@@ -75,11 +75,17 @@ class Example(NamedTuple):
     def differentiable(self) -> bool:
         return not isinstance(self.build, NonDifferentiableOperator)
 
-    def draw(self, dtype: Any = np.float64) -> list[Any]:
+    @property
+    def takes_floats(self) -> bool:
+        return self.op is None or self.op.takes_floats
+
+    def draw(self, dtype: Any = None) -> list[Any]:
         """The operands' values: distinct numbers, spread over the sample, reproducible.
 
-        Those of an integer dtype are not negative, as powers of integers require.
+        They are float64 unless another dtype is given, or int64 for an op that takes no floats. Those of
+        an integer dtype are not negative, as powers of integers require.
         """
+        dtype = dtype or (np.float64 if self.takes_floats else np.int64)
         shaped = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
         sizes = [int(np.prod(self.operands[i], dtype=int)) for i in shaped]
         rng = np.random.RandomState(zlib.crc32(str(self).encode()))

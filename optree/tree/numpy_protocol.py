@@ -30,7 +30,8 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The tree of a ufunc's call or of its ``reduce``; with ``out``, that tensor, written."""
-    out = kwargs.pop("out", (None,))[0]
+    outs = kwargs.pop("out", (None,))
+    out = outs[0]
     if method == "reduce" and ufunc in REDUCTIONS:
         return call_function(REDUCTIONS[ufunc], inputs, {"axis": 0, "out": out, **kwargs})
     if method == "at" and ufunc is np.add and hasattr(inputs[0], "copy_from"):
@@ -38,11 +39,25 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
         target._in_place(lambda x, value: f.scatter_add(x, index, value), value)
         return None
     ours = NUMPY_FUNCTIONS.get(ufunc)
-    if method != "__call__" or ours is None:
+    if method not in ("__call__", "outer") or ours is None:
         return NotImplemented
     if kwargs:
         raise _refusal(ufunc, kwargs)
-    return write_out(ours(*inputs), out)
+    if method == "outer":
+        x, y = inputs
+        inputs = _with_axes(x, np.ndim(y)), y
+    trees = ours(*inputs)
+    if ufunc.nout > 1:
+        return tuple(
+            write_out(*pair) for pair in zip(trees, outs if len(outs) > 1 else (None,) * ufunc.nout, strict=True)
+        )
+    return write_out(trees, out)
+
+
+def _with_axes(x: Any, count: int) -> Any:
+    """An operand with so many axes of size 1 behind its own."""
+    ndim = np.ndim(x)
+    return f.expand_dims(x, tuple(range(ndim, ndim + count))) if count and ndim else x
 
 
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -380,6 +380,12 @@ class Tensor(Variable):
     def __ixor__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(operator.xor, other)
 
+    def __ilshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.lshift, other)
+
+    def __irshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.rshift, other)
+
     def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.matmul, other)
 

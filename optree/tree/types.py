@@ -505,3 +505,10 @@ def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
     if len(set(axes)) < len(axes):
         raise AxisError(f"{what}: axis {axis} names an axis twice")
     return tuple(sorted(axes))
+
+
+def one_or_many(arguments: tuple[Any, ...]) -> Any:
+    """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
+    if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
+        return arguments[0]
+    return arguments or None

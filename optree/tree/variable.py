@@ -7,15 +7,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.arrays import check_unmasked
+from optree.arrays import check_unmasked, frozen
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
-from optree.registry import METADIFF, NUMPY_FUNCTIONS, f
+from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
 from optree.tree.deltas import sum_of_deltas, sum_to
 from optree.tree.gradient_types import NoValueType
-from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
+from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
@@ -229,25 +229,46 @@ class Variable:
         return f.ne(self, other)
 
     def __and__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_and](self, other)
+        return f.bitwise_and(self, other)
 
     def __rand__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_and](other, self)
+        return f.bitwise_and(other, self)
 
     def __or__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_or](self, other)
+        return f.bitwise_or(self, other)
 
     def __ror__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_or](other, self)
+        return f.bitwise_or(other, self)
 
     def __xor__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_xor](self, other)
+        return f.bitwise_xor(self, other)
 
     def __rxor__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_xor](other, self)
+        return f.bitwise_xor(other, self)
 
     def __invert__(self) -> Variable:
-        return NUMPY_FUNCTIONS[np.invert](self)
+        return f.invert(self)
+
+    def __lshift__(self, other: Any) -> Variable:
+        return f.left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Variable:
+        return f.left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Variable:
+        return f.right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Variable:
+        return f.right_shift(other, self)
+
+    def __pos__(self) -> Variable:
+        return f.positive(self)
+
+    def __divmod__(self, other: Any) -> tuple[Variable, Variable]:
+        return f.divmod(self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Variable, Variable]:
+        return f.divmod(other, self)
 
     # NumPy's array methods: the functions of the same names
 
@@ -560,7 +581,7 @@ class Constant(Variable):
         self.name = check_name(name)
         self.origin = None
         self.spec = Spec(type)
-        self.value = _frozen(type.filter(value))
+        self.value = frozen(type.filter(value))
 
     @classmethod
     def weak(cls, number: Any) -> Constant:
@@ -617,15 +638,6 @@ def constant(value: Any, name: str | None = None) -> Constant:
     return Constant(TensorType(value.dtype, value.shape), value, name)
 
 
-def _frozen(value: Any) -> Any:
-    """An array copied and made read-only; other values unchanged."""
-    if not isinstance(value, np.ndarray | np.generic):
-        return value
-    own = np.array(value)
-    own.flags.writeable = False
-    return own
-
-
 class Input(Variable):
     """A leaf without memory: an argument of a function.
 
@@ -669,13 +681,6 @@ class Input(Variable):
 
 
 Type.Variable = Input
-
-
-def one_or_many(arguments: tuple[Any, ...]) -> Any:
-    """Normalise ``f(a, b)``, ``f((a, b))`` and ``f()`` to a tuple of integers, or None."""
-    if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
-        return arguments[0]
-    return arguments or None
 
 
 def as_operand(value: Any, what: str) -> Any:
