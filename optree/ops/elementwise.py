@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import portable
 from optree.dtypes import finfo, is_floating, ufunc_dtypes
 from optree.errors import DTypeError, describe
+from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -287,10 +288,23 @@ def float_power(x: Any, y: Any) -> Any:
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
+#: Exponents whose powers are products and reciprocals, which a processor makes many at a time: each within 3 units in
+#: the last place of the power, and the square, as NumPy's, and the reciprocal to the bit. The reciprocal is squared
+#: and not the square inverted, which may overflow where the power does not.
+_PRODUCTS: dict[Any, Any] = {
+    -2: lambda x: f.square(f.reciprocal(x)),
+    -1: lambda x: f.reciprocal(x),
+    0.5: lambda x: f.sqrt(x),
+    2: lambda x: f.square(x),
+    3: lambda x: f.mul(f.square(x), x),
+    4: lambda x: f.square(f.square(x)),
+}
+
+
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
-    The derivative with respect to y is 0 where x is 0 and y is not negative,
+    By the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots. The derivative with respect to y is 0 where x is 0 and y is not negative,
     where x is inf and y negative, and nan where x is negative, as the power is
     there for almost every y.
     """
@@ -304,11 +318,23 @@ class Pow(BinaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if is_floating(dtypes[0]) else None  # a power of integers takes a loop, and may fail
 
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        """The power, as products where the exponent is a number that allows it."""
+        (x, y), props = sorted_arguments(cls, args, kwargs)
+        number = y if type(y) in (int, float) else number_of(y)
+        product = _PRODUCTS.get(number)
+        base = getattr(x, "dtype", None)
+        refused = type(number) is int and number < 0 and base is not None and base.kind in "iu"
+        if product is None or base is None or base.kind == "b" or refused:
+            return cls.make(**props)(x, y)  # np.power of bools is no np.square, and of integers it may fail
+        if is_floating(base) or type(number) is int:
+            return product(x)
+        return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays
-        if type(y) in (int, float) and y == 2 and as_array(x).dtype.kind == "f":
-            return np.square(x)
         if not any(isinstance(a, np.ndarray) for a in arrays):
             _check_power(x, y)
         return np.power(x, y)

@@ -175,9 +175,10 @@ class Variable:
         return f.mod(other, self)
 
     def __pow__(self, other: Any) -> Variable:
-        # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
-        if other.__class__ is int and other == 2 and getattr(self.type, "dtype", None) == np.bool_:
-            return f.square(self)
+        if other.__class__ in (int, float):  # which may make a product of it
+            # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
+            is_bool = getattr(self.type, "dtype", None) == np.bool_
+            return f.square(self) if is_bool and other.__class__ is int and other == 2 else f.pow(self, other)
         return self._power(other)
 
     @binary("pow", depth=2)
