@@ -273,10 +273,12 @@ class Op(Differentiable, AbstractOperator):
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
-        return sorted({i for inputs in self.destroy_map.values() for i in inputs})
+        return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
 
     def shared_inputs(self) -> set[int]:
         """The inputs whose memory an output may lie in, by view_map or destroy_map."""
+        if not (self.view_map or self.destroy_map):  # as most ops: stages ask for it at each instruction
+            return set()
         return {
             i
             for mapping in (self.view_map, self.destroy_map)
