@@ -9,7 +9,7 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo charlm test test-gpu lint format bench bench-gpu driver functions clean
+.PHONY: help demo charlm test test-all test-gpu lint format bench bench-gpu driver functions clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,9 +21,15 @@ charlm: $(VENV)/examples.stamp ## train a network to write text, one character a
 	$(BIN)/python examples/charlm.py $(ARGS)
 
 # The tests' matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
-test: export OPENBLAS_NUM_THREADS ?= 1
-test: $(VENV)/dev.stamp ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+# As many processes run them as there are processors; make test ARGS=-n0 runs them in one.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+test test-all: export OPENBLAS_NUM_THREADS ?= 1
+test: $(VENV)/dev.stamp ## run the tests, with a sample of the largest matrices
+	$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/dev.stamp ## run every test
+	$(PYTEST) --all $(ARGS)
 
 test-gpu: driver $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run the tests of what runs on any backend on a GPU (large downloads)
 	$(BIN)/python -m pytest --home gpu -rs $(ARGS)

@@ -12,14 +12,16 @@ import numpy as np
 from backends import lazy
 from backends.random import RandomMethods
 from optree.compile.passes import rewrite
-from optree.compile.program import Instruction, Program, flatten
+from optree.compile.program import Instruction, Program, flatten, owners_of
 from optree.compile.schedule import apart, schedule
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS
-from optree.tree.node import OpTreeNode, signature, signature_of
+from optree.run.updates import assignments, checked_updates
+from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import write_out
+from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
@@ -176,7 +178,9 @@ class Backend(RandomMethods):
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
         if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
-            value_key, leaves = signature(value)
+            if value.ran is None:
+                value.ran = signature_of_assigned(value, target, tree.origin)
+            value_key, leaves = value.ran
             place = None
             for i, leaf in enumerate(leaves):
                 if leaf is target:
@@ -186,6 +190,7 @@ class Backend(RandomMethods):
         else:
             key, leaves = signature(tree)
         self._run(key, leaves, (tree,))
+        target.advance(tree.origin)
         return target
 
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
@@ -209,10 +214,53 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
+            for tree in trees:  # before any runs: those that come later are to read what the assignments write
+                _see(tree)
             return [self.execute(tree) for tree in trees]
-        alone = len(trees) == 1 and type(trees[0]) is OpTreeNode
-        key, leaves = signature(trees[0]) if alone else signature_of(trees)
+        (tree, *others), found = trees, None
+        if not others and type(tree) is OpTreeNode:
+            found = tree.ran = tree.ran or signature_of_evaluated(trees)
+        key, leaves = found or signature_of_evaluated(trees)
         return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
+
+    def update(self, updates: Any) -> None:
+        """Write the values of trees into tensors, all of them computed before any is written.
+
+        They are computed together, as by `evaluate`; where one fails, nothing is
+        written. What runs often is best an `optree.function` with these updates.
+
+        Parameters
+        ----------
+        updates : dict or list of pairs
+            From tensors to operands: ``be.update([(w, w - rate * g), (v, v * 0.9)])``.
+
+        Raises
+        ------
+        OperandError
+            If a target is no tensor, or two of them have memory in common.
+        DTypeError, ShapeError
+            If a value does not go into its target.
+        BackendError
+            If something in it is of another backend.
+
+        Examples
+        --------
+        >>> from backends import gen_backend
+        >>> be = gen_backend("cpu")
+        >>> a, b = be.array([1.0, 2.0]), be.array([3.0, 4.0])
+        >>> be.update([(a, b), (b, a)])
+        >>> a.get(), b.get()
+        (array([3., 4.], dtype=float32), array([1., 2.], dtype=float32))
+        """
+        written = assignments(checked_updates("update", updates))
+        if not written:
+            return
+        key, leaves = signature_of_evaluated(written)
+        owners: dict[int, int] = {}  # the order of reads and writes depends on who lies where
+        lies_in = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
+        self._run(("update", *lies_in, key), leaves, written)
+        for assignment in written:
+            assignment[1].advance(assignment.origin)
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
         """A new tensor of a value that a plan gave, which `adopt` need not look at."""
@@ -294,6 +342,16 @@ class Backend(RandomMethods):
 
     def __repr__(self) -> str:
         return f"{self.name} backend {id(self):#x}"
+
+
+def _see(tree: Any) -> None:
+    """Look for what is stale in a tree that has not run, as running it does."""
+    if type(tree) is not OpTreeNode:
+        return
+    if not isinstance(tree.op, Assign):
+        tree.ran = tree.ran or signature_of_evaluated([tree])
+    elif type(tree[2]) is OpTreeNode:
+        tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 
 
 #: What a function's first operand may be without being a tensor.

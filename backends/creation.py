@@ -88,7 +88,9 @@ class Creation:
 
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor, its values left open."""
-        return self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+        tensor = self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+        tensor.written = -1
+        return tensor
 
     def zeros(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor of zeros."""
@@ -174,7 +176,9 @@ class Creation:
         if not self.batch_size:
             raise BackendError("iobuf needs a batch size: gen_backend(..., batch_size=n)")
         rows = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
-        return self.zeros((rows, self.batch_size), dtype, name)
+        buffer = self.zeros((rows, self.batch_size), dtype, name)
+        buffer.written = -1  # for the batches that are still to come
+        return buffer
 
     def _dtype(self, dtype: Any) -> np.dtype:
         return self.datatype if dtype is None else as_dtype(dtype)

@@ -27,7 +27,7 @@ from optree.tree.numpy_protocol import REDUCTIONS
 PATH = Path(__file__).with_name("functions.md")
 
 #: Methods of `Backend` that run trees, or tell of it. The others that give tensors make new ones.
-RUNNING = ("evaluate", "execute", "stats")
+RUNNING = ("evaluate", "execute", "stats", "update")
 
 BEGINNING = """# Functions
 

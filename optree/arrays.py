@@ -8,6 +8,7 @@ NumPy alone has a say in is left out of code that is to run there too:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,3 +129,102 @@ def is_any(wrong: Any) -> bool:
 def overlap(x: Any, y: Any) -> bool:
     """Whether two values may lie in the same memory, so far as the bounds of their memory tell."""
     return is_array(x) and is_array(y) and type(x) is type(y) and bool(np.may_share_memory(x, y))
+
+
+def byte_bounds(array: Any) -> tuple[int, int]:
+    """The addresses of an array's first byte and of that after its last, whatever the order that it is laid out in."""
+    low = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    high = low + array.itemsize
+    if not array.size:
+        return low, low
+    for size, step in zip(array.shape, array.strides, strict=True):
+        low, high = low + min(step, 0) * (size - 1), high + max(step, 0) * (size - 1)
+    return low, high
+
+
+def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[int, int]]:
+    """The pairs among arrays, by their places, whose memory overlaps: that within their bounds, or `exactly` theirs.
+
+    Where it takes too long to find out exactly, they do.
+    """
+    bounds = [byte_bounds(array) for array in arrays]
+    before: list[int] = []
+    for i in sorted(range(len(arrays)), key=bounds.__getitem__):
+        low, high = bounds[i]
+        before = [j for j in before if bounds[j][1] > low]
+        for j in before if low < high else ():
+            if not exactly or _share_an_element(arrays[i], arrays[j]):
+                yield min(i, j), max(i, j)
+        before.append(i)
+
+
+#: How many steps NumPy may take to find out whether two arrays have an element in common.
+OVERLAP_STEPS = 1 << 16
+
+
+def _share_an_element(x: Any, y: Any) -> bool:
+    try:
+        return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Layout:
+    """Where an array lies, as NumPy is told it."""
+
+    def __init__(self, array: Any) -> None:
+        interface = {"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3}
+        self.__array_interface__ = {**interface, "data": (array.data.ptr, True)}
+
+
+def _on_host(array: Any) -> np.ndarray:
+    """An array that NumPy can compare the addresses of; nothing is read there."""
+    return array if isinstance(array, np.ndarray) else np.asarray(_Layout(array))
+
+
+class Region:
+    """The memory of some arrays, of which it is asked at each call of a function whether another lies in it.
+
+    Parameters
+    ----------
+    arrays : sequence of array
+        They are held, so that their memory is nobody else's.
+    """
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = list(arrays)
+        owners = [_owner(array) for array in arrays]
+        #: NumPy's arrays own memory that no other overlaps; where another library lent it, addresses alone tell.
+        self._owners = None if any(owner is None for owner in owners) else set(map(id, owners))
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for low, high in sorted(map(byte_bounds, arrays)):
+            if self._highs and low < self._highs[-1]:
+                self._highs[-1] = max(high, self._highs[-1])
+            elif low < high:
+                self._lows.append(low)
+                self._highs.append(high)
+
+    def touches(self, value: Any) -> bool:
+        """Whether a value is an array within whose bounds a part of the region lies."""
+        if value.__class__ is np.ndarray:
+            owner = value if value.base is None else value.base
+            if self._owners is not None and id(owner) not in self._owners and _owns(owner):
+                return False
+        elif not is_array(value) or isinstance(value, np.generic):
+            return False
+        low, high = byte_bounds(value)
+        place = bisect_left(self._lows, high) - 1
+        return place >= 0 and self._highs[place] > low
+
+
+def _owns(array: Any) -> bool:
+    return array.__class__ is np.ndarray and array.base is None
+
+
+def _owner(array: Any) -> Any:
+    """The array of NumPy's that owns an array's memory; None if that is of another kind."""
+    if array.__class__ is not np.ndarray:
+        return None
+    owner = array if array.base is None else array.base
+    return owner if _owns(owner) else None

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
-#: Where a node was built: the code object and the offset of the instruction in it.
-Origin = tuple[CodeType, int]
+from optree.clock import clock
+
+#: Where and when a node was built: the code object, the offset of the instruction in it, and the time by the clock of
+#: writes.
+Origin = tuple[CodeType, int, int]
 
 #: An error shows so many characters of a value.
 BRIEF = 100
@@ -92,6 +95,14 @@ class ReentryError(OptreeError, RuntimeError):
     """A call of something from inside itself, where one call is using its memory."""
 
 
+class StaleTreeWarning(UserWarning):
+    """A tree that first runs after a tensor under it was written: it reads the new values."""
+
+
+class StaleTreeError(OptreeError, RuntimeError):
+    """The same as an error, where the setting OPTREE_STALE_TREES asks for one."""
+
+
 class GradientError(OptreeError, ValueError):
     """A derivative that does not exist or was defined wrongly."""
 
@@ -100,14 +111,23 @@ class DisconnectedError(GradientError):
     """A derivative with respect to something that the cost does not hold."""
 
 
-def caller_origin() -> Origin | None:
+def caller_origin() -> Origin:
     """The innermost line on the stack that is not op-tree's own; what calls this is."""
     frame, own = sys._getframe(2), _OWN_PACKAGES
     while frame is not None:
         if frame.f_globals.get("__package__") not in own:
-            return frame.f_code, frame.f_lasti
+            return frame.f_code, frame.f_lasti, clock[0]
         frame = frame.f_back  # type: ignore[assignment]
-    return None
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti, clock[0]
+
+
+def caller_frame() -> FrameType:
+    """The frame of the same line, for a warning."""
+    frame = innermost = sys._getframe(1)
+    while frame.f_globals.get("__package__") in _OWN_PACKAGES and frame.f_back is not None:
+        frame = frame.f_back
+    return innermost if frame.f_globals.get("__package__") in _OWN_PACKAGES else frame
 
 
 def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
@@ -125,7 +145,7 @@ def line_of(origin: Origin | None) -> str | None:
     """An origin as ``file.py:12``, or None where it is not known or is op-tree's own."""
     if origin is None:
         return None
-    code, offset = origin
+    code, offset, _ = origin
     file = Path(code.co_filename)
     if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # an operator does not look further than its caller
         return None

@@ -76,6 +76,12 @@ def _blas(given: Any) -> str:
     return str(given)
 
 
+def _answer(given: Any) -> str:
+    if given not in ("warn", "error", "ignore"):
+        raise ValueError
+    return str(given)
+
+
 def _shown(given: Any) -> frozenset[str]:
     words = frozenset(given.replace(",", " ").split() if isinstance(given, str) else given)
     if not words <= {"source"}:
@@ -138,6 +144,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 _shown,
                 frozenset(),
                 "source prints each kernel's source as it is made, to the standard error stream.",
+            ),
+            Setting(
+                "OPTREE_STALE_TREES",
+                "warn, error or ignore",
+                _answer,
+                "warn",
+                "What happens when a tree first runs after a tensor under it was written, whose new value it reads.",
             ),
         )
     }

@@ -1,7 +1,10 @@
-"""Backends for the tests, and Hypothesis drawing the same examples on each run."""
+"""Backends for the tests, the sample of large matrices, and Hypothesis drawing the same examples on each run."""
 
 from __future__ import annotations
 
+import gc
+import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,11 @@ settings.register_profile(
     max_examples=250,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+#: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many.
+SHARE, LEAST = 4, 24
+
+# Where matrices are sampled, the first of the same examples.
+settings.register_profile("sample", parent=settings.get_profile("ci"), max_examples=250 // SHARE)
 # Another draw each time, and many more of them: pytest --hypothesis-profile=long.
 settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")
@@ -31,6 +39,8 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
+    parser.addoption("--all", action="store_true", help="run every case of the matrices, where a sample is the default")
+    parser.addoption("--seed", type=int, help="draw the sample of each matrix that a run with this seed drew")
     parser.addoption("--every-architecture", action="store_true", help="compile each CUDA kernel for all of them")
     parser.addoption(
         "--home",
@@ -41,11 +51,36 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
+    config.addinivalue_line("markers", "matrix: one test of many cases, of which a sample runs; with --all, every one")
+    worker = getattr(config, "workerinput", {})  # pytest-xdist's: every process has to collect the same tests
+    if config.option.seed is None:
+        config.option.seed = worker.get("seed", random.randrange(10**6))
+    if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
+        settings.load_profile("sample")
     if "gpu" in (config.getoption("home") or []):
         try:
             print(gen_backend("gpu").info())
         except BackendError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Send the seed to a process that pytest-xdist starts."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
+def pytest_report_header(config: Any) -> str:
+    """Say which cases of the matrices run."""
+    if _takes_all(config):
+        return "matrices: every case"
+    return f"matrices: one case of {SHARE}, drawn by --seed {config.option.seed} (--all runs every case)"
+
+
+def _takes_all(config: Any) -> bool:
+    """Whether every case is asked for, or are tests by name: who names a test wants it to run."""
+    named = any("::" in argument for argument in config.args)
+    return named or any(config.getoption(option, None) for option in ("all", "home", "keyword", "lf"))
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
@@ -65,12 +100,46 @@ AT_HOME = ("be", "be64", "home_kind", "device_kind", "real")
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """With --home, leave the tests that run there; first those of what only a device shows, then of trees and ops."""
+    """Leave a sample of each matrix; with --home, all that runs there, in the order of what it says of a home."""
+    if not _takes_all(config):
+        sampled = _sampled(items, config.option.seed)
+        config.hook.pytest_deselected(items=[item for item in items if item not in sampled])
+        items[:] = [item for item in items if item in sampled]
     if not config.getoption("home"):
         return
     here = [item for item in items if _runs_at_home(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _runs_at_home(item)])
     items[:] = sorted(here, key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of garbage away from the tests themselves: some thousand, which live to the end.
+
+    Tests of memory ask it to collect all garbage again and again, which took a second each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _sampled(items: list[Any], seed: int) -> set[Any]:
+    """The tests that run: all but those of a matrix, and of each matrix what the seed draws."""
+    sampled = set()
+    matrices: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("matrix") is None:
+            sampled.add(item)
+        else:
+            matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for name, cases in matrices.items():
+        sampled.update(_drawn(cases, seed, name))
+    return sampled
+
+
+def _drawn(cases: list[Any], seed: int, name: str) -> list[Any]:
+    """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
+    count = min(len(cases), max(LEAST, math.ceil(len(cases) / SHARE)))
+    numbers = random.Random(f"{seed} {name}").sample(range(len(cases)), count)
+    return [cases[number] for number in sorted(numbers)]
 
 
 def _runs_at_home(item: Any) -> bool:
@@ -81,6 +150,16 @@ def _runs_at_home(item: Any) -> bool:
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
     _backends.clear()
+
+
+@pytest.fixture
+def sample(request: Any) -> Any:
+    """From a list to what the seed draws of it, in order, for a matrix within one test; to all of it with --all."""
+
+    def drawn(cases: list[Any]) -> list[Any]:
+        return cases if _takes_all(request.config) else _drawn(cases, request.config.option.seed, request.node.nodeid)
+
+    return drawn
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from optree.arrays import overlapping
 from optree.ops.structure import Output
 from optree.tree.node import OpDict, OpTreeNode, applied, copied, operands_of
+from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
 
@@ -65,7 +67,7 @@ class Program(NamedTuple):
     def outline(self) -> Program:
         """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
         numbers: dict[int, int] = {}
-        owners = [numbers.setdefault(id(getattr(leaf, "root", leaf)), i) for i, leaf in enumerate(self.leaves)]
+        owners = [numbers.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
         leaves = [
             Input(x.type) if isinstance(x, Variable) else x
             for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
@@ -112,6 +114,16 @@ def flatten(roots: Sequence[Any]) -> Program:
     """
     builder = Builder()
     return builder.program([builder.add(root) for root in roots])
+
+
+def owners_of(leaves: Sequence[Any]) -> list[Any]:
+    """For each leaf what stands for its memory: of a tensor the root of its views, of all that lie there the same."""
+    roots = list({id(leaf.root): leaf.root for leaf in leaves if isinstance(leaf, Tensor)}.values())
+    owner = {id(root): root for root in roots}
+    for i, j in overlapping([root.array for root in roots]):  # tensors that were made over one array
+        joined, gone = owner[id(roots[i])], owner[id(roots[j])]
+        owner = {key: joined if root is gone else root for key, root in owner.items()}
+    return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
 class _Kind(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from optree.compile.program import Instruction, Program
+from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
@@ -72,20 +72,24 @@ def memories(program: Program) -> list[frozenset[Any]]:
 
     Marks are a tensor's root, whatever stands for another leaf, and `Made`.
     """
-    steps = program.instructions
-    return _memories(program, steps, range(len(steps)))
+    return _memories(_marks(program), program.instructions, range(len(program.instructions)))
 
 
-def _memories(program: Program, steps: Sequence[Instruction], order: Iterable[int]) -> list[frozenset[Any]]:
-    """The memories of the leaves' values and those of `steps`, in an order in which each comes after its inputs."""
-    owners = program.owners or range(len(program.leaves))
-    marks = [x.root if isinstance(x, Tensor) else owner for x, owner in zip(program.leaves, owners, strict=True)]
+def _marks(program: Program) -> list[Any]:
+    """The mark of each leaf's memory."""
+    marks = program.owners or range(len(program.leaves))
+    owners = owners_of(program.leaves)
+    return [owner if isinstance(owner, Tensor) else mark for owner, mark in zip(owners, marks, strict=True)]
+
+
+def _memories(marks: Sequence[Any], steps: Sequence[Instruction], order: Iterable[int]) -> list[frozenset[Any]]:
+    """The memories of leaves with these marks, and of the steps' values: in the order each comes after its inputs."""
     found = [frozenset([mark]) for mark in marks] + [_NOWHERE] * len(steps)
     for place in order:
         op, inputs, _ = steps[place]
         shared = op.shared_inputs()
         own = frozenset().union(*(found[inputs[i]] for i in shared)) if shared else frozenset([Made(place)])
-        found[len(program.leaves) + place] = own
+        found[len(marks) + place] = own
     return found
 
 
@@ -142,6 +146,7 @@ class _Draft:
 
     def __init__(self, given: Program) -> None:
         self.given, self.first = given, len(given.leaves)
+        self._marks = _marks(given)
         self.steps = list(given.instructions)
         self.order = list(range(len(self.steps)))
         self._known: _Memory | None = None
@@ -149,7 +154,7 @@ class _Draft:
     def memory(self) -> _Memory:
         """Who lies in, reads and destroys what, until a copy changes it."""
         if self._known is None:
-            of = _memories(self.given, self.steps, self.order)
+            of = _memories(self._marks, self.steps, self.order)
             destroyed = {
                 step: frozenset().union(*(of[self.steps[step].inputs[i]] for i in self.steps[step].op.destroyed_inputs()))
                 for step in self.order

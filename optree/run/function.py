@@ -12,18 +12,27 @@ from weakref import ref
 
 import numpy as np
 
+from optree.arrays import Region
 from optree.compile import reference
 from optree.compile.passes import rewrite
 from optree.compile.program import flatten
 from optree.compile.schedule import apart, schedule
 from optree.compile.shapes import check_sizes
-from optree.dtypes import can_cast
-from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, describe
+from optree.errors import (
+    BackendError,
+    DTypeError,
+    OperandError,
+    OptreeError,
+    ReentryError,
+    caller_origin,
+    describe,
+    line_of,
+)
 from optree.locks import Locked
-from optree.registry import f
 from optree.run import debug
 from optree.run.mode import Mode, as_mode
 from optree.run.profile import Profile
+from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
@@ -157,19 +166,16 @@ class Function(Locked):
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
         given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
         self.outputs = [as_variable(as_operand(x, "function: an output")) for x in given]
-        self.updates = _checked_updates(updates, self.inputs)
+        self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
         self.backend = self._backend(values)
         self._arguments_of = {x: _stand_in(x) for x in self.inputs}
         if givens is not None:
-            values = replace(values, dict(_pairs(givens, "givens")))
+            values = replace(values, dict(pairs_of(givens, "function", "givens")))
         values = replace(values, {x: self._arguments_of[x] for x in self.inputs if isinstance(x, Tensor)})
         self._types = [x.type for x in values[: len(self.outputs)]]
-        written = [
-            # In memory of its own, for it may look into another target.
-            f.assign(target, value if isinstance(value, OpTreeNode) and not value.op.view_map else f.copy(value))
-            for (target, _), value in zip(self.updates, values[len(self.outputs) :], strict=True)
-        ]
+        targets = [target for target, _ in self.updates]
+        written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
         self._written = flatten([*values[: len(self.outputs)], *written])
         rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
         self.program = schedule(apart(rewritten))
@@ -185,6 +191,10 @@ class Function(Locked):
         self._tensors_seen: dict[Any, None] = {}
         if not self.inputs:
             self._check_sizes(self._known)
+        #: The memory that the updates write, which no argument may lie in while it is read.
+        self._region = Region([target.array for target in targets]) if targets and self.inputs else None
+        self._targets = list(dict.fromkeys(target.root for target in targets))
+        self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
         leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
@@ -242,12 +252,24 @@ class Function(Locked):
                 f"{self} is called by an op of its own, while a call is using its memory; a second function of the "
                 "same outputs has memory of its own"
             )
+        if self._region is not None:
+            self._set_apart(values)
         with self.lock:  # between `acquire` and `try` an interrupt could come, and the lock stay taken
             found = self._plan(values, None)
+        for target in self._targets:
+            target.advance(self._writer)
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
         return results[0] if self._returns == "one" else results
+
+    def _set_apart(self, values: list[Any]) -> None:
+        """Copy the arguments that lie in memory which the updates write: all are read before any is written."""
+        touches = self._region.touches  # type: ignore[union-attr]
+        for place in self._places:
+            if place is not None and touches(values[place]):
+                with self.backend.active():
+                    values[place] = values[place].copy()
 
     def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The leaves' values for these arguments, which are checked, but for tensors of specs that came before."""
@@ -381,24 +403,3 @@ def _checked_inputs(inputs: Any) -> list[Variable]:
         if any(x is other for other in inputs[:place]):
             raise OperandError(f"function: {describe(x)} is given as an input twice")
     return list(inputs)
-
-
-def _checked_updates(updates: Any, inputs: Sequence[Variable]) -> list[tuple[Tensor, Variable]]:
-    found: list[tuple[Tensor, Variable]] = []
-    for target, value in _pairs(updates, "updates") if updates is not None else []:
-        if not isinstance(target, Tensor) or any(target.root is x for x in inputs):
-            raise OperandError(f"function: an update is of a tensor that is no input, not of {describe(target)}")
-        if any(target is other for other, _ in found):
-            raise OperandError(f"function: {describe(target)} is updated twice")
-        tree = as_variable(as_operand(value, f"function: the update of {target.label}"))
-        if not can_cast(tree.dtype, target.dtype, "same_kind"):
-            raise DTypeError(f"function: the update {describe(tree)} does not go into {describe(target)}")
-        found.append((target, tree))
-    return found
-
-
-def _pairs(given: Any, what: str) -> list[tuple[Any, Any]]:
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
-    if any(not isinstance(pair, tuple | list) or isinstance(pair, Variable) or len(pair) != 2 for pair in pairs):
-        raise OperandError(f"function: {what} are a dict or a list of pairs, not {given!r}")
-    return [tuple(pair) for pair in pairs]

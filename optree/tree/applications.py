@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from optree.clock import clock
 from optree.registry import APPLICATIONS
 from optree.tree.types import HUGE
 
@@ -28,6 +29,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
         How many calls up the user's line is.
     """
     applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    now = clock
     least, most = -HUGE, HUGE
 
     def decorate(written: Operator) -> Operator:
@@ -44,7 +46,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
             node = new(Node, (op_dict, self, other))
             node.spec = op_dict.value_spec
             frame = frame_at(depth)
-            node.origin = (frame.f_code, frame.f_lasti)
+            node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 
         return cast(Operator, method)
@@ -55,6 +57,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
 def unary(name: str) -> Callable[[Operator], Operator]:
     """A decorator of a unary operator, as `binary`."""
     applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    now = clock
 
     def decorate(written: Operator) -> Operator:
         @wraps(written)
@@ -65,7 +68,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
             node = new(Node, (op_dict, self, None))
             node.spec = op_dict.value_spec
             frame = frame_at(1)
-            node.origin = (frame.f_code, frame.f_lasti)
+            node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 
         return cast(Operator, method)
@@ -76,6 +79,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
 def reflected(name: str) -> Callable[[Operator], Operator]:
     """A decorator of a binary operator with the variable on the right, as `binary`; the left operand is a number."""
     applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    now = clock
     least, most = -HUGE, HUGE
 
     def decorate(written: Operator) -> Operator:
@@ -88,7 +92,7 @@ def reflected(name: str) -> Callable[[Operator], Operator]:
             node = new(Node, (op_dict, other, self))
             node.spec = op_dict.value_spec
             frame = frame_at(1)
-            node.origin = (frame.f_code, frame.f_lasti)
+            node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 
         return cast(Operator, method)

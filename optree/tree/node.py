@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from optree.clock import clock
 from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_origin, names
 from optree.registry import OPS
 from optree.tree import applications, printing
@@ -86,12 +87,16 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     The structure is that of neon's Op-Tree document.
     """
 
-    origin: Origin | None
+    origin: Origin
     known_owner: Any = None
 
     #: Whether it is the derivative of a cost by itself, which `grad` starts from.
     starts_gradient = False
-    _signature: tuple[tuple[Any, ...], list[Any]] | None = None
+
+    #: Its signature, once it has run alone or been assigned.
+    ran: tuple[tuple[Any, ...], list[Any]] | None = None
+    #: Whether it has run beside others.
+    ran_beside = False
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):
@@ -296,7 +301,7 @@ def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     return node
 
 
-def copied(node: OpTreeNode, origin: Origin | None) -> OpTreeNode:
+def copied(node: OpTreeNode, origin: Origin) -> OpTreeNode:
     """A node of the same op on the same operands, built at another line."""
     copy = tuple.__new__(OpTreeNode, node)
     copy.spec, copy.origin = node.spec, origin
@@ -348,26 +353,33 @@ def operands_of(node: Any) -> list[Any]:
 
 
 def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
-    """A tree's key, and its leaves in the order in which post-order meets them.
-
-    A node remembers them, for a tree that runs again.
-    """
-    if root._signature is None:
-        root._signature = signature_of([root])
-    return root._signature
+    """A tree's key, and its leaves in the order in which post-order meets them."""
+    return signature_of([root]) if root.ran is None else root.ran
 
 
-def signature_of(roots: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+def signature_of(
+    roots: Sequence[Any], old: list[OpTreeNode] | None = None, since: int = -1
+) -> tuple[tuple[Any, ...], list[Any]]:
     """The key of trees that run together, and their leaves in the order in which post-order meets them.
 
     The key lists each tree in pre-order: a node by its op's token, after it a None
     if there is no right operand, a tensor or constant by its spec's, a number by its
     class, and whatever was met before by its place among all that is no number.
+
+    Parameters
+    ----------
+    roots : sequence of operand
+    old : list, optional
+        Where to put the nodes that were built before the last write to any tensor.
+    since : int
+        The nodes that were built at this time or before it are left out of them.
     """
     key: list[Any] = []
     leaves: list[Any] = []
     places: dict[Any, int] = {}
     pending: list[Any] = list(reversed(roots))
+    now: int = clock[0]
+    note = (old if old is not None else []).append
     # Every repeated assignment comes through here: what is looked up once is not looked up in the loop.
     add, keep, pop, push, place_of = key.append, leaves.append, pending.pop, pending.append, places.setdefault
     while pending:
@@ -384,6 +396,8 @@ def signature_of(roots: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
         elif kind is OpTreeNode:
             op_dict, left, right = entry
             add(op_dict.token)
+            if entry.origin[2] != now and entry.origin[2] > since:
+                note(entry)
             if right is None:
                 add(None)
             else:

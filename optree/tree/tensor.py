@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 
+from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.registry import OPS, f
@@ -51,11 +52,22 @@ class Tensor(Variable):
         The tensor that this one is a view of.
     view_op : Op or None
         The op whose value on `base` this view is: derivatives travel through it.
+    written : int
+        Of a tensor that is no view, its memory's version: when it was last written, by the clock of writes; -1 as long
+        as its values are left open.
+    writer : Origin, str or None
+        The line that wrote it then, or what did.
     """
 
-    __slots__ = ("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op")
+    __slots__ = (
+        *("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op"),
+        *("runs", "writer", "written"),
+    )
 
-    origin: Origin | None
+    origin: Origin
+    writer: Origin | str | None
+    #: Of a tensor that is no view: the lines that have run trees into it, by the offset of the instruction.
+    runs: dict[Any, Origin] | None
 
     def __init__(
         self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
@@ -65,6 +77,7 @@ class Tensor(Variable):
         self.name, self.base, self.view_op = check_name(name), base, view
         self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
+        self.written, self.writer, self.runs = 0, None, None
 
     # What it is
 
@@ -84,6 +97,20 @@ class Tensor(Variable):
         while tensor.base is not None:
             tensor = tensor.base
         return tensor
+
+    @property
+    def version(self) -> int:
+        """When its memory, which views share, was last written, by a clock that each write advances."""
+        return self.root.written
+
+    def advance(self, writer: Origin | str | None) -> None:
+        """Give the memory its next version: `writer` has written it."""
+        tensor = self
+        while tensor.base is not None:
+            tensor = tensor.base
+        clock[0] = now = clock[0] + 1
+        tensor.written = 0 if tensor.written < 0 else now  # no tree can have meant values that were left open
+        tensor.writer = writer
 
     @property
     def nbytes(self) -> int:

@@ -21,6 +21,7 @@ from optree.errors import (
 )
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import f
+from optree.settings import override
 from optree.tree.node import post_order
 
 
@@ -101,7 +102,8 @@ def test_a_gradient_is_an_expression_that_follows_its_tensors(be64: Any) -> None
     x = _ramp(be64, 3)
     derivative = grad(be64.sum(x * x), x)
     x[:] = 5.0
-    np.testing.assert_array_equal(_value(derivative), [10.0] * 3)
+    with override(stale_trees="ignore"):
+        np.testing.assert_array_equal(_value(derivative), [10.0] * 3)
 
 
 def test_inputs_have_derivatives(be64: Any) -> None:

@@ -71,6 +71,7 @@ def test_values_are_numpys_to_the_bit(kernels: Any, be: Any, dtype: np.dtype, na
         np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(numpys[numpys == 0]))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CLOSE)
 def test_reductions_in_one_walk_and_several(kernels: Any, be: Any, dtype: np.dtype, name: str) -> None:
     unit = float(finfo(dtype).eps)

@@ -89,6 +89,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         pytest.fail(f"the compiler refuses a kernel expression:\n{error.stderr[-4000:]}")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_gives_the_value_that_numpy_gives(case: Case, library: ctypes.CDLL) -> None:
     check(case, library)

@@ -39,6 +39,7 @@ def kernels_of(*trees: Any) -> list[list[str]]:
     return [[program.instructions[i].op.name for i in s.places] for s in steps if isinstance(s, Kernel)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
 @pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), (0, 1), None])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -83,6 +83,7 @@ def _names(groups: dict[str, Any]) -> list[Any]:
 # Run
 
 
+@pytest.mark.matrix
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(GROUPS))
 def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str) -> None:
@@ -90,6 +91,7 @@ def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, n
     trials.check(found[name])
 
 
+@pytest.mark.matrix
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(WIDE))
 def test_the_same_with_indices_of_64_bits(group: str, name: str) -> None:
@@ -135,12 +137,13 @@ def test_every_kind_of_team_is_among_them() -> None:
 @needs_nvrtc
 @needs_gxx
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest) -> None:
+def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest, sample: Any) -> None:
     odd = sources_among(trials_of(group)[1] for group in ("ops", "reductions"))
     groups = [trials_of(group)[1] for group in GROUPS] + [trials_of(group, True)[1] for group in WIDE]
     for sources, options in ((odd, (*OPTIONS, ODD)), (sources_among(groups, odd), OPTIONS)):
         every = request.config.getoption("--every-architecture")
-        check_all(sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)], arch, options)
+        mine = sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)]
+        check_all(mine if every else sample(mine), arch, options)
 
 
 def sources_among(groups: Iterable[Trials], but: Sequence[str] = ()) -> list[str]:

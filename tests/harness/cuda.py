@@ -26,9 +26,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,9 @@ import pytest
 
 from backends.execution.disk_cache import why_not
 from harness.shared import DEFAULT, OPTIN, static_shared
+
+if sys.platform == "linux":
+    import fcntl
 
 HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 
@@ -211,12 +214,13 @@ def _build(sources: Sequence[str], sanitize: str | None) -> Path:
     ready = [_part(name, sanitize) for name in parts]
     text = unit(sources)
     target = _place(text, CHECKS, ready)
-    if not target.exists():
-        compiled = target.with_suffix(f".{os.getpid()}.o")
-        _compile(text, compiled, *SANITIZERS[sanitize], *CHECKS)
-        _write(target, "g++", *(SANITIZERS[sanitize] or ["-shared"]), str(compiled), *map(str, ready), "-lm")
-        compiled.unlink()
-    os.utime(target)
+    with _alone(target):
+        if not target.exists():
+            compiled = target.with_suffix(".o")
+            _compile(text, compiled, *SANITIZERS[sanitize], *CHECKS)
+            _write(target, "g++", *(SANITIZERS[sanitize] or ["-shared"]), str(compiled), *map(str, ready), "-lm")
+            compiled.unlink()
+        os.utime(target)
     return target
 
 
@@ -225,10 +229,19 @@ def _part(name: str, sanitize: str | None) -> Path:
     flags = (f"-DCUDA_ON_CPU_{sanitize.upper()}", "-g1") if sanitize else ()
     text = (HEADERS / name).read_text()
     target = _place(text, flags).with_suffix(".o")
-    if not target.exists():
-        _compile(text, target, "-O2", *flags)
-    os.utime(target)
+    with _alone(target):
+        if not target.exists():
+            _compile(text, target, "-O2", *flags)
+        os.utime(target)
     return target
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Let one thread of one process make a file; those that want it too wait, and find it made."""
+    with open(target.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed; a process that is killed lets go
+        yield
 
 
 def _compile(text: str, target: Path, *flags: str) -> None:

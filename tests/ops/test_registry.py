@@ -163,6 +163,7 @@ def _value(example: Example) -> tuple[np.ndarray, Any]:
 # The promises that need no word on what the op means
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize("name", PURE)
 def test_promise(name: str, promise: str, cpu: Any) -> None:
@@ -170,6 +171,7 @@ def test_promise(name: str, promise: str, cpu: Any) -> None:
         PROMISES[promise](example, cpu)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("promise", [p for p in PROMISES if p != "identity"])
 @pytest.mark.parametrize("name", COMPOSED)
 def test_promise_of_a_composed_function(name: str, promise: str, cpu: Any) -> None:
@@ -186,6 +188,7 @@ def test_check_op_checks_them_all(be64: Any) -> None:
 # The value
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PURE)
 def test_value_on_examples(name: str, cpu: Any) -> None:
     for example in examples_of(PURE[name]):
@@ -235,6 +238,7 @@ def _edges(dtype: np.dtype, count: int) -> list[np.ndarray]:
     return [np.ascontiguousarray(part) for part in grid]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:

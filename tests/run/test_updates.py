@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.blocks import in_blocks
+from harness.homes import home
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
-from optree import function
-from optree.errors import OptreeError
+from optree import TensorType, function
+from optree.arrays import Region, overlapping
+from optree.errors import OperandError, OptreeError
 
 WAYS = ("kernels", "blocks", "NumPy", "reference", "debug")
 
@@ -96,3 +98,131 @@ def test_one_that_could_run_before_what_fails_waits_for_it(be, updating):
         step()
     assert not product.get().any()
     assert not logs.get().any()
+
+
+# Arguments, and tensors over one memory
+
+VECTOR = TensorType("float32", (None,))
+
+
+@pytest.fixture(params=["cpu", "stand-in"])
+def homely(request: Any) -> Any:
+    return home(request.param)
+
+
+def test_an_argument_that_is_a_target_is_read_before_it_is_written(be, way):
+    mode = way if way in ("reference", "debug") else None
+    x, t, u = VECTOR("x"), be.array([1.0, 2.0], name="t"), be.zeros(2, name="u")
+    assert function([x], x, updates={t: t + 10.0}, mode=mode)(t).get().tolist() == [1, 2]
+    assert t.get().tolist() == [11, 12]
+    function([x], None, updates=[(t, t + 10.0), (u, x * 2.0)], mode=mode)(t)
+    assert (t.get().tolist(), u.get().tolist()) == ([21, 22], [22, 24])
+
+
+def test_so_are_views_and_tensors_over_one_array(homely):
+    be, x = homely, VECTOR("x")
+    t = be.array([1.0, 2.0, 3.0, 4.0], name="t")
+    u = be.zeros(2, name="u")
+    step = function([x], x * 1, updates=[(t, t + 10.0), (u, x * 2.0)])
+    for argument in (t[1:3], t[::-1][1:3], t.reshape(2, 2)[1], be.adopt(t.array)[:2], be.from_dlpack(t.array)[:2]):
+        before = argument.get()
+        for _ in range(2):  # as well when the specs have been seen
+            now = argument.get()
+            assert step(argument).get().tolist() == now.tolist()
+            assert u.get().tolist() == (now * 2).tolist()
+        assert argument.get().tolist() == (before + 20).tolist()
+
+
+def test_so_are_arrays_and_what_speaks_dlpack(cpu):
+    x, array = VECTOR("x"), np.array([1.0, 2.0], np.float32)
+    for target in (cpu.adopt(array), cpu.from_dlpack(array)):
+        step = function([x], x * 1, updates={target: target + 10.0})
+        for argument in (array, array[::-1], np.from_dlpack(array), memoryview(array)):
+            before = np.array(argument)
+            assert step(np.asarray(argument)).get().tolist() == before.tolist()
+            assert np.array(argument).tolist() == (before + 10).tolist()
+
+
+def test_an_argument_in_memory_of_its_own_is_not_copied(homely, monkeypatch):
+    x, t = VECTOR("x"), homely.array([1.0, 2.0], name="t")
+    step, argument = function([x], x * 1, updates={t: t + x}), homely.array([3.0, 4.0, 5.0])[1:]
+    step(argument)
+    looked_at, touches = [], Region.touches
+    monkeypatch.setattr(Region, "touches", lambda self, x: looked_at.append(touches(self, x)))
+    step(argument)
+    assert t.get().tolist() == [9, 12]
+    assert looked_at == [False]
+
+
+def test_two_tensors_over_one_array_are_one_memory(homely):
+    be = homely
+    t, u = be.array([1.0, 2.0], name="t"), be.zeros(2, name="u")
+    other = be.adopt(t.array, name="other")
+    step = function([], other * 1, updates=[(t, t + 10.0), (u, other * 2.0)])
+    assert step().get().tolist() == [1, 2]
+    assert (t.get().tolist(), u.get().tolist()) == ([11, 12], [2, 4])
+    be.update([(t, t + 10.0), (u, other * 2.0)])
+    assert (t.get().tolist(), u.get().tolist()) == ([21, 22], [22, 24])
+
+
+# Targets that overlap
+
+
+def overlapping_targets(be: Any) -> dict[str, list[Any]]:
+    w = be.zeros((4, 4), name="w")
+    return {
+        "parts": [w[:2], w[1:]],
+        "the whole and a part": [w, w[1]],
+        "a part of a transpose": [w.T[0], w[2]],
+        "every second and every third": [w[0, ::2], w[0, ::3]],
+        "two tensors over one array": [w, be.adopt(w.array)],
+        "the last of three": [w[0], w[1], w[:, 0]],
+    }
+
+
+@pytest.mark.parametrize("name", overlapping_targets(gen_backend("cpu", jit=False)))
+def test_targets_that_overlap_are_refused(homely, name):
+    targets = overlapping_targets(homely)[name]
+    updates = [(target, target + 1) for target in targets]
+    for make in (lambda: function([], None, updates), lambda: homely.update(updates)):
+        with pytest.raises(OperandError, match=r"write the same memory; update parts that share no element"):
+            make()
+    assert not targets[0].get().any()
+
+
+def test_targets_between_each_other_are_not(homely):
+    w = homely.zeros((4, 4), name="w")
+    updates = [(w[::2, ::2], 1.0), (w[::2, 1::2], 2.0), (w[1::2, :1], 3.0), (w[1::2].T[1:], 4.0)]
+    for run in (function([], None, updates), lambda: homely.update(updates)):
+        w.fill(0)
+        run()
+        assert w.get().tolist() == [[1, 2, 1, 2], [3, 4, 4, 4]] * 2
+
+
+def test_one_tensor_is_not_updated_twice(homely):
+    w = homely.zeros(2, name="w")
+    for make in (lambda: function([], None, [(w, w), (w, w)]), lambda: homely.update([(w, w), (w, w)])):
+        with pytest.raises(OperandError, match="w .* is updated twice"):
+            make()
+
+
+def test_overlaps_of_random_layouts_are_those_of_their_elements():
+    rng = np.random.default_rng(0)
+    memory = np.zeros((6, 6, 4), np.int32)
+    for _ in range(300):
+        arrays = []
+        for _ in range(4):
+            steps = [int(rng.choice([-3, -2, -1, 1, 2, 3])) for _ in range(3)]
+            starts = [slice(*sorted(rng.integers(0, 7, 2).tolist())) for _ in range(3)]
+            array = memory[tuple(starts)][tuple(slice(None, None, step) for step in steps)]
+            arrays.append(array.transpose(rng.permutation(3)))
+        elements = []
+        for array in arrays:
+            memory[:] = 0
+            array[...] = 1
+            elements.append(memory.astype(bool).copy())
+        expected = {(i, j) for j in range(4) for i in range(j) if (elements[i] & elements[j]).any()}
+        assert set(overlapping(arrays, exactly=True)) == expected
+        assert expected <= set(overlapping(arrays))
+        for i in range(4):
+            assert expected <= {(i, j) for i in range(4) for j in range(4) if Region([arrays[i]]).touches(arrays[j])}

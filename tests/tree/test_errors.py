@@ -35,6 +35,11 @@ def y(be):
     return be.ones((4, 3), name="y")
 
 
+def case(value):
+    """An id that each process gives a value: an object's repr has its address, and test processes compare ids."""
+    return None if type(value) is object else repr(value)
+
+
 # Shapes
 
 
@@ -148,7 +153,7 @@ def test_an_unknown_op_lists_those_there_are(be, x):
         be.hadd(x, x)
 
 
-@pytest.mark.parametrize("foreign", ["text", None, [1, 2], (1, 2), {1: 2}, object(), 1j, b"x", np.array("a")], ids=repr)
+@pytest.mark.parametrize("foreign", ["text", None, [1, 2], (1, 2), {1: 2}, object(), 1j, b"x", np.array("a")], ids=case)
 def test_an_operand_of_a_foreign_type(be, x, foreign):
     for make in (lambda: x + foreign, lambda: foreign * x, lambda: be.maximum(x, foreign), lambda: x == foreign):
         with pytest.raises((OperandError, DTypeError)) as caught:
@@ -268,7 +273,7 @@ def test_a_dtype_that_tensors_do_not_have(be, x, dtype):
         assert "float32" in message and str(np.dtype(dtype)) in message
 
 
-@pytest.mark.parametrize("values", [1j, np.ones(2, complex), None, "a", [1, None], object(), {1: 2}], ids=repr)
+@pytest.mark.parametrize("values", [1j, np.ones(2, complex), None, "a", [1, None], object(), {1: 2}], ids=case)
 def test_values_that_no_tensor_can_hold(be, values):
     assert "array: " in message_of(DTypeError, lambda: be.array(values))
 

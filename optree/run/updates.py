@@ -1,0 +1,80 @@
+"""Updates: tensors and the values that are written into them together, when all of these have been computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optree.arrays import overlapping
+from optree.dtypes import can_cast
+from optree.errors import DTypeError, OperandError, describe
+from optree.registry import f
+from optree.tree.node import OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable, as_operand, as_variable
+
+
+def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
+    """Updates as pairs of a tensor and a variable.
+
+    Parameters
+    ----------
+    what : str
+        What makes them, for errors.
+    updates : dict or list of pairs
+        From tensors to operands.
+    inputs : sequence of Variable
+        What no tensor among them may be a part of.
+
+    Raises
+    ------
+    OperandError
+        If a target is no tensor, or an input, or two targets have memory in common.
+    DTypeError
+        If a value does not go into its target.
+    """
+    found: list[tuple[Tensor, Variable]] = []
+    for target, value in pairs_of(updates, what, "updates"):
+        if not isinstance(target, Tensor) or any(target.root is x for x in inputs):
+            raise OperandError(f"{what}: an update is of a tensor that is no input, not of {describe(target)}")
+        tree = as_variable(as_operand(value, f"{what}: the update of {target.label}"))
+        if not can_cast(tree.dtype, target.dtype, "same_kind"):
+            raise DTypeError(f"{what}: the update {describe(tree)} does not go into {describe(target)}")
+        found.append((target, tree))
+    _check_apart(what, [target for target, _ in found])
+    return found
+
+
+def pairs_of(given: Any, what: str, role: str) -> list[tuple[Any, Any]]:
+    """A dict's items, or the pairs that a list holds.
+
+    Raises
+    ------
+    OperandError
+        If something in it is no pair.
+    """
+    is_pairs = isinstance(given, Mapping | list | tuple) and not isinstance(given, Variable)
+    pairs = list(given.items() if isinstance(given, Mapping) else given) if is_pairs else [given]
+    if any(not isinstance(pair, tuple | list) or isinstance(pair, Variable) or len(pair) != 2 for pair in pairs):
+        raise OperandError(f"{what}: {role} are a dict or a list of pairs, not {given!r}")
+    return [tuple(pair) for pair in pairs]
+
+
+def assignments(updates: Sequence[tuple[Tensor, Any]]) -> list[OpTreeNode]:
+    """Updates as assignments, for one program; a value that may look into another target is copied first."""
+    return [
+        f.assign(target, value if isinstance(value, OpTreeNode) and not value.op.view_map else f.copy(value))
+        for target, value in updates
+    ]
+
+
+def _check_apart(what: str, targets: Sequence[Tensor]) -> None:
+    """Refuse two targets that have an element in common: which value would stay is nobody's to guess."""
+    for i, j in overlapping([target.array for target in targets], exactly=True):
+        one, other = targets[i], targets[j]
+        if one is other:
+            raise OperandError(f"{what}: {describe(one)} is updated twice")
+        raise OperandError(
+            f"{what}: the updates of {describe(one)} and of {describe(other)} write the same memory; "
+            "update parts that share no element, or the whole at once"
+        )

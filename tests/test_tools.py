@@ -1,0 +1,107 @@
+"""The scripts that measure the source and lowering, and the sample of large matrices."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.compiling import needs_compiler
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def output_of(script: str, *arguments: str) -> str:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, str(ROOT / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_compiler
+def test_the_first_run_is_listed_in_order_of_first_entry():
+    lines = output_of("tools/first_run.py").splitlines()
+    files = [line for line in lines[:-1] if not line.startswith(" ")]
+    functions = [line.strip() for line in lines[:-1] if line.startswith(" ")]
+    counts = re.fullmatch(r"(\d+) files, (\d+) functions; \d+ with comprehensions and generator expressions", lines[-1])
+    assert counts is not None and (len(files), len(functions)) == (int(counts[1]), int(counts[2]))
+    assert len(set(files)) == len(files) and all((ROOT / file).exists() for file in files)
+    # Trees are built before they are assigned, and assigned before anything runs.
+    order = [next(i for i, name in enumerate(functions) if name.endswith(part)) for part in ("__call__", "__setitem__")]
+    assert order == sorted(order) and order[-1] < len(functions) - 1
+
+
+def test_sizes_are_by_package_and_add_up():
+    output = output_of("tools/size.py", "--caches")
+    lines = {
+        name: int(count.replace(",", "")) for count, name in re.findall(r"^ *([\d,]+) lines  (\S+)$", output, re.M)
+    }
+    assert {"optree", "backends"} <= lines.keys()
+    assert lines.pop("together") == sum(lines.values()) > 10_000
+    listed = re.findall(r"^\S+\.py:\d+  \S+$", output, re.M)
+    assert output.endswith(f"{len(listed):7} caches\n")
+
+
+def test_what_is_a_cache(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    size = pytest.importorskip("size")
+    source = """
+from functools import cache, lru_cache
+table = {}
+written = {}
+shared = BoundedCache(8)
+of = cache(make)
+@lru_cache(maxsize=4)
+def kept(x): return x
+@cache
+def once(): return 1
+def find(key):
+    written[key] = 1
+    if key not in table:
+        table[key] = key
+    return table[key]
+class Plans:
+    def __init__(self): self.plans, self.notes = {}, {}
+    def get(self, key): return self.plans.get(key)
+    def put(self, key, local): self.plans[key] = local[key] = self.notes[key] = local.get(key)
+"""
+    assert sorted(size.caches(ast.parse(source))) == ["Plans.plans", "kept", "of", "shared", "table"]
+
+
+def test_lowering_is_measured_by_stage():
+    output = output_of("benchmarks/lowering.py", "--operations", "60")
+    for title in ("the chain", "its gradient"):
+        assert re.search(rf"^{title}: [\d.]+ s, [\d.]+ ms for each of 60 operations$", output, re.M)
+    assert len(re.findall(r"^  rewrite .* ms an operation$", output, re.M)) == 2
+
+
+def collected(folder: Path, *arguments: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_the_seed_draws_a_sample_of_each_matrix_and_of_nothing_else(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.matrix\n@pytest.mark.parametrize('n', range(400))\ndef test_many(n): pass\n"
+        "@pytest.mark.matrix\n@pytest.mark.parametrize('n', range(20))\ndef test_some(n): pass\n"
+        "@pytest.mark.parametrize('n', range(400))\ndef test_unmarked(n): pass\n"
+    )
+    drawn = collected(tmp_path, "--seed", "1")
+    assert len(drawn) == 100 + 20 + 400
+    assert drawn == collected(tmp_path, "--seed", "1")
+    assert drawn != collected(tmp_path, "--seed", "2")
+    everything = collected(tmp_path, "--all", "--seed", "1")
+    assert len(everything) == 820 and set(drawn) < set(everything)
+    assert [test for test in everything if test in drawn] == drawn
+    assert len(collected(tmp_path, "test_it.py::test_many")) == 400, "a test that is named runs with every case"
