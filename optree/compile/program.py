@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from optree.arrays import overlapping
 from optree.ops.structure import Output
-from optree.tree.node import OpDict, OpTreeNode, applied, copied, operands_of
+from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
@@ -135,11 +135,18 @@ class _Kind(NamedTuple):
 
 
 class Builder:
-    """Numbers values as a traversal meets them: leaves from 0 up, instructions from -1 down."""
+    """Numbers values as a traversal meets them: leaves from 0 up, instructions from -1 down.
+
+    Attributes
+    ----------
+    nodes, inputs : list
+        The instructions: what each computes, and the numbers of the values that it takes.
+    """
 
     def __init__(self) -> None:
         self.leaves: list[Any] = []
-        self.instructions: list[Instruction] = []
+        self.nodes: list[OpTreeNode] = []
+        self.inputs: list[tuple[int, ...]] = []
         self.numbers: dict[int, int] = {}
         self.merged: dict[tuple[int, tuple[int, ...]], int] = {}
         # Nodes share op_dicts: an op is hashed, and its operands are outlined, once for each, not for each node.
@@ -150,11 +157,11 @@ class Builder:
     def add(self, root: Any) -> int:
         """The number of a tree's value, its leaves met in the order of `node.signature`."""
         found: list[int] = []  # a stack of values that no instruction has taken yet
-        pending: list[Any] = [root]  # entries, and nodes with the counts of their operands, which are found by then
+        pending: list[Any] = [root]
         while pending:
             entry = pending.pop()
             kind = entry.__class__
-            if kind is _Ready:
+            if kind is tuple:  # a node, and how many operands it has: they are found now
                 node, count = entry
                 taken = len(found) - count
                 number = self.numbers[id(node)] = self.instruction(node, tuple(found[taken:]))
@@ -165,7 +172,7 @@ class Builder:
                 found.append(self.numbers[id(entry)])
             elif kind is OpTreeNode:
                 operands = operands_of(entry)
-                pending.append(_Ready(entry, len(operands)))
+                pending.append((entry, len(operands)))
                 pending += reversed(operands)
             else:
                 found.append(self.leaf(entry))
@@ -194,8 +201,9 @@ class Builder:
         if number is None and kind.is_commutative:
             number = self.merged.get((kind.number, inputs[::-1]))
         if number is None:
-            number = ~len(self.instructions)
-            self.instructions.append(Instruction(op_dict.op, inputs, node if outlined else self._outline(node)))
+            number = ~len(self.nodes)
+            self.nodes.append(node if outlined else self._outline(node))
+            self.inputs.append(inputs)
             if kind.is_merged:
                 self.merged[key] = number
         return number
@@ -207,27 +215,22 @@ class Builder:
         return kind
 
     def _outline(self, node: OpTreeNode) -> OpTreeNode:
-        """The node with inputs of the same types in the place of its operands, of the same line."""
+        """The node with inputs of the same types in the place of its operands; one for all that were built alike."""
         op_dict, *_ = node
         operands = operands_of(node)
-        key = (op_dict, *map(spec_of, operands))
+        code, offset, *_ = node.origin
+        key = (op_dict, id(code), offset, *map(spec_of, operands))
         outline = self._outlines.get(key)
         if outline is None:
             outline = self._outlines[key] = applied(op_dict, [Input(as_variable(x).type) for x in operands])
-        return copied(outline, node.origin)
+            outline.origin = node.origin
+        return outline
 
     def program(self, outputs: Sequence[int]) -> Program:
         """The program that gives these values."""
         first = len(self.leaves)
-        instructions = [
-            Instruction(op, tuple([i if i >= 0 else first + ~i for i in inputs]), node)
-            for op, inputs, node in self.instructions
-        ]
+        instructions = []
+        for node, inputs in zip(self.nodes, self.inputs, strict=True):
+            numbers = tuple([i if i >= 0 else first + ~i for i in inputs])
+            instructions.append(Instruction(node.op, numbers, node))
         return Program(self.leaves, instructions, [i if i >= 0 else first + ~i for i in outputs])
-
-
-class _Ready(NamedTuple):
-    """A node on the stack of `Builder.add` whose operands have been pushed, and their count."""
-
-    node: OpTreeNode
-    count: int

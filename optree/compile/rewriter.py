@@ -97,17 +97,17 @@ class Value:
     @property
     def instruction(self) -> Instruction:
         """What computes it."""
-        return self._walk.instructions[~self.number]
+        return Instruction(self.op, self._walk.inputs[~self.number], self.node)
 
     @property
     def node(self) -> OpTreeNode:
         """The instruction's node."""
-        return self.instruction.node
+        return self._walk.nodes[~self.number]
 
     @property
     def op(self) -> Any:
         """What computes it; None for a leaf."""
-        return None if self.is_leaf else self.instruction.op
+        return None if self.is_leaf else self.node.op
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names, and no other class, computes it."""
@@ -117,7 +117,7 @@ class Value:
     @property
     def inputs(self) -> list[Value]:
         """What it is computed from."""
-        return [] if self.is_leaf else [Value(self._walk, i) for i in self.instruction.inputs]
+        return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.inputs[~self.number]]
 
     @property
     def type(self) -> Any:
@@ -252,8 +252,8 @@ class _Walk(Builder):
                 if isinstance(self.leaves[number], Tensor):
                     return True
             else:
-                op, inputs, _ = self.instructions[~number]
-                pending += [inputs[i] for i in op.shared_inputs()]
+                inputs = self.inputs[~number]
+                pending += [inputs[i] for i in self.nodes[~number].op.shared_inputs()]
         return False
 
     def stand_in(self, number: int) -> Input:
@@ -324,12 +324,12 @@ def _without_dead(program: Program, given: int, replaced: set[int]) -> Program:
         op, inputs, _ = program.instructions[place]
         if first + place in needed or (op.destroy_map and place not in replaced):
             needed.update((first + place, *inputs))
-    builder, numbers = Builder(), {}
-    for i, leaf in enumerate(program.leaves):
-        if i < given or i in needed:
-            numbers[i] = len(builder.leaves)
-            builder.leaves.append(leaf)
-    for i, (_, inputs, node) in enumerate(program.instructions, first):
-        if i in needed:
-            numbers[i] = builder.instruction(node, tuple([numbers[x] for x in inputs]), outlined=True)
-    return builder.program([numbers[i] for i in program.outputs])
+    kept = [i for i in range(first) if i < given or i in needed]
+    kept += [first + place for place in range(len(program.instructions)) if first + place in needed]
+    numbers = {old: new for new, old in enumerate(kept)}
+    instructions = [
+        Instruction(op, tuple([numbers[x] for x in inputs]), node)
+        for op, inputs, node in (program.instructions[i - first] for i in kept if i >= first)
+    ]
+    leaves = [program.leaves[i] for i in kept if i < first]
+    return Program(leaves, instructions, [numbers[i] for i in program.outputs])

@@ -47,32 +47,27 @@ def apart(program: Program) -> Program:
 
     What an assignment gives is its target, and stays that.
     """
-    first, owned = len(program.leaves), memories(program)
+    first, shared = len(program.leaves), _shared_memories(program.instructions, _marks(program))
     instructions, outputs = list(program.instructions), list(program.outputs)
     taken: set[Any] = set()
     for place, value in enumerate(outputs):
         if value >= first and isinstance(instructions[value - first].op, Assign):
             continue
-        owners = owned[value]
-        if value < first or owners & taken or not all(isinstance(owner, Made) for owner in owners):
+        owners = shared.get(value, frozenset([value]))
+        if value < first or owners & taken or not all(_is_made(owner, first) for owner in owners):
             outputs[place] = first + len(instructions)
             instructions.append(_copy_of(value, program.type_of(value)))
         taken |= owners
     return program if outputs == program.outputs else program._replace(instructions=instructions, outputs=outputs)
 
 
-class Made(NamedTuple):
-    """The mark of memory that an instruction makes, by its place."""
-
-    place: int
-
-
 def memories(program: Program) -> list[frozenset[Any]]:
     """For each value marks of the memories that it may lie in; two values overlap only if they share a mark.
 
-    Marks are a tensor's root, whatever stands for another leaf, and `Made`.
+    A mark is the root of tensors, or for another leaf, or what an instruction makes, a number.
     """
-    return _memories(_marks(program), program.instructions, range(len(program.instructions)))
+    shared = _shared_memories(program.instructions, _marks(program))
+    return [shared.get(i) or frozenset([i]) for i in range(len(program.leaves) + len(program.instructions))]
 
 
 def _marks(program: Program) -> list[Any]:
@@ -82,14 +77,32 @@ def _marks(program: Program) -> list[Any]:
     return [owner if isinstance(owner, Tensor) else mark for owner, mark in zip(owners, marks, strict=True)]
 
 
-def _memories(marks: Sequence[Any], steps: Sequence[Instruction], order: Iterable[int]) -> list[frozenset[Any]]:
-    """The memories of leaves with these marks, and of the steps' values: in the order each comes after its inputs."""
-    found = [frozenset([mark]) for mark in marks] + [_NOWHERE] * len(steps)
-    for place in order:
+def _is_made(mark: Any, first: int) -> bool:
+    """Whether a mark is of memory that an instruction makes, where there are so many leaves."""
+    return type(mark) is int and mark >= first
+
+
+def _shared_memories(
+    steps: Sequence[Instruction], marks: Sequence[Any], order: Iterable[int] | None = None
+) -> dict[int, frozenset[Any]]:
+    """The memories of the values that do not lie in memory of their own, the mark of which is their number.
+
+    Parameters
+    ----------
+    marks : sequence
+        Of the leaves' memories.
+    order : iterable of int, optional
+        The steps' places in an order in which each comes after its inputs, if they do not stand in one.
+    """
+    first = len(marks)
+    found = {i: frozenset([mark]) for i, mark in enumerate(marks) if type(mark) is not int or mark != i}
+    for place in range(len(steps)) if order is None else order:
         op, inputs, _ = steps[place]
-        shared = op.shared_inputs()
-        own = frozenset().union(*(found[inputs[i]] for i in shared)) if shared else frozenset([Made(place)])
-        found[len(marks) + place] = own
+        if op.view_map or op.destroy_map:
+            positions = op.shared_inputs()
+            if positions:
+                taken = [inputs[i] for i in positions]
+                found[first + place] = frozenset().union(*(found.get(i, (i,)) for i in taken))
     return found
 
 
@@ -112,20 +125,24 @@ class _Memory(NamedTuple):
 
     Attributes
     ----------
-    of : list
-        The memories that each value may lie in.
-    readers : dict
-        For each memory that is destroyed the steps that take a value in it, in order.
+    shared : dict
+        The memories of the values that do not lie in memory of their own.
     destroyed : dict
         The memories that each step destroys; steps that destroy none are left out.
+    readers : dict
+        For each memory that is destroyed the steps that take a value in it, in order.
     place : list of int
         Where each step stands in the order.
     """
 
-    of: list[frozenset[Any]]
-    readers: dict[Any, list[int]]
+    shared: dict[int, frozenset[Any]]
     destroyed: dict[int, frozenset[Any]]
+    readers: dict[Any, list[int]]
     place: list[int]
+
+    def of(self, value: int) -> frozenset[Any]:
+        """The memories that a value may lie in."""
+        return self.shared.get(value) or frozenset([value])
 
 
 _NOWHERE: frozenset[Any] = frozenset()
@@ -154,29 +171,32 @@ class _Draft:
     def memory(self) -> _Memory:
         """Who lies in, reads and destroys what, until a copy changes it."""
         if self._known is None:
-            of = _memories(self._marks, self.steps, self.order)
-            destroyed = {
-                step: frozenset().union(*(of[self.steps[step].inputs[i]] for i in self.steps[step].op.destroyed_inputs()))
-                for step in self.order
-                if self.steps[step].op.destroy_map
-            }
+            shared = _shared_memories(self.steps, self._marks, self.order)
+            destroyed = {}
+            for step in self.order:
+                op, inputs, _ = self.steps[step]
+                if op.destroy_map:
+                    mine = [inputs[i] for i in op.destroyed_inputs()]
+                    destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
             readers: dict[Any, list[int]] = {owner: [] for mine in destroyed.values() for owner in mine}
             place = [0] * len(self.steps)
             for i, step in enumerate(self.order):
                 place[step] = i
-                for owner in {owner for x in self.steps[step].inputs for owner in of[x] if owner in readers}:
-                    readers[owner].append(step)
-            self._known = _Memory(of, readers, destroyed, place)
+                for x in self.steps[step].inputs:
+                    for owner in shared.get(x, (x,)):
+                        if owner in readers and readers[owner][-1:] != [step]:
+                            readers[owner].append(step)
+            self._known = _Memory(shared, destroyed, readers, place)
         return self._known
 
     def needs_copy(self, step: int, position: int) -> bool:
         """Whether there is no order in which a step may destroy one of its inputs."""
         memory = self.memory()
-        mine = memory.of[self.steps[step].inputs[position]]
-        if any(not isinstance(owner, Made | Tensor) for owner in mine):
+        mine = memory.of(self.steps[step].inputs[position])
+        if not all(isinstance(owner, Tensor) or _is_made(owner, self.first) for owner in mine):
             return True  # a constant, a number, or what a caller handed in
         after, new = self._after(step)
-        if any(memory.of[x] & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
+        if any(memory.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
         for other in self._readers_of(mine, new):
@@ -196,7 +216,7 @@ class _Draft:
         """The steps that take a value in these memories which is not among the new ones."""
         memory = self.memory()
         steps = dict.fromkeys(step for owner in mine for step in memory.readers.get(owner, ()))
-        return [step for step in steps if any(memory.of[x] & mine and x not in new for x in self.steps[step].inputs)]
+        return [step for step in steps if any(memory.of(x) & mine and x not in new for x in self.steps[step].inputs)]
 
     def _after(self, step: int) -> tuple[set[int], set[int]]:
         """The values that need a step's, and those that lie in what it has destroyed, and have seen that."""

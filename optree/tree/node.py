@@ -301,13 +301,6 @@ def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     return node
 
 
-def copied(node: OpTreeNode, origin: Origin) -> OpTreeNode:
-    """A node of the same op on the same operands, built at another line."""
-    copy = tuple.__new__(OpTreeNode, node)
-    copy.spec, copy.origin = node.spec, origin
-    return copy
-
-
 def find_op(name: Any) -> Any:
     """The op class of a name.
 
