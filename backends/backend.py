@@ -11,9 +11,8 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
-from optree.compile.passes import rewrite
-from optree.compile.program import Instruction, Program, flatten, owners_of
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower, show_stages
+from optree.compile.program import Instruction, Program, owners_of
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -66,7 +65,7 @@ class Backend(RandomMethods):
     #: What plans and subclasses use, and `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal on_host over owned plans program remark tensor_of to_host value_of".split()
+        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
     )
 
     #: How many devices of its kind the machine has.
@@ -137,6 +136,15 @@ class Backend(RandomMethods):
     def remark(self, instruction: Instruction) -> str:
         """What `debugprint` has to say on how an instruction runs here."""
         return ""
+
+    @property
+    def lowering(self) -> Options:
+        """How trees are lowered for this backend."""
+        return Options()
+
+    def show(self, program: Program, stage: str) -> str:
+        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        raise NotImplementedError
 
     def compiling(self) -> Backend | None:
         """A backend like this one that compiles all that it can; None where that can't be, or this one does."""
@@ -279,6 +287,7 @@ class Backend(RandomMethods):
 
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])
+        show_stages(roots, self.lowering, self)
         program = self.program(roots)
         plan = self.compile(program)
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
@@ -300,7 +309,8 @@ class Backend(RandomMethods):
     @staticmethod
     def program(roots: Sequence[Any]) -> Program:
         """What runs for these trees."""
-        return schedule(apart(rewrite(flatten(roots))))
+        program: Program = lower(roots)
+        return program
 
     def value_of(self, leaf: Any) -> Any:
         """What a plan takes for a leaf: an array, a Python number, or what a constant's type holds."""

@@ -14,9 +14,7 @@ import numpy as np
 
 from optree.arrays import Region
 from optree.compile import reference
-from optree.compile.passes import rewrite
-from optree.compile.program import flatten
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
 from optree.errors import (
     BackendError,
@@ -176,9 +174,10 @@ class Function(Locked):
         self._types = [x.type for x in values[: len(self.outputs)]]
         targets = [target for target, _ in self.updates]
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
-        self._written = flatten([*values[: len(self.outputs)], *written])
-        rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
-        self.program = schedule(apart(rewritten))
+        own = Options() if self.backend is None else self.backend.lowering
+        self._options = own._replace(fixed=True, rewrites=self.mode.kind == "default", without=self.mode.without)
+        self._written = lower([*values[: len(self.outputs)], *written], last="program")
+        self.program = lower(self._written, self._options, first="passes")
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
@@ -197,7 +196,7 @@ class Function(Locked):
         self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
-        leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
+        leaves = [x for x in lower(roots, last="program").leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
         return last_backend() if found is None else found
 
@@ -217,8 +216,10 @@ class Function(Locked):
                     warnings.warn(message, stacklevel=4)
 
     def _compile(self) -> Any:
+        runs_here = self.mode.kind == "default"
+        show_stages(self._written, self._options, self.backend if runs_here else None, is_flat=True)
         observe = None if self.profile is None else self.profile.observe
-        if self.mode.kind != "default" or self.backend is None:
+        if not runs_here or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             run = partial(evaluate, observe=observe)
             if self.backend is not None:
@@ -358,7 +359,7 @@ class Function(Locked):
         return function, self._arguments
 
 
-def debugprint(what: Any, file: Any = None) -> Any:
+def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     """Print what runs, a line a step: its number, op, inputs, type, and the line that built it.
 
     Parameters
@@ -366,15 +367,39 @@ def debugprint(what: Any, file: Any = None) -> Any:
     what : Function, or Variable
     file : file, or 'str'
         Where it is printed; the standard output by default. ``'str'`` prints nothing: the text is returned.
+    stage : str, optional
+        What one stage of the pipeline makes of it instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
+        ``'parts'``, ``'fusion'``, ``'source'`` or ``'plan'`` (`optree.compile.pipeline`).
+
+    Raises
+    ------
+    OperandError
+        If there is no such stage.
     """
-    program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
-    remark = getattr(what._plan, "remark", None) if isinstance(what, Function) else None
-    text = text if remark is None else f"{text}\n{remark()}"
+    text = _what_runs(what) if stage is None else _made_by(stage, what)
     if file == "str":
         return text
     print(text, file=file)
     return file
+
+
+def _what_runs(what: Any) -> str:
+    """The program of a function, or of a tree as it was written."""
+    is_function = isinstance(what, Function)
+    program = what.program if is_function else lower(lower([what], last="program"), first="order")
+    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
+    remark = getattr(what._plan, "remark", None) if is_function else None
+    return text if remark is None else f"{text}\n{remark()}"
+
+
+def _made_by(stage: str, what: Any) -> str:
+    """What a stage makes of a function or a tree."""
+    if isinstance(what, Function):
+        found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
+    else:
+        options = Options() if what.backend is None else what.backend.lowering
+        found = stage_texts([what], [stage], options, what.backend)
+    return next(text for _, text in found)
 
 
 def _shape_of(value: Any) -> Any:
