@@ -20,7 +20,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 #: name of an op with an operator -> its `applications` without parameters: operand specs -> op_dict.
-APPLICATIONS: dict[str, dict[tuple[Any, ...], Any]] = {}
+APPLICATIONS: dict[str, Any] = {}
 
 #: name of a method of Metadiff's -> the function of a variable that answers it.
 METADIFF: dict[str, Callable[..., Any]] = {}

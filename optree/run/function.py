@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 
 from optree.arrays import Region
+from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
@@ -38,7 +39,7 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
-#: A function remembers so many combinations of its arguments' sizes that it has checked.
+#: The most combinations of its arguments' sizes, and of specs of tensors, that a function has checked and remembers.
 SIZES = 1024
 
 #: The backends that live, in the order in which they were made: functions without tensors run on the last.
@@ -186,8 +187,8 @@ class Function(Locked):
         #: The leaves' values, None for an argument's, and where in them each argument stands.
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
         self._places = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
-        self._sizes_seen: dict[Any, None] = {}
-        self._tensors_seen: dict[Any, None] = {}
+        self._sizes_seen = Cache("sizes of functions' arguments", SIZES)
+        self._tensors_seen = Cache("tensors as functions' arguments", SIZES)
         if not self.inputs:
             self._check_sizes(self._known)
         #: The memory that the updates write, which no argument may lie in while it is read.
@@ -292,8 +293,6 @@ class Function(Locked):
         if not kwargs and all(
             x.__class__ is Tensor and x.array is array for x, array in zip(args, arrays, strict=True)
         ):
-            if len(self._tensors_seen) >= SIZES:
-                self._tensors_seen.clear()
             self._tensors_seen[specs] = None
         return values
 
@@ -338,8 +337,6 @@ class Function(Locked):
             return
         shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
         check_sizes(self._written, shapes)  # rewrites leave out what only checks
-        if len(self._sizes_seen) >= SIZES:
-            self._sizes_seen.clear()
         self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:

@@ -8,13 +8,22 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from optree.clock import clock
+from optree.cache import Cache
 from optree.registry import APPLICATIONS
 from optree.tree.types import HUGE
 
 #: `OpTreeNode`, which `optree.tree.node` sets: operators on variables give nodes, and nodes are variables.
 Node: Any = None
 
+#: The most combinations of operands' specs for which an op remembers its value's.
+INFERENCES = 4096
+
 Operator = TypeVar("Operator", bound=Callable[..., Any])
+
+
+def remembered() -> Cache:
+    """What one op makes of operands: operand specs -> op_dict."""
+    return Cache("types of ops' values", INFERENCES)
 
 
 def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
@@ -28,7 +37,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     depth : int
         How many calls up the user's line is.
     """
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 
@@ -56,7 +65,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
 
 def unary(name: str) -> Callable[[Operator], Operator]:
     """A decorator of a unary operator, as `binary`."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
 
     def decorate(written: Operator) -> Operator:
@@ -78,7 +87,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
 
 def reflected(name: str) -> Callable[[Operator], Operator]:
     """A decorator of a binary operator with the variable on the right, as `binary`; the left operand is a number."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 

@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
@@ -18,10 +19,10 @@ from optree.tree.numpy_protocol import write_out
 from optree.tree.types import Spec, TensorType, array_of, check_fits
 from optree.tree.variable import Variable, as_operand, check_name, is_neon
 
-#: So many kinds of array are remembered, each with its spec.
+#: The most kinds of array whose specs are remembered.
 SPECS = 4096
 
-_specs: dict[Any, Spec] = {}
+_specs = Cache("specs of arrays", SPECS)
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:
@@ -30,8 +31,6 @@ def _spec_of(array: Any, backend: Any) -> Spec:
     found = _specs.get(key)
     if found is None:
         found = Spec(TensorType(array.dtype, array.shape), backend)
-        if len(_specs) >= SPECS:
-            _specs.clear()
         _specs[key] = found
     return found
 
