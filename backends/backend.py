@@ -11,9 +11,8 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
-from optree.compile.passes import rewrite
-from optree.compile.program import Instruction, Program, flatten, owners_of
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower, show_stages
+from optree.compile.program import Instruction, Program, owners_of
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -65,7 +64,7 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal on_host over owned plans program remark tensor_of to_host value_of".split()
+        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
     )
 
     #: The number of devices of its kind.
@@ -136,6 +135,15 @@ class Backend(RandomMethods):
     def remark(self, instruction: Instruction) -> str:
         """A remark of `debugprint` on how this backend runs an instruction."""
         return ""
+
+    @property
+    def lowering(self) -> Options:
+        """How trees are lowered for this backend."""
+        return Options()
+
+    def show(self, program: Program, stage: str) -> str:
+        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        raise NotImplementedError
 
     def compiling(self) -> Backend | None:
         """A backend like this one that compiles every kernel; None if there is none, or this one does."""
@@ -278,6 +286,7 @@ class Backend(RandomMethods):
 
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])
+        show_stages(roots, self.lowering, self)
         program = self.program(roots)
         plan = self.compile(program)
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
@@ -299,7 +308,8 @@ class Backend(RandomMethods):
     @staticmethod
     def program(roots: Sequence[Any]) -> Program:
         """The program of trees: flattened, rewritten and scheduled."""
-        return schedule(apart(rewrite(flatten(roots))))
+        program: Program = lower(roots)
+        return program
 
     def value_of(self, leaf: Any) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value."""

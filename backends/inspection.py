@@ -16,9 +16,9 @@ from backends.execution.specialize import FusedKernel
 from backends.gpu.kernel import Launched, Notes
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
-from optree.compile.fusion import LONGEST, Kernel, fuse
+from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.errors import BackendError, names
 
@@ -78,11 +78,9 @@ def _notes(program: Program, arch: str) -> Notes:
 
 def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
     """Specialize each kernel of a program to arrays in C order."""
-    program = decompose(program, further=is_gpu)
-    if len(program.instructions) <= LONGEST:
-        known = Sizes(program)
+    program, known, steps = lower(program, Options(further=is_gpu), "parts", "fusion")
+    if any(isinstance(step, Kernel) for step in steps):
         sizes = _sizes(program, known.dims)
-        steps = fuse(program, known)
         for step in with_epilogues(program, steps, _products(program))[0] if is_gpu else steps:
             if isinstance(step, Kernel):
                 _specialize(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)

@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 #: name of an op with a Python operator -> its cache of applications: operand specs -> op_dict.
-APPLICATIONS: dict[str, dict[tuple[Any, ...], Any]] = {}
+APPLICATIONS: dict[str, Any] = {}
 
 #: name of a Metadiff method -> its implementation, a function of a variable.
 METADIFF: dict[str, Callable[..., Any]] = {}

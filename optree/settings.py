@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 
 from optree.errors import OptreeError, names
 
+#: The stages that can be printed: those of `optree.compile.pipeline`, and the two of backends.
+STAGES = ("program", "passes", "copies", "order", "parts", "fusion", "source", "plan")
+
 
 class SettingError(OptreeError, ValueError):
     """An unknown setting, or a value that it cannot take."""
@@ -84,7 +87,7 @@ def _answer(given: Any) -> str:
 
 def _shown(given: Any) -> frozenset[str]:
     words = frozenset(given.replace(",", " ").split() if isinstance(given, str) else given)
-    if not words <= {"source"}:
+    if not words <= frozenset(STAGES):
         raise ValueError
     return words
 
@@ -139,10 +142,11 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             ),
             Setting(
                 "OPTREE_SHOW",
-                "source, or nothing",
+                f"names of stages separated by commas, of {', '.join(STAGES)}",
                 _shown,
                 frozenset(),
-                "source prints each kernel's source as it is made, to the standard error stream.",
+                "Stages of lowering that are printed to the standard error stream, each as it is made; source prints each "
+                "kernel.",
             ),
             Setting(
                 "OPTREE_STALE_TREES",

@@ -304,7 +304,8 @@ _PRODUCTS: dict[Any, Any] = {
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
-    By the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots. The derivative with respect to y is 0 where x is 0 and y is not negative,
+    With the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and
+    roots. The derivative with respect to y is 0 where x is 0 and y is not negative,
     where x is inf and y negative, and nan where x is negative, as the power is
     there for almost every y.
     """

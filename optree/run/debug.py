@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.compile.passes import PASSES, stages
+from optree.compile.passes import PASSES, each_pass
+from optree.compile.pipeline import lower
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import is_widened, performer, run_steps, taken, value_of
-from optree.compile.schedule import apart, schedule
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type
@@ -60,7 +60,7 @@ def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[st
         Naming the rule.
     """
     before = _outputs(program, values)
-    for name, rewritten in stages(program, True, without):
+    for name, rewritten, _ in each_pass(program, True, without):
         after = _outputs(rewritten, values)
         wrong = _changed(name, program, before, after)
         if wrong is not None:
@@ -74,7 +74,7 @@ def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[st
 
 def _outputs(program: Program, values: Sequence[Any]) -> list[Any]:
     """A program's outputs, computed on copies of the values and of the constants added by rules."""
-    ordered = schedule(apart(program))
+    ordered = lower(program, first="copies")
     computed = _copies([*values, *map(value_of, program.leaves[len(values) :])])
     with np.errstate(all="ignore"):
         for instruction in ordered.instructions:
@@ -135,7 +135,7 @@ def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Se
     for rule in next(each.rules for each in PASSES if each.name == name):
         spared = (*without, rule.__name__)
         before = _outputs(program, values)
-        for stage, rewritten in stages(program, True, spared):
+        for stage, rewritten, _ in each_pass(program, True, spared):
             after = _outputs(rewritten, values)
             if stage == name and _changed(name, program, before, after) is None:
                 return rule.__name__

@@ -13,10 +13,9 @@ from weakref import ref
 import numpy as np
 
 from optree.arrays import Region
+from optree.cache import Cache
 from optree.compile import reference
-from optree.compile.passes import rewrite
-from optree.compile.program import flatten
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
 from optree.errors import (
     BackendError,
@@ -176,9 +175,10 @@ class Function(Locked):
         self._types = [x.type for x in values[: len(self.outputs)]]
         targets = [target for target, _ in self.updates]
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
-        self._written = flatten([*values[: len(self.outputs)], *written])
-        rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
-        self.program = schedule(apart(rewritten))
+        own = Options() if self.backend is None else self.backend.lowering
+        self._options = own._replace(fixed=True, rewrites=self.mode.kind == "default", without=self.mode.without)
+        self._written = lower([*values[: len(self.outputs)], *written], last="program")
+        self.program = lower(self._written, self._options, first="passes")
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
@@ -187,8 +187,8 @@ class Function(Locked):
         #: The leaves' values, None for an argument's, and the index of each argument among them.
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
         self._argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
-        self._sizes_seen: dict[Any, None] = {}
-        self._tensors_seen: dict[Any, None] = {}
+        self._sizes_seen = Cache("sizes of functions' arguments", SIZES)
+        self._tensors_seen = Cache("tensors as functions' arguments", SIZES)
         if not self.inputs:
             self._check_sizes(self._known)
         #: The memory that the updates write: arguments that overlap it are copied first.
@@ -197,7 +197,7 @@ class Function(Locked):
         self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
-        leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
+        leaves = [x for x in lower(roots, last="program").leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
         return last_backend() if found is None else found
 
@@ -217,8 +217,10 @@ class Function(Locked):
                     warnings.warn(message, stacklevel=4)
 
     def _compile(self) -> Any:
+        runs_here = self.mode.kind == "default"
+        show_stages(self._written, self._options, self.backend if runs_here else None, is_flat=True)
         observe = None if self.profile is None else self.profile.observe
-        if self.mode.kind != "default" or self.backend is None:
+        if not runs_here or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             run = partial(evaluate, observe=observe)
             if self.backend is not None:
@@ -291,8 +293,6 @@ class Function(Locked):
         if not kwargs and all(
             x.__class__ is Tensor and x.array is array for x, array in zip(args, arrays, strict=True)
         ):
-            if len(self._tensors_seen) >= SIZES:
-                self._tensors_seen.clear()
             self._tensors_seen[specs] = None
         return values
 
@@ -337,8 +337,6 @@ class Function(Locked):
             return
         shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
         check_sizes(self._written, shapes)  # rewrites drop ops whose only effect is a check
-        if len(self._sizes_seen) >= SIZES:
-            self._sizes_seen.clear()
         self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:
@@ -358,7 +356,7 @@ class Function(Locked):
         return function, self._arguments
 
 
-def debugprint(what: Any, file: Any = None) -> Any:
+def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     """Print the program, one line for each step: number, op, inputs, type, and the line that built it.
 
     Parameters
@@ -366,15 +364,39 @@ def debugprint(what: Any, file: Any = None) -> Any:
     what : Function, or Variable
     file : file, or 'str'
         The standard output by default. With ``'str'`` the text is returned, not printed.
+    stage : str, optional
+        What one stage of the pipeline makes of it instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
+        ``'parts'``, ``'fusion'``, ``'source'`` or ``'plan'`` (`optree.compile.pipeline`).
+
+    Raises
+    ------
+    OperandError
+        If there is no such stage.
     """
-    program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
-    remark = getattr(what._plan, "remark", None) if isinstance(what, Function) else None
-    text = text if remark is None else f"{text}\n{remark()}"
+    text = _what_runs(what) if stage is None else _made_by(stage, what)
     if file == "str":
         return text
     print(text, file=file)
     return file
+
+
+def _what_runs(what: Any) -> str:
+    """The program of a function, or of a tree as it was written."""
+    is_function = isinstance(what, Function)
+    program = what.program if is_function else lower(lower([what], last="program"), first="order")
+    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
+    remark = getattr(what._plan, "remark", None) if is_function else None
+    return text if remark is None else f"{text}\n{remark()}"
+
+
+def _made_by(stage: str, what: Any) -> str:
+    """What a stage makes of a function or a tree."""
+    if isinstance(what, Function):
+        found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
+    else:
+        options = Options() if what.backend is None else what.backend.lowering
+        found = stage_texts([what], [stage], options, what.backend)
+    return next(text for _, text in found)
 
 
 def _shape_of(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from optree.cache import Cache
 from optree.clock import clock
 from optree.registry import APPLICATIONS
 from optree.tree.types import HUGE
@@ -14,7 +15,15 @@ from optree.tree.types import HUGE
 #: `OpTreeNode`. `optree.tree.node` sets it, which would be a circular import here: nodes are variables.
 Node: Any = None
 
+#: The most combinations of operands' specs for which an op remembers its value's.
+INFERENCES = 4096
+
 Operator = TypeVar("Operator", bound=Callable[..., Any])
+
+
+def remembered() -> Cache:
+    """What one op makes of operands: operand specs -> op_dict."""
+    return Cache("types of ops' values", INFERENCES)
 
 
 def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
@@ -28,7 +37,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     depth : int
         The frames between this function and the user's line.
     """
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 
@@ -56,7 +65,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
 
 def unary(name: str) -> Callable[[Operator], Operator]:
     """The same for a unary operator."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
 
     def decorate(written: Operator) -> Operator:
@@ -78,7 +87,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
 
 def reflected(name: str) -> Callable[[Operator], Operator]:
     """The same for a reflected operator, whose left operand is a number."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 

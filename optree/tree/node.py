@@ -54,8 +54,7 @@ class OpDict(dict):
     __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
     clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity: equal ones may print alike and differ
 
     def __eq__(self, other: object) -> bool:
         return dict.__eq__(self, other)
@@ -146,7 +145,8 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     @property
     def op(self) -> Any:
         """The `Op` that the node applies."""
-        return self[0].op
+        op_dict, _, _ = self  # quicker than its own `__getitem__`
+        return op_dict.op
 
     @property
     def owner(self) -> Any:  # type: ignore[override]
@@ -332,9 +332,12 @@ def operands_of(node: Any) -> list[Any]:
     """The operands of a node, including those in its chain of ``args`` nodes."""
     _, left, right = node
     operands = [] if left is None else [left]
-    while type(right) is OpTreeNode and tuple.__getitem__(right, 0) is ARGS:
-        operands.append(right[1])
-        right = right[2]
+    while type(right) is OpTreeNode:
+        op_dict, operand, rest = right
+        if op_dict is not ARGS:
+            break
+        operands.append(operand)
+        right = rest
     if right is not None:
         operands.append(right)
     return operands

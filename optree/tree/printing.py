@@ -63,13 +63,20 @@ def _head(node: Any) -> str:
     return f"{node.label}{props} {node.type}"
 
 
+def instruction_text(program: Any, place: int) -> str:
+    """An instruction of a program: its value's number, op, inputs and type."""
+    op, inputs, node = program.instructions[place]
+    numbers = ", ".join(f"%{number}" for number in inputs)
+    return f"%{len(program.leaves) + place} = {op}({numbers})  {node.type}"
+
+
 def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "") -> str:
     """A program with one line for each step: number, op, inputs, type, a remark, and the line that built it."""
     found = [f"%{i} = {_leaf(leaf)}" for i, leaf in enumerate(program.leaves)]
     for i, instruction in enumerate(program.instructions, len(program.leaves)):
-        inputs = ", ".join(f"%{number}" for number in instruction.inputs)
         line = line_of(instruction.node.origin)
-        said = [str(instruction.type), remark(instruction), f"built at {line}" if line else ""]
-        found.append(f"%{i} = {instruction.op}({inputs})  {', '.join(filter(None, said))}")
+        text = instruction_text(program, i - len(program.leaves))
+        said = [text, remark(instruction), f"built at {line}" if line else ""]
+        found.append(", ".join(filter(None, said)))
     outputs = ", ".join(f"%{number}" for number in program.outputs)
     return "\n".join([*found, f"return {outputs}"])

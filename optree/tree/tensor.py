@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
@@ -21,7 +22,7 @@ from optree.tree.variable import Variable, as_operand, check_name, is_neon
 #: Maximum entries of the cache from kinds of array to specs.
 SPECS = 4096
 
-_specs: dict[Any, Spec] = {}
+_specs = Cache("specs of arrays", SPECS)
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:
@@ -30,8 +31,6 @@ def _spec_of(array: Any, backend: Any) -> Spec:
     found = _specs.get(key)
     if found is None:
         found = Spec(TensorType(array.dtype, array.shape), backend)
-        if len(_specs) >= SPECS:
-            _specs.clear()
         _specs[key] = found
     return found
 
