@@ -67,7 +67,7 @@ def gen_backend(
     graphs : bool
         Whether the GPU backend captures functions as CUDA graphs; True by default.
     tf32 : bool
-        Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); by default False, whatever ``CUPY_TF32`` is.
+        Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
 
     Raises
     ------

@@ -83,8 +83,16 @@ REFUSED = {
     "byte order": (lambda: np.arange(3, dtype=f"{OTHER_ORDER}f4"), DTypeError, "byte order"),
     "byte order of integers": (lambda: np.arange(3, dtype=f"{OTHER_ORDER}i8"), DTypeError, "byte order"),
     "read-only": (read_only, OperandError, "read-only"),
-    "broadcast": (lambda: np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)), OperandError, "share an address"),
-    "windows": (lambda: np.lib.stride_tricks.as_strided(np.ones(5, "f4"), (3, 3), (4, 4)), OperandError, "share an address"),
+    "broadcast": (
+        lambda: np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)),
+        OperandError,
+        "share an address",
+    ),
+    "windows": (
+        lambda: np.lib.stride_tricks.as_strided(np.ones(5, "f4"), (3, 3), (4, 4)),
+        OperandError,
+        "share an address",
+    ),
     "unaligned": (lambda: unaligned(3), OperandError, "unaligned"),
     "complex": (lambda: np.ones(3, complex), DTypeError, "complex128 is not supported"),
     "objects": (lambda: np.array([1, None]), DTypeError, "object is not supported"),
