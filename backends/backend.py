@@ -11,9 +11,11 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
+from optree.cache import Cache, cache_stats
 from optree.compile.passes import rewrite
 from optree.compile.program import Instruction, Program, flatten, owners_of
 from optree.compile.schedule import apart, schedule
+from optree.compile.steps import Observer
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -26,14 +28,12 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
-#: A backend keeps so many plans, and then forgets the oldest.
+#: The most plans that a backend keeps.
 PLANS = 4096
 
 #: Takes the values of a program's leaves, and for errors the trees that run, if not those that were compiled;
 #: gives the values of its outputs.
-Plan = Callable[[list[Any], Sequence[Any] | None], list[Any]]
-
-Observer = Callable[[int, float, Sequence[Any], Any], None]
+Plan = Callable[[list[Any], Sequence[Any] | None], Sequence[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -102,7 +102,7 @@ class Backend(RandomMethods):
         self.device_id = device_id
         self.compat_mode = compat_mode
         self.home = ref(self)
-        self.plans: dict[tuple[Any, ...], Any] = {}
+        self.plans = Cache("plans", PLANS)
         self.compiles = 0
         self.executions = 0
         self._seed_states(rng_seed)
@@ -130,7 +130,7 @@ class Backend(RandomMethods):
         """A copy of an array of this backend's as a NumPy array; if not `blocking`, perhaps before it is there."""
         raise NotImplementedError
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
+    def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         """The plan, on this backend's arrays, of what runs a program on NumPy arrays."""
         return lambda values, roots: run(values)
 
@@ -266,7 +266,7 @@ class Backend(RandomMethods):
         """A new tensor of a value that a plan gave, which `adopt` need not look at."""
         return self.over(self.owned(value, dtype))
 
-    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
+    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
@@ -286,9 +286,6 @@ class Backend(RandomMethods):
             compiled = plan
             plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
         self.compiles += 1
-        if len(self.plans) >= PLANS:
-            oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
-            self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
 
@@ -310,9 +307,10 @@ class Backend(RandomMethods):
             raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
         return leaf.value if isinstance(leaf, Constant) else leaf
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the backend was made: plans compiled, plans kept, assignments run."""
-        return {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+    def stats(self) -> dict[str, Any]:
+        """Counts since the backend was made: plans compiled, plans kept, assignments run; and `cache_stats` as ``caches``."""
+        counts = {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+        return {**counts, "caches": cache_stats()}
 
     # Functions
 

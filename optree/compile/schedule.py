@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from optree.compile.aliasing import spread
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.registry import OPS
@@ -57,13 +58,6 @@ def apart(program: Program) -> Program:
             draft.outputs[place] = draft.copy(value, len(draft.steps))
         taken |= owners
     return draft.program(draft.steps)
-
-
-def memories(program: Program) -> list[frozenset[Any]]:
-    """For each value marks of the memories that it may lie in; two values overlap only if they share a mark."""
-    draft = _Draft(program)
-    found = draft.memories()
-    return [found[x] for x in (*range(len(draft.leaves)), *draft.steps)]
 
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
@@ -150,9 +144,7 @@ class _Draft:
             i: frozenset([owner if isinstance(owner, Tensor) else i if self.owners is None else self.owners[i]])
             for i, owner in enumerate(self._lying_in)
         }
-        for step in self.steps:
-            shared = [step.inputs[i] for i in step.op.shared_inputs()]
-            found[step] = frozenset().union(*(found[x] for x in shared)) if shared else frozenset([step])
+        spread(found, ((step, step.op, step.inputs) for step in self.steps))
         return found
 
     def needs_copy(self, step: _Step, position: int) -> bool:
