@@ -346,7 +346,7 @@ def _see(tree: Any) -> None:
     """Look for what is stale in a tree that has not run, as running it does."""
     if type(tree) is not OpTreeNode:
         return
-    if tree.op.name != "assign":
+    if not isinstance(tree.op, Assign):
         tree.ran = tree.ran or signature_of_evaluated([tree])
     elif type(tree[2]) is OpTreeNode:
         tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)

@@ -153,7 +153,9 @@ class Abs(UnaryOperator, ElementwiseOperator):
     aliases = ("absolute",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else "{0} < 0 ? -{0} : {0}"
+        if is_floating(dtypes[0]):
+            return self.kernel
+        return "{0} < 0 ? -{0} : {0}" if dtypes[0].kind == "i" else "{0}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

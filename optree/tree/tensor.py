@@ -103,8 +103,9 @@ class Tensor(Variable):
         """When its memory, which views share, was last written, by a clock that each write advances."""
         return self.root.written
 
-    def advance(self, writer: Origin | str | None) -> None:
+    def advance(self, writer: Origin | str | None, clock: list[int] = clock) -> None:
         """Give the memory its next version: `writer` has written it."""
+        # `clock` is an argument, for functions may still run when the interpreter has cleared its modules.
         tensor = self
         while tensor.base is not None:
             tensor = tensor.base
