@@ -308,7 +308,7 @@ class Backend(RandomMethods):
         return leaf.value if isinstance(leaf, Constant) else leaf
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the backend was made: plans compiled, plans kept, assignments run; and `cache_stats` as ``caches``."""
+        """Counts since the backend was made: plans compiled, plans kept, assignments run; and the process's caches."""
         counts = {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
         return {**counts, "caches": cache_stats()}
 

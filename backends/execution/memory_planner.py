@@ -44,6 +44,7 @@ class BoundSteps:
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
         self.open, self.note, self.outputs = open, note, taker(program.outputs)
+        self.execute = run_steps  # no global: as the interpreter ends, modules have let go of theirs
         self.slots = slots_of(program, steps)
         for step in steps:
             step.persistent = set(step.makes) & self.slots.keys()
@@ -69,6 +70,8 @@ class _OfSizes:
         self.of, self._registers = of, registers
         for i, array in planned(of.program, of.slots, registers, empty_array).items():
             registers[i] = array
+        for i in of.arguments:
+            registers[i] = None
         self._steps: list[Step] | None = None
         self._transient: list[int] = []
 
@@ -80,7 +83,7 @@ class _OfSizes:
         for i in of.arguments:
             registers[i] = given[i]
         try:
-            return run_steps(self._steps, registers, of.outputs, of.note, roots)
+            return of.execute(self._steps, registers, of.outputs, of.note, roots)
         finally:
             for i in self._transient:
                 registers[i] = None
@@ -92,7 +95,7 @@ class _OfSizes:
         for i in of.arguments:
             registers[i] = given[i]
         fixed = set(range(len(of.program.leaves))).difference(of.arguments)
-        found = run_steps(self._binding(registers, fixed, bound), registers, of.outputs, of.note, roots)
+        found = of.execute(self._binding(registers, fixed, bound), registers, of.outputs, of.note, roots)
         self._registers = [x if i in fixed else None for i, x in enumerate(registers)]
         self._transient = [i for i, x in enumerate(registers) if i not in fixed and x is not None]
         self._steps = bound
