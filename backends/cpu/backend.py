@@ -24,7 +24,7 @@ from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, observed, run_steps, taker
+from optree.compile.steps import Observer, run_steps, taker
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -133,20 +133,16 @@ class CPUBackend(Backend):
         return decompose(program, draws=self.compiler is not None)
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        steps = runnable(steps_of(program, self._implementations(program, keep)))
-        if observe is not None:
-            steps = [observed(step, observe) for step in steps]
-        instructions, outputs = program.instructions, taker(program.outputs)
-        open_registers = [None] * len(instructions)
+        calls = steps_of(program, self._implementations(program, keep))
+        steps = runnable(calls, observe)
+        instructions = program.instructions
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             _note(error, index, instructions if roots is None else self.program(roots).instructions)
 
-        def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
-            return run_steps(steps, values + open_registers, outputs, note, roots)
-
+        run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
         if observe is not None:
-            return partial(quietly, run)
+            return run
         simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()

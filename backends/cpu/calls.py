@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,11 @@ def _is_a_ufuncs(program: Program, index: int) -> bool:
     return is_plain and not is_widened(node)
 
 
-_PRODUCT = Routine(lambda backend, op: backend.product, _is_a_ufuncs, writes_out=True)
+def _product(backend: Any, op: Any) -> Callable[..., Any]:
+    return backend.product  # type: ignore[no-any-return]
+
+
+_PRODUCT = Routine(_product, _is_a_ufuncs, _product)
 
 #: The routines by which libraries compute ops.
 ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}

@@ -22,7 +22,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.compile.steps import Note, Step, run_steps, taker
+from optree.compile.steps import Note, run_steps, taker
 from optree.errors import CompilerError
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
@@ -190,6 +190,8 @@ class KernelPlan:
         self._known: tuple[Any, int] = (None, 0)
         self.run: Any = self._weigh
         self._kernels: Any = None
+        self._how: list[Callable[..., Any]] = []
+        self.bound: BoundSteps | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
         return self.run(values, roots)
@@ -199,24 +201,23 @@ class KernelPlan:
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
         if self._kernels is None:
-            self._kernels = self._fused(values)
-            if not self.when.small:  # from now on
-                self.run = self._kernels
-        return self._kernels(values, roots)
+            self._kernels = self._fused()
+        found = self._kernels(values, roots)
+        if not self.when.small:  # from now on
+            self.run = self._kernels
+            if self.bound is not None and not self.arguments:  # the first call has bound the steps for all calls
+                self.run = partial(*self._how, self.bound.runs[()])
+        return found
 
-    def _fused(self, values: list[Any]) -> Callable[[list[Any], Any], Sequence[Any]]:
+    def _fused(self) -> Any:
         """What runs the program's steps; a kernel that is compiled is when it first runs."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
-        if self.arguments is None:
-            run: Any = partial(self._run, runnable(steps), taker(self.program.outputs))
-        else:
-            bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
-            run = bound.run if self.arguments else bound.of_sizes(values).run
         # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
-        return run if all(isinstance(step, KernelStep) for step in steps) else partial(quietly, run)
-
-    def _run(self, steps: Sequence[Step], outputs: Any, values: list[Any], roots: Any) -> Sequence[Any]:
-        return run_steps(steps, values + self.open, outputs, self.note, roots)
+        self._how = [] if all(isinstance(step, KernelStep) for step in steps) else [quietly]
+        if self.arguments is None:
+            return partial(*self._how, run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+        self.bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
+        return partial(*self._how, self.bound.run)
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
         """Whether kernels are worth it, by how much there is to do and has been done without."""

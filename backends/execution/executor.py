@@ -24,7 +24,7 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Axes, Call, Kernel, fuse
 from optree.compile.program import Program
 from optree.compile.schedule import may_fail
-from optree.compile.steps import Step, run_steps, taker
+from optree.compile.steps import Observer, Step, observed, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.tree.types import TensorType
 
@@ -94,7 +94,7 @@ def steps_of(
     calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
-        along = implementations[epilogue.product]._replace(call=call, into=call)
+        along = implementations[epilogue.product]._replace(call=call, into=call.into)
         calls[index] = CallStep(program, index, along, sizes, memory, epilogue.inputs)
     steps: list[Sequence[int]] = []
     kernels: dict[int, Runnable] = {}
@@ -137,9 +137,20 @@ def _live(
     return found
 
 
-def runnable(steps: Sequence[CallStep | KernelStep]) -> list[Step]:
-    """The steps as the loop runs them; after the last one all values go."""
+def runnable(
+    steps: Sequence[CallStep | KernelStep], observe: Observer | None = None, wait: Callable[[], None] | None = None
+) -> list[Step]:
+    """The steps as the loop runs them; after the last one all values go.
+
+    Parameters
+    ----------
+    observe, wait : callable, optional
+        Those of `observed`, for calls.
+    """
     found = [step.step() for step in steps]
+    if observe is not None:
+        calls = [step for step in steps if isinstance(step, CallStep)]
+        found = [observed(x, len(step.inputs), observe, wait) for x, step in zip(found, calls, strict=True)]
     return [*found[:-1], *(step._replace(dead=()) for step in found[-1:])]
 
 
@@ -207,17 +218,17 @@ class CallStep:
 
     def step(self) -> Step:
         """The step as the loop runs it."""
-        take = partial(self._taken, self.inputs, self.shaped) if self.shaped else taker(self.inputs)
         out = self.output if self.persistent else self.out
-        call = self._call if out is None else self.implementation.into
+        call, taken = (self._call, self.inputs) if out is None else (self.implementation.into, (*self.inputs, out))
         assert call is not None
-        return Step(call, take, self.output, out, self.dead, self.index)
+        take = partial(self._taken, taken) if self.shaped else taker(taken)
+        return Step(call, take, self.output, self.dead, self.index)
 
-    def _taken(self, inputs: Sequence[int], shaped: dict[int, np.dtype], values: list[Any]) -> list[Any]:
+    def _taken(self, taken: Sequence[int], values: list[Any]) -> list[Any]:
         assert self.sizes is not None
-        found = [values[i] for i in inputs]
-        for n, dtype in shaped.items():
-            found[n] = self._memory.shaped(self.sizes.shape_of(inputs[n], values), dtype)
+        found = [values[i] for i in taken]
+        for n, dtype in self.shaped.items():
+            found[n] = self._memory.shaped(self.sizes.shape_of(taken[n], values), dtype)
         return found
 
     def bind(self, values: list[Any], fixed: set[int]) -> Step | None:
@@ -283,7 +294,7 @@ class KernelStep:
 
     def step(self) -> Step:
         """The step as the loop runs it."""
-        return Step(self, None, -1, None, self.dead, self.index)
+        return Step(self, None, -1, self.dead, self.index)
 
     def __call__(self, values: list[Any]) -> FastCall | None:
         """Run; the fast call for arrays that are laid out as these are, if there is one."""
@@ -329,7 +340,7 @@ class KernelStep:
         is_fixed = fixed.issuperset(self.takes) and self.persistent.issuperset(self.makes)
         if fast is None or not is_fixed:
             return self.step()
-        return Step(fast.bind(values), None, -1, None, self.dead, self.index, self)
+        return Step(fast.bind(values), None, -1, self.dead, self.index, self)
 
     def run(self, values: list[Any]) -> FastCall | None:
         """Run on any arrays."""
@@ -344,7 +355,7 @@ class KernelStep:
         outputs = kernel.run(values, direct)
         ran = outputs is not None
         if outputs is None:
-            outputs = list(run_steps(self._calls, values, taker(kernel.writes), _unnoted))
+            outputs = list(run_steps(self._calls, [], taker(kernel.writes), _unnoted, values))
         for i, output, x in zip(kernel.writes, outputs, there, strict=True):
             if x is not None and output is not x:
                 x[...] = output

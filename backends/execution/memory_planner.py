@@ -44,66 +44,32 @@ class BoundSteps:
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
         self.open, self.note, self.outputs = open, note, taker(program.outputs)
-        self.execute = run_steps  # no global: as the interpreter ends, modules have let go of theirs
         self.slots = slots_of(program, steps)
         for step in steps:
             step.persistent = set(step.makes) & self.slots.keys()
-        self._bound: Cache = Cache("memory of functions", COMBINATIONS)
+        #: By the arguments' sizes what runs the steps that are bound for them.
+        self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
     def run(self, values: list[Any], roots: Any) -> Sequence[Any]:
         """The outputs, for the values of the leaves."""
-        return self.of_sizes(values).run(values, roots)
-
-    def of_sizes(self, values: list[Any]) -> _OfSizes:
-        """The steps for the arguments' sizes."""
         sizes = tuple([getattr(values[i], "shape", None) for i in self.arguments]) if self.arguments else ()
-        found = self._bound.get(sizes)
-        if found is None:
-            found = self._bound[sizes] = _OfSizes(self, values + self.open)
-        return found
+        run = self.runs.get(sizes)
+        return self._first(sizes, values, roots) if run is None else run(values, roots)
 
-
-class _OfSizes:
-    """The registers for arguments of one combination of sizes, and the steps on them."""
-
-    def __init__(self, of: BoundSteps, registers: list[Any]) -> None:
-        self.of, self._registers = of, registers
-        for i, array in planned(of.program, of.slots, registers, empty_array).items():
+    def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
+        """The first run for arguments of some sizes, which finds out what stays the same."""
+        registers, bound = values + self.open, list[Step]()
+        for i, array in planned(self.program, self.slots, registers, empty_array).items():
             registers[i] = array
-        for i in of.arguments:
-            registers[i] = None
-        self._steps: list[Step] | None = None
-        self._transient: list[int] = []
-
-    def run(self, given: Sequence[Any], roots: Any) -> Sequence[Any]:
-        """The outputs, for the values of the leaves."""
-        of, registers = self.of, self._registers
-        if self._steps is None:
-            return self._first(given, roots)
-        for i in of.arguments:
-            registers[i] = given[i]
-        try:
-            return of.execute(self._steps, registers, of.outputs, of.note, roots)
-        finally:
-            for i in self._transient:
-                registers[i] = None
-
-    def _first(self, given: Sequence[Any], roots: Any) -> Sequence[Any]:
-        """The first run, which finds out what stays the same."""
-        of, registers = self.of, self._registers.copy()
-        bound: list[Step] = []
-        for i in of.arguments:
-            registers[i] = given[i]
-        fixed = set(range(len(of.program.leaves))).difference(of.arguments)
-        found = of.execute(self._binding(registers, fixed, bound), registers, of.outputs, of.note, roots)
-        self._registers = [x if i in fixed else None for i, x in enumerate(registers)]
-        self._transient = [i for i, x in enumerate(registers) if i not in fixed and x is not None]
-        self._steps = bound
+        fixed = set(range(len(self.program.leaves))).difference(self.arguments)
+        found = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
+        rest = [x if i in fixed else None for i, x in enumerate(registers) if i >= len(values)]
+        self.runs[sizes] = partial(run_steps, bound, rest, self.outputs, self.note)
         return found
 
     def _binding(self, registers: list[Any], fixed: set[int], bound: list[Step]) -> Iterator[Step]:
         """The steps, each bound after it has run; the values that stay the same are added to the fixed ones."""
-        for step in self.of.steps:
+        for step in self.steps:
             fast: list[Any] = []
             if isinstance(step, KernelStep):
                 yield step.step()._replace(call=partial(_noting, fast, step), dead=())

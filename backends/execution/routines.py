@@ -18,11 +18,12 @@ class Implementation(NamedTuple):
     call : callable
         Of the operands.
     into : callable or None
-        The same with `out`, an array that may overlap the operands; without `out`, it gives a new array.
+        The same with a further operand, an array that the value is written into, and which is returned. It may overlap
+        the others. Where there is such a function, `call` gives a new array.
     is_strided : bool
-        Whether `out` may be of any layout.
+        Whether that array may be of any layout.
     in_place : bool
-        Whether `into` may as well be given an operand of the value's own type.
+        Whether that array may as well be an operand of the value's own type.
     update : callable or None
         Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
         raises, nothing is written.
@@ -57,21 +58,27 @@ class Routine(NamedTuple):
         From the backend and the op to the function of arrays.
     takes : callable
         From a program and the number of an instruction of that class, whether the routine computes that.
-    writes_out, takes_epilogue, is_captured : bool
+    into : callable or None
+        From them to the function that writes into an array, its last operand, if there is one.
+    takes_epilogue, is_captured : bool
         What the function can do (`Implementation`).
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
     takes: Callable[[Program, int], bool]
-    writes_out: bool = False
+    into: Callable[[Any, Any], Callable[..., Any]] | None = None
     takes_epilogue: bool = False
     is_captured: bool = False
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""
-        call = self.bind(backend, op)
-        into = call if self.writes_out else None
-        return Implementation(call, into, True, False, None, self.takes_epilogue, self.is_captured, True)
+        return Implementation(
+            self.bind(backend, op),
+            None if self.into is None else self.into(backend, op),
+            takes_epilogue=self.takes_epilogue,
+            is_captured=self.is_captured,
+            is_routine=True,
+        )
 
 
 def routine_of(table: Mapping[type, Routine], program: Program, index: int) -> Routine | None:

@@ -31,7 +31,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.passes import decompose
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, observed, run_steps, taker
+from optree.compile.steps import Observer, run_steps, taker
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -287,9 +287,7 @@ class GPUBackend(Backend):
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps), taker(outline.outputs)
-        if observe is not None:
-            ready = [observed(step, observe, self.synchronize) for step in ready]
+        ready, outputs = runnable(steps, observe, self.synchronize), taker(outline.outputs)
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))
@@ -299,7 +297,7 @@ class GPUBackend(Backend):
             with self.active():
                 if graphs is not None:
                     return graphs.run(values, note)
-                return run_steps(ready, values + open_registers, outputs, note, roots)
+                return run_steps(ready, open_registers, outputs, note, values, roots)
 
         return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 

@@ -38,10 +38,6 @@ class Device(Protocol):
         """A copy of an array as a NumPy array."""
 
 
-def _product(device: Device, op: Any) -> Callable[..., Any]:
-    return device.products
-
-
 def _contraction(device: Device, op: Any) -> Callable[..., Any]:
     """A tensordot as a product of matrices."""
     left, right = op.axes
@@ -57,7 +53,13 @@ def _contraction(device: Device, op: Any) -> Callable[..., Any]:
     return call
 
 
-_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_PRODUCT = Routine(
+    lambda device, op: device.products,
+    takes_floats,
+    lambda device, op: device.products.into,
+    takes_epilogue=True,
+    is_captured=True,
+)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
 ROUTINES: dict[type, Routine] = {
@@ -92,8 +94,9 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     return Implementation(call, into, is_captured=bool(op.is_captured))
 
 
-def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
-    """A ufunc's value in an array; by way of a copy where that overlaps the operands."""
+def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *operands: Any) -> Any:
+    """A ufunc's value in an array, the last operand; by way of a copy where that overlaps the others."""
+    *values, out = operands
     if any(overlap(out, x) for x in values):  # a kernel does not look out for that
         out[...] = call(*values)
     else:

@@ -216,7 +216,7 @@ class _Memory:
         for i, array in planned(of.program, of.slots, registers, self._empty).items():
             self._fixed[i] = array
         for step in of.constant:
-            (value,) = run_steps([step.step()], registers.copy(), taker([step.output]), _unnoted)
+            (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())
             self._fixed[step.output] = of.on_device(value)
         #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
         self._found: dict[int, Any] = {}
@@ -280,7 +280,7 @@ class _Memory:
     def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            run_steps(self._settling(part, registers), registers, _NOTHING, note)
+            run_steps(self._settling(part, registers), [], _NOTHING, note, registers)
 
     def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
         """The steps of a part; what each makes for graphs goes to where they find it."""
@@ -321,7 +321,7 @@ class _Memory:
             of.stream.begin_capture()
             try:
                 with _collected(errors):
-                    run_steps(runnable(part.steps), found, _NOTHING, _unnoted)
+                    run_steps(runnable(part.steps), [], _NOTHING, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the reason of the others

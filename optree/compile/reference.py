@@ -50,7 +50,7 @@ def run_each(
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
     first, instructions = len(values), program.instructions
     steps = [
-        Step(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
+        Step(partial(compute, instruction), taker(instruction.inputs), first + index, (), index)
         for index, instruction in enumerate(instructions)
     ]
 
@@ -58,8 +58,9 @@ def run_each(
         error.add_note(f"while running {describe(instructions[index].node)}")
 
     with np.errstate(all="ignore"):
-        run = steps if observe is None else [observed(step, observe) for step in steps]
-        return list(run_steps(run, [*values, *[None] * len(steps)], taker(program.outputs), note))
+        if observe is not None:
+            steps = [observed(step, len(instructions[step.number].inputs), observe) for step in steps]
+        return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
 
 
 def value_of(leaf: Any) -> Any:

@@ -95,7 +95,7 @@ def test_values_of_different_times_share_memory(be):
         y = be.dot(y, x)  # each needs the one before, and no earlier one
     step = function([], updates={x: y})
     step()
-    bound = step._plan.run.args[0].__self__.of
+    bound = step._plan.bound
     assert len(bound.slots) >= 19 and len(set(bound.slots.values())) == 2
     assert (x.get() == np.eye(64)).all()
 

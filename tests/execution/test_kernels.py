@@ -322,7 +322,7 @@ def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compile
     np.testing.assert_array_equal(m.get(), before[1] * np.float32(0.5) + before[0])
     np.testing.assert_array_equal(w.get(), before[0] - m.get())
     assert addresses == (w.array.ctypes.data, m.array.ctypes.data)
-    (kernel,) = step._plan.run.__self__.of.steps
+    (kernel,) = step._plan.bound.steps
     assert len(kernel.assigned) == 2 and not kernel.makes  # no array is made
 
 
