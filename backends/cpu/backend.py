@@ -22,7 +22,7 @@ from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, run_steps, taker
 from optree.errors import BackendError, OperandError, brief, describe
@@ -128,9 +128,15 @@ class CPUBackend(Backend):
             raise OperandError(f"from_dlpack: the memory of {describe(source)} is read-only; be.array(...) copies it")
         return self.adopt(array, name)
 
+    @property
+    def lowering(self) -> Options:
+        # NumPy draws numbers quicker by whole blocks than place by place.
+        return Options(draws=self.compiler is not None)
+
     def _simple(self, program: Program) -> Program:
-        """The program as kernels take it; NumPy draws numbers quicker by whole blocks than place by place."""
-        return decompose(program, draws=self.compiler is not None)
+        """The program as kernels take it."""
+        simple: Program = lower(program, self.lowering, "parts", "parts")
+        return simple
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         calls = steps_of(program, self._implementations(program, keep))

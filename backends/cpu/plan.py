@@ -190,7 +190,7 @@ class KernelPlan:
         self._known: tuple[Any, int] = (None, 0)
         self.run: Any = self._weigh
         self._kernels: Any = None
-        self._how: list[Callable[..., Any]] = []
+        self._is_quiet = False
         self.bound: BoundSteps | None = None
 
     def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
@@ -206,18 +206,22 @@ class KernelPlan:
         if not self.when.small:  # from now on
             self.run = self._kernels
             if self.bound is not None and not self.arguments:  # the first call has bound the steps for all calls
-                self.run = partial(*self._how, self.bound.runs[()])
+                self.run = self._quiet(self.bound.runs[()])
         return found
 
     def _fused(self) -> Any:
         """What runs the program's steps; a kernel that is compiled is when it first runs."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
-        # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
-        self._how = [] if all(isinstance(step, KernelStep) for step in steps) else [quietly]
+        self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
-            return partial(*self._how, run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+            run = partial(run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+            return self._quiet(run)
         self.bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
-        return partial(*self._how, self.bound.run)
+        return self._quiet(self.bound.run)
+
+    def _quiet(self, run: Any) -> Any:
+        """The same without warnings: kernels alone give none, and their step asks for quiet where NumPy runs it."""
+        return run if self._is_quiet else partial(quietly, run)
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
         """Whether kernels are worth it, by how much there is to do and has been done without."""

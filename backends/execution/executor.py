@@ -21,7 +21,8 @@ from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
 from optree.compile.dimensions import Sizes
-from optree.compile.fusion import Axes, Call, Kernel, fuse
+from optree.compile.fusion import Axes, Call, Kernel
+from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.schedule import may_fail
 from optree.compile.steps import Observer, Step, observed, run_steps, taker
@@ -88,23 +89,23 @@ def steps_of(
     if executor is None:
         calls = {index: CallStep(program, index, each) for index, each in enumerate(implementations)}
         return _live(program, [[index] for index in calls], {}, calls, _of_one_type(program))
-    sizes = Sizes(program)
+    _, sizes, steps = lower(program, first="fusion", last="fusion")
     takers = [index for index, each in enumerate(implementations) if each.takes_epilogue]
-    fused, epilogues = with_epilogues(program, fuse(program, sizes), takers)
+    fused, epilogues = with_epilogues(program, steps, takers)
     calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
         along = implementations[epilogue.product]._replace(call=call, into=call.into)
         calls[index] = CallStep(program, index, along, sizes, memory, epilogue.inputs)
-    steps: list[Sequence[int]] = []
+    parts: list[Sequence[int]] = []
     kernels: dict[int, Runnable] = {}
     for step in fused:
         kernel = executor(program, step, sizes, implementations.__getitem__) if isinstance(step, Kernel) else None
         if kernel is not None:
-            kernels[len(steps)] = kernel
+            kernels[len(parts)] = kernel
         whole = kernel is not None or isinstance(step, Call)
-        steps += [places(step)] if whole else [[index] for index in places(step)]
-    return _live(program, steps, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
+        parts += [places(step)] if whole else [[index] for index in places(step)]
+    return _live(program, parts, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
 
 
 def _live(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from optree.compile.program import Program
+from optree.compile.program import Instruction, Program
 from optree.ops.structure import Output
 
 
@@ -22,23 +22,30 @@ def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[
     memories : sequence, optional
         For each leaf the name of its memory. By default leaves over the same array have one, the first one's number.
     """
-    named = program.memories() if memories is None else memories
-    found: list[Any] = [*(frozenset((memory,)) for memory in named), *[None] * len(program.instructions)]
-    spread(found, ((i, op, inputs) for i, (op, inputs, _) in enumerate(program.instructions, len(named))))
-    return found
+    shared = shared_memories(program.instructions, program.memories() if memories is None else memories)
+    return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
 
 
-def spread(found: Any, instructions: Iterable[tuple[Any, Any, Sequence[Any]]]) -> None:
-    """Complete alias sets, a list or dict which has the leaves', by those of instructions' values.
+def shared_memories(
+    instructions: Sequence[Instruction], memories: Sequence[Any], order: Iterable[int] | None = None
+) -> dict[int, frozenset[Any]]:
+    """The alias sets of the values that are not in memory of their own, the name of which is their number.
 
     Parameters
     ----------
-    instructions : iterable
-        For each, in order, its value, its op, and its inputs.
+    memories : sequence
+        For each leaf the name of its memory.
+    order : iterable of int, optional
+        The instructions' numbers in an order in which each comes after its inputs, if they are not in one.
     """
-    for value, op, inputs in instructions:
+    first = len(memories)
+    found = {i: frozenset((memory,)) for i, memory in enumerate(memories) if type(memory) is not int or memory != i}
+    for index in range(len(instructions)) if order is None else order:
+        op, inputs, _ = instructions[index]
         shared = _shared(op, inputs)
-        found[value] = frozenset().union(*[found[i] for i in shared]) if shared else frozenset((value,))
+        if shared:
+            found[first + index] = frozenset().union(*[found.get(i, (i,)) for i in shared])
+    return found
 
 
 def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) -> list[int]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function
-from optree.compile.passes import PASSES, _tables, rewrite, stages
+from optree.compile.passes import PASSES, _tables, each_pass, rewrite
 from optree.compile.program import Program, flatten
 from optree.compile.reference import evaluate, value_of
 from optree.compile.rewriter import on
@@ -221,7 +221,7 @@ def test_a_pass_can_be_left_out(be: Any, each: Any) -> None:
     program = flatten([make(be)])
     left = tuple(rule.__name__ for rule in each.rules)
     assert ops_of(rewrite(program, True, (each.name,))) == ops_of(rewrite(program, True, left))
-    assert each.name not in [name for name, _ in stages(program, True, (each.name,))]
+    assert each.name not in [name for name, *_ in each_pass(program, True, (each.name,))]
 
 
 def test_a_rewrite_that_there_is_not(be: Any) -> None:
@@ -323,7 +323,7 @@ def test_a_random_tree_keeps_every_bit(be: Any, data: Any, fixed: bool) -> None:
 def _assert_kept(tree: Any, fixed: bool, without: Any = ("stabilise",)) -> Program:
     program = flatten([tree])
     wanted, before = bits(run(program)), program
-    for name, after in stages(program, fixed, without):
+    for name, after, _ in each_pass(program, fixed, without):
         assert bits(run(after)) == wanted, f"{name} of {tree.pp()}"
         assert count(after) <= count(before), f"{name} of {tree.pp()}"
         before = after
