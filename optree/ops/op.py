@@ -85,6 +85,8 @@ class Op(Differentiable, AbstractOperator):
         tuple is the shape of a floating operand drawn from `sample`, a list holds
         an integer operand's values, and a number is itself. An elementwise op
         needs none: its tests follow from its operands.
+    takes_floats : bool
+        Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
         Whether on a backend in neon's mode a 1-D array among the operands is a
         column. It is where operands are broadcast or multiplied, not where an
@@ -140,6 +142,7 @@ class Op(Differentiable, AbstractOperator):
     aliases: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
+    takes_floats: ClassVar[bool] = True
     takes_columns: ClassVar[bool] = False
     associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False

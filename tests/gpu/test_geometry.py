@@ -19,7 +19,7 @@ from backends.execution.dialect import wide
 from backends.gpu.codegen.variant import Variant
 from backends.gpu.kernel import divisor
 from backends.gpu.launch_config import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
-from backends.inspection import _meet_layouts
+from backends.inspection import specialize_all
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 
@@ -56,7 +56,7 @@ def nest_of(name: str, dtype: str = "float32") -> LoopNest:
         return lambda pointers, numbers, layout: None
 
     make, rank = TREES[name]
-    _meet_layouts(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
+    specialize_all(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
     (nest,) = found
     assert nest.rank == rank
     return nest
