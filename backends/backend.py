@@ -11,8 +11,10 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
+from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
+from optree.compile.steps import Observer
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -30,9 +32,7 @@ PLANS = 4096
 
 #: From the values of a program's leaves to those of its outputs. For the origins in errors it also takes the trees
 #: that run, if they are not those that were compiled.
-Plan = Callable[[list[Any], Sequence[Any] | None], list[Any]]
-
-Observer = Callable[[int, float, Sequence[Any], Any], None]
+Plan = Callable[[list[Any], Sequence[Any] | None], Sequence[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -100,7 +100,7 @@ class Backend(RandomMethods):
         self.device_id = device_id
         self.compat_mode = compat_mode
         self.home = ref(self)
-        self.plans: dict[tuple[Any, ...], Any] = {}
+        self.plans = Cache("plans", PLANS)
         self.compiles = 0
         self.executions = 0
         self._seed_states(rng_seed)
@@ -128,7 +128,7 @@ class Backend(RandomMethods):
         """A copy of an array of this backend as a NumPy array; if not `blocking`, the copy may be asynchronous."""
         raise NotImplementedError
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
+    def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         """A plan, on this backend's arrays, from a function that runs a program on NumPy arrays."""
         return lambda values, roots: run(values)
 
@@ -273,7 +273,7 @@ class Backend(RandomMethods):
         """A new tensor over a plan's output, without the checks of `adopt`."""
         return self.over(self.owned(value, dtype))
 
-    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
+    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
@@ -294,9 +294,6 @@ class Backend(RandomMethods):
             compiled = plan
             plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
         self.compiles += 1
-        if len(self.plans) >= PLANS:
-            oldest, *_ = list(self.plans)  # a copy: another thread may add a plan meanwhile
-            self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
 
@@ -319,9 +316,10 @@ class Backend(RandomMethods):
             raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
         return leaf.value if isinstance(leaf, Constant) else leaf
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the backend was made: plans compiled, plans cached, assignments run."""
-        return {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+    def stats(self) -> dict[str, Any]:
+        """Counts since the backend was made: plans compiled and cached, assignments run; and the process's caches."""
+        counts = {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+        return {**counts, "caches": cache_stats()}
 
     # Functions
 

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.aliasing import alias_sets
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import may_fail, memories
+from optree.compile.schedule import may_fail
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.traversal import in_order
@@ -94,7 +95,7 @@ class _Fusion:
         self.first = len(program.leaves)
         self.made_in: dict[int, int] = {}  # the step that makes each value
         self.steps: list[Kernel | Call] = []
-        self.memories = memories(program)
+        self.memories = alias_sets(program)
         self.destroyed: dict[int, frozenset[Any]] = {}  # by the instruction that overwrites it
         self.readers: dict[int, list[Instruction]] = {}
         for instruction, waits in zip(program.instructions, self.waits, strict=True):

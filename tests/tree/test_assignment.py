@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import backends
 import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
@@ -383,9 +382,9 @@ def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
 
 
 @pytest.fixture
-def switching_often(monkeypatch):
+def switching_often(monkeypatch, be):
     """Threads take turns all the time, and the caches that they share overflow."""
-    monkeypatch.setattr(backends.backend, "PLANS", 4)
+    monkeypatch.setattr(be.plans, "size", 4)
     monkeypatch.setattr(optree.tree.applications, "INFERENCES", 8)
     for caches in (optree.cache._caches["types of ops' values"], optree.cache._caches["ops by parameters"]):
         for cache in list(caches):
