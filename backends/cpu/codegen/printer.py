@@ -40,9 +40,9 @@ from backends.execution.printer_common import (
     braced,
     computed,
     converted,
+    functions_called,
     initial,
     narrow_dtypes,
-    random_functions,
     unpacked,
     wide,
 )
@@ -94,7 +94,7 @@ def source(nest: LoopNest) -> str:
     body += [f"*({pointer_type(nest, place)})a[{place}] = {written_as(nest, value)};" for place, value in writes]
     functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*turning_functions(nest), *random_functions(nest, "static inline"), *declarations(nest)]
+    helpers = [*turning_functions(nest), *functions_called(nest, "static inline"), *declarations(nest)]
     return "\n".join([head, *helpers, *functions, ""])
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from backends.execution.printer_common import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
+from backends.execution.printer_common import Lines, braced, converted, functions_called, initial, narrow_dtypes, wide
 from backends.gpu.codegen.elements import TYPES, ElementPrinter, Variant, needed, type_of
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
 
@@ -139,7 +139,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in teams]
-    head += ["", *random_functions(nest, "__device__ __forceinline__")]
+    head += ["", *functions_called(nest, "__device__ __forceinline__")]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
