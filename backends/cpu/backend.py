@@ -20,7 +20,7 @@ from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where
 from backends.execution.errstate import quietly
 from backends.execution.memory import empty_array
 from optree.arrays import check_unmasked
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.errors import BackendError, OperandError, brief, describe
@@ -131,9 +131,15 @@ class CPUBackend(Backend):
             raise OperandError(f"from_dlpack: the memory of {describe(source)} is read-only; be.array(...) copies it")
         return self.adopt(array, name)
 
+    @property
+    def lowering(self) -> Options:
+        # NumPy draws numbers quicker by whole blocks than place by place.
+        return Options(draws=self.compiler is not None)
+
     def _simple(self, program: Program) -> Program:
-        """The program as kernels take it; NumPy draws numbers quicker by whole blocks than place by place."""
-        return decompose(program, draws=self.compiler is not None)
+        """The program as kernels take it."""
+        simple: Program = lower(program, self.lowering, "parts", "parts")
+        return simple
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
         calls = partial(_call_of, product=self.product, keep=keep)

@@ -14,7 +14,7 @@ from backends.execution.memory import HOST, Memory
 from backends.execution.runner import Runner, Way, bits
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Reduction, Statement, walks
+from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
 from optree.compile.program import Program
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
@@ -27,7 +27,7 @@ LAYOUTS = 256
 #: `TILE` count as one), each with so many elements at least.
 PLACES, LARGE, TILE = 64, 1 << 17, 512
 
-#: The walk in which a kernel writes what is known only after all of them.
+#: The stage in which a kernel writes what is known only after all of them.
 LAST = inf
 
 #: Loops of fewer places are not taken in tiles.
@@ -92,7 +92,7 @@ class FusedKernel:
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
-        self.last_read, self.written_in = self._walked()
+        self.last_read, self.written_in = self._last_stages()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets that are given and in new arrays for the rest.
@@ -245,15 +245,15 @@ class FusedKernel:
             len(self._counted),
         )
 
-    def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The last walk that reads each array, and the one that writes each; those of no walk are left out."""
+    def _last_stages(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The last stage that reads each array, and the one that writes each; those of no stage are left out."""
         reads: dict[int, int] = {}
         writes: dict[int, int] = {}
-        for number, walk in enumerate(walks(self.nest(1, 0 if self._reduced else 1, ()))):
-            arrays = [place for place in walk.reads if place < len(self.reads)]
+        for number, stage in enumerate(stages_of(self.nest(1, 0 if self._reduced else 1, ()))):
+            arrays = [place for place in stage.reads if place < len(self.reads)]
             reads.update(dict.fromkeys([self.reads[place] for place in arrays], number))
             first = len(self.reads) + len(self._counted)
-            writes.update({self.writes[place - first]: number for place, _ in walk.writes})
+            writes.update({self.writes[place - first]: number for place, _ in stage.writes})
         return reads, writes
 
     def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]) -> list[int]:

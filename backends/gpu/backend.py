@@ -28,7 +28,7 @@ from optree.arrays import is_portable
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
@@ -301,9 +301,14 @@ class GPUBackend(Backend):
 
         return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
+    @property
+    def lowering(self) -> Options:
+        return Options(further=self.kernels is not None)
+
     def _simple(self, program: Program) -> Program:
         """The program as kernels take it, where there are any."""
-        return decompose(program, further=self.kernels is not None)
+        simple: Program = lower(program, self.lowering, "parts", "parts")
+        return simple
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]

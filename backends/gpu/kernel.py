@@ -9,11 +9,11 @@ from weakref import ref
 
 import numpy as np
 
+from backends.execution.dialect import wide
 from backends.execution.memory import Memory
-from backends.execution.printer_common import wide
 from backends.execution.runner import Layout, bits
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.elements import Variant
+from backends.gpu.codegen.variant import Variant
 from backends.gpu.launch_config import Device, Geometry, Launch, geometry_of
 from optree.compile.loopnest import LoopNest
 

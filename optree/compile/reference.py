@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import overlap
+from optree.cache import Cache
 from optree.compile.program import Instruction, Program
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
@@ -23,7 +24,7 @@ from optree.tree.variable import Constant
 #: An op's value is one of these, or its type has more to say.
 _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
 
-#: So many shapes that were found right are remembered for each step.
+#: The most shapes that a step has found right and remembers.
 SHAPES = 64
 
 
@@ -100,16 +101,14 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
     """
     op, types = instruction.op, [instruction.type.any_size]
     dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
-    right: set[tuple[int, ...]] = set()
+    right = Cache("shapes of ops' values", SHAPES)
     value = value or value_of_op(instruction)
 
     def run(*values: Any) -> Any:
         result = value(*values)
         if result.__class__ not in _ARRAYS or result.dtype is not dtype or result.shape not in right:
             result = _accepted(op, "value", 0, _promised(op, types, values)[0], result)
-            if len(right) >= SHAPES:
-                right.clear()
-            right.add(result.shape)
+            right[result.shape] = None
         for i in loose:
             if result is values[i] or result.base is not None:
                 return _own(result, [values[i] for i in loose])

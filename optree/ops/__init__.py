@@ -1,7 +1,9 @@
 """Every op, one class each, in a file a family. Importing this fills the registry."""
 
 from optree.ops import (
+    arrangement,
     assignment,
+    bits,
     choice,
     contraction,
     einsum,
@@ -11,6 +13,7 @@ from optree.ops import (
     logic,
     network,
     normalization,
+    padding,
     random,
     reduction,
     scan,
@@ -22,7 +25,9 @@ from optree.ops import (
 )
 
 __all__ = [
+    "arrangement",
     "assignment",
+    "bits",
     "choice",
     "contraction",
     "einsum",
@@ -32,6 +37,7 @@ __all__ = [
     "logic",
     "network",
     "normalization",
+    "padding",
     "random",
     "reduction",
     "scan",

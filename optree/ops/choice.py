@@ -25,7 +25,7 @@ from optree.ops.traits import (
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.deltas import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import Variable, any_neon, as_variable, number_of
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
 
 # The larger and the smaller
 
@@ -104,6 +104,27 @@ class Relu(MorphOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [f.where(f.gt(x, 0), delta, 0)]
+
+
+@function(numpy=np.fmax)
+def fmax(x: Any, y: Any) -> Any:
+    """The larger of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    return _of_numbers(f.maximum, x, y, "fmax")
+
+
+@function(numpy=np.fmin)
+def fmin(x: Any, y: Any) -> Any:
+    """The smaller of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    return _of_numbers(f.minimum, x, y, "fmin")
+
+
+def _of_numbers(extreme: Any, x: Any, y: Any, what: str) -> Any:
+    x, y = (as_operand(operand, what) for operand in (x, y))
+    found = extreme(x, y)
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, float) or is_floating(as_variable(one).dtype):
+            found = f.where(f.isnan(one), other, found)
+    return found
 
 
 @function()

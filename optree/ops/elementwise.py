@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import portable
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.dtypes import finfo, is_floating, ufunc_dtypes
+from optree.errors import DTypeError, describe
 from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
     BinaryOperator,
@@ -18,8 +19,10 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import f, function
-from optree.tree.variable import as_variable, in_dtype, number_of
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.deltas import zero_gradient
+from optree.tree.types import weak_dtype
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
 
 # Arithmetic
 
@@ -148,6 +151,45 @@ class Mod(BinaryOperator, ElementwiseOperator):
         return [delta, -(delta * f.floor_divide(x, y))]
 
 
+class Fmod(BinaryOperator, ElementwiseOperator):
+    """The remainder x - y * trunc(x / y), with the sign of x; of an integer by zero it is 0, as in NumPy."""
+
+    name = "fmod"
+    numpy = np.fmod
+    kernel = _REMAINDER
+    sample = (0.5, 3.0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        if is_floating(dtypes[0]):
+            return self.kernel
+        return f"{{1}} == 0{' || {1} == -1' if dtypes[0].kind == 'i' else ''} ? 0 : {{0}} % {{1}}"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta, -(delta * f.rint((x - f.fmod(x, y)) / y))]  # a whole number, but for rounding
+
+
+@function()
+def divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    """The largest whole number not above x / y, and the remainder: `floor_divide` and `mod`."""
+    return f.floor_divide(x, y), f.mod(x, y)
+
+
+NUMPY_FUNCTIONS[np.divmod] = divmod
+
+
+class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """The absolute value of x with the sign of y; the derivative at an x of 0 is 0."""
+
+    name = "copysign"
+    numpy = np.copysign
+    kernel = "copysign({0}, {1})"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
+
+
 class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 
@@ -172,18 +214,57 @@ class Abs(UnaryOperator, ElementwiseOperator):
     aliases = ("absolute",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else "{0} < 0 ? -{0} : {0}"
+        if is_floating(dtypes[0]):
+            return self.kernel
+        return "{0} < 0 ? -{0} : {0}" if dtypes[0].kind == "i" else "{0}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [delta * f.sgn(in_dtype(x, delta.dtype))]  # a bool has no sgn
 
 
+def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
+    """The dtype of a ufunc's value on operands."""
+    dtypes = [x.dtype if (n := number_of(x)) is None else weak_dtype(type(n)) for x in operands]
+    return ufunc_dtypes(ufunc, dtypes)[-1]
+
+
 @function(numpy=np.fabs)
 def fabs(x: Any) -> Any:
     """The absolute value, floating for integers too."""
-    dtype = ufunc_dtypes(np.fabs, (as_variable(x).dtype,))[-1]
-    return f.abs(x if as_variable(x).dtype == dtype else f.cast(x, dtype))
+    x = as_variable(as_operand(x, "fabs"))
+    return f.abs(in_dtype(x, floating_of(np.fabs, x)))
+
+
+@function(numpy=np.positive)
+def positive(x: Any) -> Any:
+    """+x: a copy of x, which is a number and no bool."""
+    x = as_variable(as_operand(x, "positive"))
+    if x.dtype.kind == "b":
+        raise DTypeError(f"positive: {describe(x)} is bool, and has no sign")
+    return f.copy(x)
+
+
+@function(numpy=np.heaviside)
+def heaviside(x: Any, y: Any) -> Any:
+    """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
+    x, y = (as_variable(as_operand(operand, "heaviside")) for operand in (x, y))
+    dtype = floating_of(np.heaviside, x, y)
+    at_zero = in_dtype(y, dtype) if number_of(y) is None else f.fill_like(in_dtype(x, dtype), y)
+    step = f.where(f.lt(x, 0), 0.0, f.where(f.gt(x, 0), 1.0, at_zero))
+    return f.where(f.isnan(x), math.nan, step) if is_floating(x.dtype) else step
+
+
+@function(numpy=np.nan_to_num)
+def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """The operand with numbers in place of nan and of the infinities, which by default are the largest finite ones."""
+    x = as_variable(as_operand(x, "nan_to_num"))
+    if not is_floating(x.dtype):
+        return f.copy(x)
+    most = float(finfo(x.dtype).max)
+    known = f.where(f.isnan(x), nan, x)
+    known = f.where(f.eq(x, math.inf), most if posinf is None else posinf, known)
+    return f.where(f.eq(x, -math.inf), -most if neginf is None else neginf, known)
 
 
 # Powers
@@ -215,6 +296,14 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [-(delta * f.square(f.reciprocal(x)))]
+
+
+@function(numpy=np.float_power)
+def float_power(x: Any, y: Any) -> Any:
+    """The power y of x in float64, of integers too."""
+    wide = np.dtype("float64")
+    operands = [as_variable(as_operand(operand, "float_power")) for operand in (x, y)]
+    return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
 #: Exponents whose powers are products, reciprocals and roots, which a processor makes many at a time. By -1, 0.5 and 2

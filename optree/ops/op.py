@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import (
     AxisError,
@@ -27,12 +28,13 @@ from optree.ops.apply import Apply
 from optree.ops.differentiable import Differentiable
 from optree.ops.operators import AbstractOperator
 from optree.ops.registration import check_and_register, sorted_arguments, usage
+from optree.tree.applications import remembered
 from optree.tree.node import OpDict, applied
 from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
 
-#: An op forgets what it inferred for operand types when it has seen this many.
-INFERENCES = 4096
+#: The most combinations of parameters of a class that are one op each.
+SHARED = 4096
 
 
 #: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
@@ -83,6 +85,8 @@ class Op(Differentiable, AbstractOperator):
         tuple is the shape of a floating operand drawn from `sample`, a list holds
         an integer operand's values, and a number is itself. An elementwise op
         needs none: its tests follow from its operands.
+    takes_floats : bool
+        Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
         Whether on a backend in neon's mode a 1-D array among the operands is a
         column. It is where operands are broadcast or multiplied, not where an
@@ -140,6 +144,7 @@ class Op(Differentiable, AbstractOperator):
     aliases: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
+    takes_floats: ClassVar[bool] = True
     takes_columns: ClassVar[bool] = False
     associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
@@ -163,13 +168,13 @@ class Op(Differentiable, AbstractOperator):
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
 
-    _instances: ClassVar[dict[tuple[Any, ...], Any]] = {}
+    _instances: ClassVar[Cache] = Cache("ops by parameters", 0)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
-        cls._instances = {}
+        cls._instances = Cache("ops by parameters", SHARED)
         check_and_register(cls, Op)
 
     def __init__(self, *args: Any, **props: Any) -> None:
@@ -183,10 +188,10 @@ class Op(Differentiable, AbstractOperator):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = {}
+        op.applications = remembered()
         return op
 
-    applications: dict[tuple[Any, ...], OpDict]
+    applications: Cache
 
     #: Whether `make` made it, and so gives it to all who ask for these parameters.
     is_shared: bool = False
@@ -223,8 +228,6 @@ class Op(Differentiable, AbstractOperator):
         if found is None:
             found = cls(**props)
             found.__dict__["is_shared"] = True
-            if len(cls._instances) >= INFERENCES:
-                cls._instances.clear()
             cls._instances[key] = found
         return found
 
@@ -276,10 +279,12 @@ class Op(Differentiable, AbstractOperator):
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
-        return sorted({i for inputs in self.destroy_map.values() for i in inputs})
+        return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
 
     def shared_inputs(self) -> set[int]:
         """The inputs whose memory an output may lie in, by view_map or destroy_map."""
+        if not (self.view_map or self.destroy_map):  # as most ops: stages ask for it at each instruction
+            return set()
         return {
             i
             for mapping in (self.view_map, self.destroy_map)
@@ -448,8 +453,6 @@ class Op(Differentiable, AbstractOperator):
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
             return op_dict
-        if len(self.applications) >= INFERENCES:
-            self.applications.clear()
         self.applications[specs] = op_dict
         return op_dict
 

@@ -1,4 +1,4 @@
-"""Trees with other operands in the place of some."""
+"""Substitution of operands in trees."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optree.tree.traversal import post_order
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
     """The trees with each key of the mapping, by identity, replaced by its value.
 
-    A view of a tensor that is replaced becomes the same view of what replaces
-    it. What holds nothing that is replaced stays the same object.
+    A view of a replaced tensor becomes the same view of the replacement. A tree without
+    replaced operands stays the same object.
 
     Raises
     ------
     OperandError, ShapeError, DTypeError
-        If an op cannot be applied to what stands in an operand's place.
+        If an op cannot be applied to a replacement.
     """
     made: dict[int, Any] = {id(old): new for old, new in mapping.items()}
     for entry in post_order(list(roots), _made_from):

@@ -19,7 +19,7 @@ from backends.cpu import compiler
 from backends.cpu.codegen import printer as c
 from backends.cpu.codegen.halves import NARROW, narrow_functions
 from backends.cpu.compiler import FLAGS, find_compiler
-from backends.execution.printer_common import QUOTIENTS
+from backends.execution.dialect import QUOTIENTS
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.ops.traits import ElementwiseOperator

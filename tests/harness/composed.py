@@ -55,7 +55,145 @@ def _einsum(subscripts: str, *shapes: tuple[int, ...]) -> Case:
     return Case(shapes, lambda *xs: f.einsum(subscripts, *xs), lambda *xs: np.asarray(np.einsum(subscripts, *xs)))
 
 
+def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
+    """A function of NumPy's name and parameters; of a list of values, the one at `pick`."""
+
+    def by(library: Any) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            found = getattr(library, name)(*values, **options)
+            return found if pick is None else found[pick]
+
+        return call
+
+    return Case(operands, by(f), lambda *values: np.asarray(by(np)(*values)))
+
+
+ELEMENTWISE = {
+    "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
+    "positive": [_same("positive", (2, 3))],
+    "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
+    "nan_to_num": [
+        Case(((2, 3),), lambda x: f.nan_to_num(x) * x, lambda x: np.nan_to_num(x) * x),
+        Case(((2, 3),), lambda x: f.nan_to_num(f.log(x), 0.5), lambda x: np.nan_to_num(np.log(x), nan=0.5)),
+    ],
+    "float_power": [
+        _same("float_power", (), 2),
+        Case(((3,),), lambda x: f.float_power(2, x), lambda x: np.float_power(2, x)),
+    ],
+    "degrees": [_same("degrees", (2, 3))],
+    "radians": [_same("radians", (2, 3))],
+    "sinc": [
+        _same("sinc", (2, 3)),
+        Case(((5,),), lambda x: f.sinc(x * 0.01), lambda x: np.sinc(x * 0.01)),
+        Case(((),), lambda x: f.sinc(x * 1e-9), lambda x: np.sinc(x * 1e-9)),
+    ],
+    "fmax": [_same("fmax", (2, 3), (3,)), _same("fmax", (2, 3), 0.5), _same("fmax", (), ())],
+    "fmin": [_same("fmin", (2, 3), (3,)), _same("fmin", (2, 3), 0.5)],
+}
+
+ARRANGEMENT = {
+    "tril": [
+        _same("tril", (3, 4)),
+        _same("tril", (2, 4, 3), k=-1),
+        _same("tril", (3,), k=1),
+        _same("tril", (0, 2, 2)),
+    ],
+    "triu": [
+        _same("triu", (3, 4)),
+        _same("triu", (2, 4, 3), k=1),
+        _same("triu", (3,)),
+        _same("triu", (2, 0), k=2),
+    ],
+    "diagonal": [
+        _same("diagonal", (3, 4)),
+        _same("diagonal", (2, 4, 3), offset=1, axis1=2, axis2=0),
+        _same("diagonal", (4, 2, 3), offset=-2, axis1=0, axis2=-1),
+        _same("diagonal", (2, 3), offset=5),
+        _same("diagonal", (0, 3)),
+    ],
+    "diag": [
+        _same("diag", (3, 4)),
+        _same("diag", (3, 3), k=-1),
+        _same("diag", (3,)),
+        _same("diag", (2,), k=2),
+        _same("diag", (2,), k=-1),
+    ],
+    "trace": [_same("trace", (3, 4)), _same("trace", (2, 4, 3), offset=1, axis1=1, axis2=2)],
+    "fliplr": [_same("fliplr", (2, 3))],
+    "flipud": [_same("flipud", (2, 3)), _same("flipud", (3,))],
+    "rot90": [_same("rot90", (2, 3), k=k) for k in range(-1, 4)] + [_same("rot90", (2, 3, 2), axes=(2, 0))],
+    "array_split": [
+        _same("array_split", (5, 2), 3, pick=1),
+        _same("array_split", (2, 5), 3, axis=-1, pick=2),
+        _same("array_split", (2, 2), 3, pick=-1),
+    ],
+    "split": [
+        _same("split", (4, 2), 2, pick=1),
+        Case(((2, 5),), lambda x: f.split(x, [1, 3], 1)[1], lambda x: np.split(x, [1, 3], 1)[1]),
+        Case(((5,),), lambda x: f.split(x, [3, 2, 9])[1], lambda x: np.split(x, [3, 2, 9])[1]),
+        Case(((5,),), lambda x: f.split(x, (-2,))[1], lambda x: np.split(x, (-2,))[1]),
+    ],
+    "hsplit": [_same("hsplit", (2, 4), 2, pick=1), _same("hsplit", (4,), 2, pick=0)],
+    "vsplit": [_same("vsplit", (4, 2), 2, pick=1)],
+    "dsplit": [_same("dsplit", (2, 1, 4), 2, pick=1)],
+    "meshgrid": [
+        _same("meshgrid", (2,), (3,), pick=1),
+        _same("meshgrid", (2,), (3,), (2,), pick=0, indexing="ij"),
+        _same("meshgrid", (2,), (3,), (2,), pick=2, sparse=True),
+        _same("meshgrid", (3,), pick=0),
+        _same("meshgrid", (), (2, 2), pick=1),
+    ],
+    "dstack": [
+        Case(((2, 3), (2, 3)), lambda *xs: f.dstack(xs), lambda *xs: np.dstack(xs)),
+        Case(((3,), (3,)), lambda *xs: f.dstack(xs), lambda *xs: np.dstack(xs)),
+        Case(((2, 3, 2),), lambda x: f.dstack(x), lambda x: np.dstack(x)),
+        Case(((2, 3),), lambda x: f.dstack(x), lambda x: np.dstack(x)),
+    ],
+    "column_stack": [
+        Case(((2,), (2, 3)), lambda *xs: f.column_stack(xs), lambda *xs: np.column_stack(xs)),
+        Case(((2, 3),), lambda x: f.column_stack(x), lambda x: np.column_stack(x)),
+        Case(((2, 3, 2),), lambda x: f.column_stack(x), lambda x: np.column_stack(x)),
+    ],
+    "append": [_same("append", (2, 3), (4,)), _same("append", (2, 3), (1, 3), axis=0), _same("append", (3,), 2.5)],
+    "pad_by": [
+        Case(
+            ((3, 4),),
+            lambda x, mode=mode: f.pad_by(x, ((2, 1), (3, 5)), mode),
+            lambda x, mode=mode: _padded(x, ((2, 1), (3, 5)), mode),
+        )
+        for mode in "constant edge linear_ramp maximum mean median minimum reflect symmetric wrap".split()
+    ]
+    + [
+        Case(
+            ((2, 3),),
+            lambda x: f.pad_by(x, 1, constant_values=((1, 2), (3, 4))),
+            lambda x: np.pad(x, 1, constant_values=((1, 2), (3, 4))),
+        ),
+        Case(((2, 3),), lambda x: f.pad(x, 2, mode="edge"), lambda x: np.pad(x, 2, mode="edge")),
+        Case(((2, 3),), lambda x: f.pad_by(x, {-1: (1, 2)}), lambda x: np.pad(x, ((0, 0), (1, 2)))),
+        Case(
+            ((4,),),
+            lambda x: f.pad_by(x, 2, "mean", stat_length=((2, 3),)),
+            lambda x: np.pad(x, 2, "mean", stat_length=((2, 3),)),
+        ),
+        Case(
+            ((4,),),
+            lambda x: f.pad_by(x, 3, "linear_ramp", end_values=2),
+            lambda x: np.pad(x, 3, "linear_ramp", end_values=2),
+        ),
+    ],
+}
+
+
+def _padded(x: Any, widths: Any, mode: str) -> Any:
+    """In float64 where the numbers are floats, for NumPy rounds on the way; of bools, there is no ramp nor mean."""
+    wide = x.astype(np.float64) if x.dtype.kind == "f" else x.astype(np.int64) if x.dtype.kind == "b" else x
+    return np.pad(wide, widths, mode).astype(x.dtype)
+
+
 COMPOSED: dict[str, list[Case]] = {
+    **ELEMENTWISE,
+    **ARRANGEMENT,
     "fabs": [Case(((2, 3),), lambda x: f.fabs(x), np.fabs), Case(((),), lambda x: f.fabs(x), np.fabs)],
     "clip": [
         Case(((2, 3),), lambda x: f.clip(x, -0.5, 0.7), lambda x: np.clip(x, -0.5, 0.7)),
@@ -110,14 +248,20 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3), (2, 3)), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
         Case(((2, 3), (2, 3), (2, 3)), lambda *xs: f.stack(xs, axis=-1), lambda *xs: np.stack(xs, axis=-1)),
         Case(((), ()), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
+        Case(((2, 3, 4),), lambda x: f.stack(x, axis=-1), lambda x: np.stack(x, axis=-1)),
     ],
     "vstack": [
         Case(((2, 3), (1, 3)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
         Case(((3,), (3,)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
+        Case(((2, 3, 4),), lambda x: f.vstack(x), lambda x: np.vstack(x)),
+        Case(((3,),), lambda x: f.vstack(x), lambda x: np.vstack(x)),
     ],
     "hstack": [
         Case(((2, 3), (2, 1)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
         Case(((3,), (2,)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+        Case(((), ()), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+        Case(((2, 3, 4),), lambda x: f.hstack(x), lambda x: np.hstack(x)),
+        Case(((2, 3),), lambda x: f.hstack(x), lambda x: np.hstack(x)),
     ],
     "matrix_transpose": [
         Case(((2, 3),), lambda x: f.matrix_transpose(x), lambda x: x.T),

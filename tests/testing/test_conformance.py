@@ -157,9 +157,9 @@ def outputs_of_another_type(self: Any, x: Any, y: Any) -> Apply:
 
 BROKEN = [
     (changed(Polar, __props__=("absent",)), "lists absent, which it has not"),
-    (changed(Polar, __hash__=lambda self: id(self), __eq__=lambda self, other: True), "hashes apart"),
+    (changed(Polar, __hash__=lambda self: id(self), __eq__=lambda self, other: True), "has another hash"),
     (changed(Polar, __eq__=lambda self, other: False, __hash__=object.__hash__), "not equal to itself"),
-    (changed(Polar, __str__=lambda self: f"Broken {id(self)}"), "prints in another way"),
+    (changed(Polar, __str__=lambda self: f"Broken {id(self)}"), "prints differently"),
     (changed(Polar, make_node=lambda self, x, y: [x, y]), "make_node returns an Apply"),
     (changed(Polar, make_node=outputs_of_another_type), "make_node on its own inputs gives outputs"),
     (

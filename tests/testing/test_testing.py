@@ -186,9 +186,9 @@ class _TakesNothing(_Unary):
 
 
 FAULTS = [
-    (_Alias, "contract", "output 0 lies in the memory of input 0.*view_map = {0: .0.}"),
-    (_AliasSometimes, "contract", "output 0 lies in the memory of input 0"),
-    (_InPlace, "contract", "changed input 0; say so, as in destroy_map = {0: .0.}"),
+    (_Alias, "contract", "output 0 aliases input 0.*view_map = {0: .0.}"),
+    (_AliasSometimes, "contract", "output 0 aliases input 0"),
+    (_InPlace, "contract", "changed input 0; declare it, as in destroy_map = {0: .0.}"),
     (_SameMemory, "contract", "output 0 is the same memory in each call"),
     (_TakesNothing, "type", "refuses operands of every dtype"),
     (_WrongDerivative, "gradient", "the gradient by x0"),
@@ -203,7 +203,7 @@ FAULTS = [
     (_WrongDtype, "type", "value gave"),
     (_Layout, "backend", "transposed|reversed"),
     (_StrongNumbers, "weak_numbers", "with 1 among float32"),
-    (_Unprintable, "identity", "prints in another way"),
+    (_Unprintable, "identity", "prints differently"),
 ]
 
 
