@@ -116,6 +116,8 @@ class Op:
         For an op that only moves axes, the operand's axis that each axis of the value is.
     keeps_order : bool
         Whether the value is its first operand's elements in the same C order, in whatever shape.
+    keeps_shape : bool
+        Whether the value has its first operand's shape, whatever that is.
     rearranges : bool
         Whether each element of the value is one of the first operand's, and none of them twice.
     broadcasts : tuple of (int or None, int), or None
@@ -165,6 +167,7 @@ class Op:
     can_fail: ClassVar[bool] = True
     axis_order: ClassVar[tuple[int, ...] | None] = None
     keeps_order: ClassVar[bool] = False
+    keeps_shape: ClassVar[bool] = False
     rearranges: ClassVar[bool] = False
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
