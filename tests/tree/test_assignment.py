@@ -330,7 +330,14 @@ def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, 
 
 def test_parts_of_one_axis_with_other_steps_are_read_first():
     """NumPy's own copy along one axis reads what it has written, where the steps differ."""
-    parts = [slice(6), slice(None, None, 2), slice(1, None, 2), slice(6, None), slice(None, None, -2), slice(5, None, -1)]
+    parts = [
+        slice(6),
+        slice(None, None, 2),
+        slice(1, None, 2),
+        slice(6, None),
+        slice(None, None, -2),
+        slice(5, None, -1),
+    ]
     for jit in (False, "auto"):
         be = gen_backend("cpu", jit=jit)
         for target, source in itertools.product(parts, parts):
