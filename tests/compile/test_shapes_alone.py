@@ -17,7 +17,6 @@ from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import examples_of, inputs_for
 
-
 #: The ops that destroy nothing, and have one output.
 PURE = {name: op for name, op in sorted(OPS.items()) if not op.destroy_map and op.operands != () and name != "output"}
 
