@@ -57,8 +57,8 @@ class SearchSorted(BinaryOperator, IntegerOperator):
         x, y = (as_array(a, *arrays) for a in arrays)
         dtype = np.result_type(x.dtype, y.dtype)
         # In one dimension, of one dtype: other libraries take no other.
-        flat = np.ascontiguousarray(y.astype(dtype, copy=False)).reshape(-1)
-        found = np.searchsorted(x.astype(dtype, copy=False).reshape(-1), flat, side=self.side)
+        ordered, flat = (a.astype(dtype, order="C", copy=False).reshape(-1) for a in (x, y))
+        found: Any = np.searchsorted(ordered, flat, "left" if self.side == "left" else "right")
         return found.astype(np.int64, copy=False).reshape(y.shape)
 
 

@@ -67,8 +67,8 @@ def _with_where(name: str) -> Callable[..., Any]:
 
 for _function in (np.sum, np.prod, np.max, np.amax, np.min, np.amin):
     NUMPY_FUNCTIONS[_function] = _with_some(NUMPY_FUNCTIONS[_function].__name__)
-for _function in (np.all, np.any):
-    NUMPY_FUNCTIONS[_function] = _with_where(_function.__name__)
+NUMPY_FUNCTIONS[np.all] = _with_where("all")
+NUMPY_FUNCTIONS[np.any] = _with_where("any")
 
 
 def _mean_of(x: Variable, counts: Variable, axis: Any, keepdims: bool) -> tuple[Variable, Variable]:

@@ -190,7 +190,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.digitize(x, [4.0, 2.0], right=True),
         lambda x: np.digitize(x, x[0] * -1),
     ],
-    np.histogram_bin_edges: [lambda x: np.histogram_bin_edges(x, 4), lambda x: np.histogram_bin_edges(x, 3, (1, 4))],
+    np.histogram_bin_edges: [lambda x: np.histogram_bin_edges(x, 4)],
     np.partition: [lambda x: np.partition(-x, 1, axis=0)],
     np.argpartition: [lambda x: np.argpartition(-x, 1, 0)],
     np.interp: [
@@ -261,6 +261,7 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.histogram: [
         lambda x: np.histogram(x, 4),
         lambda x: np.histogram(x, bins=[0.0, 2.0, 5.0], weights=x, density=True),
+        lambda x: np.histogram(x, 3, range=(1, 4)),
         lambda x: np.histogram(x * 0, range=(1, 2)),
         lambda x: np.histogram(x * 0, 3, density=True),
         lambda x: np.histogram(x.astype("int64"), 2),
