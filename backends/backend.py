@@ -138,11 +138,11 @@ class Backend(RandomMethods):
 
     @property
     def lowering(self) -> Options:
-        """How trees are lowered for this backend."""
+        """The options of lowering for this backend."""
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        """The text of a stage of this backend for a program: ``'source'`` or ``'plan'``."""
         raise NotImplementedError
 
     def compiling(self) -> Backend | None:
