@@ -79,5 +79,13 @@ def cached(name: str, size: int) -> Callable[[_Function], _Function]:
 
 def cache_stats() -> dict[str, tuple[int, int]]:
     """For each name, the entries in its caches now, and their bound."""
-    found = {name: list(caches) for name, caches in _caches.items()}
+    found = {name: _living(caches) for name, caches in list(_caches.items())}
     return {name: (sum(map(len, c)), sum(x.size for x in c)) for name, c in sorted(found.items()) if c}
+
+
+def _living(caches: WeakSet[Cache]) -> list[Cache]:
+    while True:
+        try:
+            return list(caches)
+        except RuntimeError:  # another thread has made one meanwhile
+            continue
