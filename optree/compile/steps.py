@@ -38,6 +38,22 @@ class Step(NamedTuple):
     fallback: Callable[[list[Any]], Any] | None = None
 
 
+class Plan:
+    """A program that is ready to run on one backend.
+
+    Attributes
+    ----------
+    run : callable
+        From the values of the program's leaves to those of its outputs. For the origins in errors it also takes the
+        trees that run, or None if they are those that were compiled.
+    remark : callable or None
+        What `debugprint` says of the whole.
+    """
+
+    def __init__(self, run: Callable[[list[Any], Any], Sequence[Any]], remark: Callable[[], str] | None = None) -> None:
+        self.run, self.remark = run, remark
+
+
 #: Adds to an error of the instruction of this number what it was doing, for the trees that ran.
 Note = Callable[[Exception, int, Any], None]
 
