@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.cpu.calls import implementation_of
 from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
@@ -24,7 +24,7 @@ from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, run_steps, taker
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -148,7 +148,7 @@ class CPUBackend(Backend):
 
         run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
         if observe is not None:
-            return run
+            return Plan(run)
         simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()

@@ -22,7 +22,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.compile.steps import Note, run_steps, taker
+from optree.compile.steps import Note, Plan, run_steps, taker
 from optree.errors import CompilerError
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
@@ -151,7 +151,7 @@ def where_it_pays(executor: WhileItCompiles) -> When:
     return When(executor, 0, WORK)
 
 
-class KernelPlan:
+class KernelPlan(Plan):
     """A program's kernels, run where that pays; a plan as backends run them.
 
     Parameters
@@ -188,13 +188,10 @@ class KernelPlan:
         self.open = [*constants, *[None] * self.count]
         self.work = 0
         self._known: tuple[Any, int] = (None, 0)
-        self.run: Any = self._weigh
+        super().__init__(self._weigh)
         self._kernels: Any = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
-
-    def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
-        return self.run(values, roots)
 
     def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
         """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""

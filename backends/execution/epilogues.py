@@ -57,23 +57,18 @@ class ProductWithEpilogue:
     Parameters
     ----------
     product : callable
-        Takes x, y, alpha, the addend, beta, the bias, and an array for the value or None.
+        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
     epilogue : Epilogue
     """
 
     def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:
         self._product, self.epilogue = product, epilogue
 
-    def __call__(self, *operands: Any) -> Any:
-        return self.into(*operands, None)
-
-    def into(self, x: Any, y: Any, *further: Any) -> Any:
-        """The same, whose last operand is an array that the value is written into."""
-        *others, out = further
+    def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
         along = self.epilogue
         given: dict[Any, Any] = dict(zip(along.inputs[2:], others, strict=True))
         addend, bias = given.get(along.addend), given.get(along.bias)
-        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out)
+        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out=out)
 
 
 def with_epilogues(

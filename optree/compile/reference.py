@@ -51,7 +51,7 @@ def run_each(
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
     first, instructions = len(values), program.instructions
     steps = [
-        Step(partial(compute, instruction), taker(instruction.inputs), first + index, (), index)
+        Step(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
         for index, instruction in enumerate(instructions)
     ]
 
@@ -60,7 +60,7 @@ def run_each(
 
     with np.errstate(all="ignore"):
         if observe is not None:
-            steps = [observed(step, len(instructions[step.number].inputs), observe) for step in steps]
+            steps = [observed(step, observe) for step in steps]
         return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
 
 

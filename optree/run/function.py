@@ -17,6 +17,7 @@ from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
+from optree.compile.steps import Plan
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -225,7 +226,7 @@ class Function(Locked):
             run = partial(evaluate, observe=observe)
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
-            return lambda values, roots: run(values)
+            return Plan(lambda values, roots: run(values))
         return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
@@ -257,7 +258,7 @@ class Function(Locked):
         if self._region is not None:
             self._copy_aliased(values)
         with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
-            found = self._plan(values, None)
+            found = self._plan.run(values, None)
         for target in self._targets:
             target.advance(self._writer)
         if self._returns == "none":
@@ -385,7 +386,7 @@ def _program_text(what: Any) -> str:
     is_function = isinstance(what, Function)
     program = what.program if is_function else lower(lower([what], last="program"), first="order")
     text = listing(program) if what.backend is None else listing(program, what.backend.remark)
-    remark = getattr(what._plan, "remark", None) if is_function else None
+    remark = what._plan.remark if is_function else None
     return text if remark is None else f"{text}\n{remark()}"
 
 
