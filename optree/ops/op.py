@@ -28,7 +28,7 @@ from optree.errors import (
 )
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
-from optree.tree.applications import remembered
+from optree.tree.applications import new_cache
 from optree.tree.deltas import zero_gradient
 from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
@@ -203,7 +203,7 @@ class Op:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = remembered()
+        op.applications = new_cache()
         return op
 
     applications: Cache

@@ -366,7 +366,7 @@ def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     file : file, or 'str'
         The standard output by default. With ``'str'`` the text is returned, not printed.
     stage : str, optional
-        What one stage of the pipeline makes of it instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
+        Print the result of one stage of the pipeline instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
         ``'parts'``, ``'fusion'``, ``'source'`` or ``'plan'`` (`optree.compile.pipeline`).
 
     Raises
@@ -374,14 +374,14 @@ def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     OperandError
         If there is no such stage.
     """
-    text = _what_runs(what) if stage is None else _made_by(stage, what)
+    text = _program_text(what) if stage is None else _stage_text(stage, what)
     if file == "str":
         return text
     print(text, file=file)
     return file
 
 
-def _what_runs(what: Any) -> str:
+def _program_text(what: Any) -> str:
     """The program of a function, or of a tree as it was written."""
     is_function = isinstance(what, Function)
     program = what.program if is_function else lower(lower([what], last="program"), first="order")
@@ -390,8 +390,8 @@ def _what_runs(what: Any) -> str:
     return text if remark is None else f"{text}\n{remark()}"
 
 
-def _made_by(stage: str, what: Any) -> str:
-    """What a stage makes of a function or a tree."""
+def _stage_text(stage: str, what: Any) -> str:
+    """The text of a stage of lowering a function or a tree."""
     if isinstance(what, Function):
         found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
     else:
