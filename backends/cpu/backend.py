@@ -24,7 +24,7 @@ from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -146,7 +146,7 @@ class CPUBackend(Backend):
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             _note(error, index, instructions if roots is None else self.program(roots).instructions)
 
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
+        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
         if observe is not None:
             return Plan(run)
         simple = self._simple(program)

@@ -22,7 +22,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.compile.steps import Note, Plan, run_steps, taker
+from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
@@ -211,7 +211,7 @@ class KernelPlan(Plan):
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
         self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
-            run = partial(run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+            run = partial(run_steps, runnable(steps), self.open, outputs_of(self.program), self.note)
             return self._quiet(run)
         self.bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
         return self._quiet(self.bound.run)

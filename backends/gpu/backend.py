@@ -31,7 +31,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -287,7 +287,7 @@ class GPUBackend(Backend):
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps, observe, self.synchronize), taker(outline.outputs)
+        ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))

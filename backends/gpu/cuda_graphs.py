@@ -280,7 +280,7 @@ class _Memory:
     def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            run_steps(self._settling(part, registers), [], _NOTHING, note, registers)
+            run_steps(self._settling(part, registers), [], None, note, registers)
 
     def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
         """The steps of a part; what each makes for graphs goes to where they find it."""
@@ -321,7 +321,7 @@ class _Memory:
             of.stream.begin_capture()
             try:
                 with _collected(errors):
-                    run_steps(runnable(part.steps), [], _NOTHING, _unnoted, found)
+                    run_steps(runnable(part.steps), [], None, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the reason of the others
@@ -368,10 +368,6 @@ class _Memory:
         if i not in self._found:
             self._found[i] = self._empty(value.shape, value.dtype)
         registers[i] = self.of.write(self._found[i], value)
-
-
-#: Takes no outputs.
-_NOTHING = taker(())
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:

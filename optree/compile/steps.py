@@ -7,6 +7,9 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from optree.compile.program import Program
+from optree.ops.assignment import Assign
+
 
 class Step(NamedTuple):
     """A call on numbered registers, which hold the values of a program.
@@ -64,7 +67,7 @@ Observer = Callable[[int, float, Sequence[Any], Any], None]
 def run_steps(
     steps: Iterable[Step],
     rest: list[Any],
-    outputs: Callable[[list[Any]], Sequence[Any]],
+    outputs: Callable[[list[Any]], Sequence[Any]] | None,
     note: Note,
     values: list[Any],
     roots: Any = None,
@@ -75,8 +78,8 @@ def run_steps(
     ----------
     rest : list
         What the registers have after `values` before anything is computed. If nothing, `values` are the registers.
-    outputs : callable
-        Takes the outputs from the registers.
+    outputs : callable or None
+        Takes the outputs from the registers (`outputs_of`).
     note : callable
     values : list
         Those of the leaves.
@@ -97,10 +100,17 @@ def run_steps(
             if dead:
                 for i in dead:
                     registers[i] = None
-        return outputs(registers)
+        return () if outputs is None else outputs(registers)
     except Exception as error:
         note(error, index, roots)
         raise
+
+
+def outputs_of(program: Program) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """What takes a program's outputs from the registers; None if all are assignments, which are in their targets."""
+    made = (program.instructions[i - len(program.leaves)].op for i in program.outputs if i >= len(program.leaves))
+    is_read = any(i < len(program.leaves) for i in program.outputs) or not all(isinstance(op, Assign) for op in made)
+    return taker(program.outputs) if is_read else None
 
 
 def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
