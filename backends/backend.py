@@ -142,7 +142,13 @@ class Backend(RandomMethods):
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        """What this backend makes of a program in one of its own stages, as text.
+
+        Parameters
+        ----------
+        stage : {'source', 'plan'}
+            The source of its kernels, for arrays in C order; or the steps that run, with their memory.
+        """
         raise NotImplementedError
 
     def compiling(self) -> Backend | None:

@@ -145,8 +145,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 f"names of stages separated by commas, of {', '.join(STAGES)}",
                 _shown,
                 frozenset(),
-                "Stages of lowering that are printed to the standard error stream, each as it is made; source prints each "
-                "kernel.",
+                "Stages of lowering that are printed to the standard error stream, each as it is made; source prints "
+                "each kernel.",
             ),
             Setting(
                 "OPTREE_STALE_TREES",
