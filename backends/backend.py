@@ -378,18 +378,17 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     takes_out = "out" in own.parameters
     homes = (backend.home, None)
 
-    def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+    def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
         if takes_out:
             kwargs["out"] = out
         tree = FUNCTIONS[own_name](*args, **kwargs)  # looked up at each call: the op may have been redefined
+        if tree.__class__ is tuple or tree.__class__ is list:  # of several values
+            return _several(backend, own_name, tree, out)
         if tree.spec.home not in homes:
-            raise BackendError(
-                f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
-                "over with be.array(x.get()), or call the other backend's function"
-            )
+            raise _foreign(backend, own_name, tree)
         return tree if out is None or takes_out else write_out(tree, out)
 
     if not takes_out:
@@ -402,3 +401,23 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     with_out = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
     method.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{with_out}"
     return method
+
+
+def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
+    """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
+    for tree in trees:
+        if tree.spec.home not in (backend.home, None):
+            raise _foreign(backend, name, tree)
+    if out is None:
+        return trees
+    if type(out) not in (tuple, list) or len(out) != len(trees):
+        raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
+    return type(trees)(write_out(*pair) for pair in zip(trees, out, strict=True))
+
+
+def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:
+    """The error for a tree of another backend."""
+    return BackendError(
+        f"{name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
+        "over with be.array(x.get()), or call the other backend's function"
+    )

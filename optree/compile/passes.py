@@ -30,6 +30,8 @@ class Pass(NamedTuple):
 PASSES = (
     # First: the others then see each value once, and how often it is needed.
     Pass("merge", (rules.equal_constants,)),
+    # Before others look how often values are needed.
+    Pass("shapes", (rules.shapes_of_operands,)),
     # While log(1 + x) still shows its 1, and before folding could round it.
     Pass(
         "stabilise",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,16 +35,33 @@ def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
     return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
 
-class Maximum(BinaryOperator, ElementwiseOperator):
+class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
+    """The larger or the smaller of two numbers."""
+
+    associative = commutative = True
+    #: Whether ``{1}`` takes the place of ``{0}``, in C, if neither is nan.
+    further: ClassVar[str]
+    #: The op on bits that it is for bools.
+    bits: ClassVar[str]
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel, in the form that GCC takes into vectors also where one stands in another."""
+        if dtypes[0].kind == "b":
+            return self.bits
+        return self.kernel if is_floating(dtypes[0]) else f"{self.further} ? {{1}} : {{0}}"
+
+
+class Maximum(ExtremeOfTwo):
     """The larger of x and y; nan where either is nan.
 
     Where they are equal each gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "maximum"
-    associative = commutative = True
     numpy = np.maximum
-    kernel = "{0} >= {1} || {0} != {0} ? {0} : {1}"
+    further = "{0} < {1}"
+    bits = "{0} | {1}"
+    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -52,16 +69,17 @@ class Maximum(BinaryOperator, ElementwiseOperator):
         return [_share(f.gt(x, y), ties, delta, inputs), _share(f.lt(x, y), ties, delta, inputs)]
 
 
-class Minimum(BinaryOperator, ElementwiseOperator):
+class Minimum(ExtremeOfTwo):
     """The smaller of x and y; nan where either is nan.
 
     Where they are equal each gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "minimum"
-    associative = commutative = True
     numpy = np.minimum
-    kernel = "{0} <= {1} || {0} != {0} ? {0} : {1}"
+    further = "{0} > {1}"
+    bits = "{0} & {1}"
+    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients

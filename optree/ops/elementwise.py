@@ -91,6 +91,22 @@ _MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
 _QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
 
 
+def _integer_quotient(dtype: np.dtype) -> str:
+    """The largest whole number not above ``{0} / {1}``, of integers by one that is not 0; of 64 bits by 0 it is 0.
+
+    No processor divides several integers at a time. Of up to 32 bits they are
+    divided as floats of more than twice as many, no less exactly: a quotient that
+    is not whole is so far below the next whole number that it does not round to
+    it. Wider ones are multiplied by a reciprocal, which is made once for a number.
+    """
+    if dtype.itemsize == 8:
+        return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
+    quotient = "((double){0} / (double){1})" if dtype.itemsize == 4 else "((float){0} / (float){1})"
+    if dtype.kind == "i":
+        return f"(int)floor{quotient}"
+    return f"(unsigned int){quotient}" if dtype.itemsize == 4 else f"(int){quotient}"
+
+
 class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """The largest whole number not above x / y; an integer divided by zero gives 0, as in NumPy."""
 
@@ -103,11 +119,12 @@ class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator
     )
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind == "u":
-            return "{1} == 0 ? 0 : {0} / {1}"
-        if dtypes[0].kind == "i":  # the least integer divided by -1 would stop the process
-            rounds_up = "({0} % {1} != 0 && ({0} < 0) != ({1} < 0))"
-            return f"{{1}} == 0 ? 0 : {{1}} == -1 ? -{{0}} : {{0}} / {{1}} - {rounds_up}"
+        if dtypes[0].kind in "iu":
+            if dtypes[0].itemsize == 8:
+                return _integer_quotient(dtypes[0])
+            # The least integer divided by -1 is itself, and no int as a double.
+            negated = "{1} == -1 ? -{0} : " if dtypes[0] == np.int32 else ""
+            return f"{{1}} == 0 ? 0 : {negated}{_integer_quotient(dtypes[0])}"
         return self.kernel
 
 
@@ -121,11 +138,12 @@ class Mod(BinaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind == "u":
-            return "{1} == 0 ? 0 : {0} % {1}"
-        if dtypes[0].kind == "i":
-            moves = "{0} % {1} != 0 && ({0} < 0) != ({1} < 0)"
-            return f"{{1}} == 0 || {{1}} == -1 ? 0 : {moves} ? {{0}} % {{1}} + {{1}} : {{0}} % {{1}}"
+        if dtypes[0].kind in "iu":
+            quotient = _integer_quotient(dtypes[0])
+            if dtypes[0].itemsize == 8:  # without a choice, which hides from GCC that the reciprocal is always the same
+                return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {quotient}"
+            divides = "{1} == 0 || {1} == -1" if dtypes[0] == np.int32 else "{1} == 0"
+            return f"{divides} ? 0 : {{0}} - {{1}} * {quotient}"
         return self.kernel
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -288,9 +306,10 @@ def float_power(x: Any, y: Any) -> Any:
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
-#: Exponents whose powers are products and reciprocals, which a processor makes many at a time: each within 3 units in
-#: the last place of the power, and the square, as NumPy's, and the reciprocal to the bit. The reciprocal is squared
-#: and not the square inverted, which may overflow where the power does not.
+#: Exponents whose powers are products, reciprocals and roots, which a processor makes many at a time. By -1, 0.5 and 2
+#: they are those of NumPy's operator to the bit, whose root is np.sqrt: nan of -inf. The others are within 3 units in
+#: the last place. The reciprocal is squared and not the square inverted, which may overflow where the power does not.
+#: No other roots: of -inf and -0.0, and in the derivative at 0, products of them differ from the power.
 _PRODUCTS: dict[Any, Any] = {
     -2: lambda x: f.square(f.reciprocal(x)),
     -1: lambda x: f.reciprocal(x),
@@ -304,8 +323,9 @@ _PRODUCTS: dict[Any, Any] = {
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
-    With the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and
-    roots. The derivative with respect to y is 0 where x is 0 and y is not negative,
+    By the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots.
+
+    The derivative with respect to y is 0 where x is 0 and y is not negative,
     where x is inf and y negative, and nan where x is negative, as the power is
     there for almost every y.
     """
@@ -326,11 +346,12 @@ class Pow(BinaryOperator, ElementwiseOperator):
         number = y if type(y) in (int, float) else number_of(y)
         product = _PRODUCTS.get(number)
         base = getattr(x, "dtype", None)
-        refused = type(number) is int and number < 0 and base is not None and base.kind in "iu"
-        if product is None or base is None or base.kind == "b" or refused:
-            return cls.make(**props)(x, y)  # np.power of bools is no np.square, and of integers it may fail
-        if is_floating(base) or type(number) is int:
+        if product is None or base is None or base.kind == "b":  # np.power of bools is no np.square
+            return cls.make(**props)(x, y)
+        if is_floating(base) or (type(number) is int and number > 0):
             return product(x)
+        if type(number) is int:  # of integers, which it refuses
+            return cls.make(**props)(x, y)
         return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
 
     @portable

@@ -223,6 +223,10 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
     aliases = ("sign",)
 
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel; of integers without a choice, which compilers do not all take into vectors."""
+        return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, self.kernel)
+
 
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:

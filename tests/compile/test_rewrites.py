@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import gen_backend
-from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function
+from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function, grad
 from optree.compile.passes import PASSES, _tables, each_pass, rewrite
 from optree.compile.program import Program, flatten
 from optree.compile.reference import evaluate, value_of
@@ -85,6 +85,13 @@ CASES: dict[str, list[tuple[Any, str]]] = {
         (lambda be: (lambda x: x * 2.5 + x * 2.5)(x64(be)), "mul add"),
         (lambda be: (lambda x: x * 0.0 + x * -0.0)(x64(be)), "mul mul add"),
         (lambda be: (lambda x: (x * np.array([2.0, 3, 4, 5])) - (x * np.array([2.0, 3, 4, 5])))(x64(be)), "mul sub"),
+    ],
+    "shapes_of_operands": [
+        (lambda be: grad(f.sum(f.sin(x := x64(be))), x), "broadcast_like cos mul"),
+        (lambda be: f.fill_like(f.exp(x64(be)) + f.sin(x64(be)), 2.0), "fill_like"),
+        (lambda be: f.fill_like(f.softmax(x64(be), axis=0) * np.ones((1, 1)), 2.0), "fill_like"),
+        (lambda be: f.broadcast_like(f.sum(x64(be)), f.exp(x64(be)) * 2), "sum broadcast_like"),
+        (lambda be: f.count(f.exp(x64(be))), "count"),
     ],
     "log_of_softmax": [(lambda be: be.log(be.softmax(mild(be), axis=1)), "log_softmax")],
     "log_of_sum_of_exp": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 
@@ -324,6 +325,28 @@ def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, 
     x[target] = form(*parts(x))
     a[target] = form(*[part.copy() for part in parts(a)])
     np.testing.assert_allclose(x.get(), a, rtol=1e-13, atol=1e-13)
+
+
+def test_parts_of_one_axis_with_other_steps_are_read_first():
+    """NumPy's own copy along one axis reads what it has written, where the steps differ."""
+    parts = [
+        slice(6),
+        slice(None, None, 2),
+        slice(1, None, 2),
+        slice(6, None),
+        slice(None, None, -2),
+        slice(5, None, -1),
+    ]
+    for jit in (False, "auto"):
+        be = gen_backend("cpu", jit=jit)
+        for target, source in itertools.product(parts, parts):
+            a = np.arange(12.0, dtype=np.float32)
+            one, other = be.array(a), be.array(a)
+            a[target] = a[source].copy()
+            one[target] = one[source]
+            np.testing.assert_array_equal(one.get(), a)
+            be.update([(other[target], other[source])])
+            np.testing.assert_array_equal(other.get(), a)
 
 
 # An assignment stands at the root

@@ -14,10 +14,10 @@ from backends.execution.dialect import (
     Lines,
     braced,
     computed,
+    functions_called,
     initial,
     narrow_dtypes,
     needed,
-    random_functions,
     wide,
 )
 from backends.execution.printer_common import Access, Printer
@@ -85,7 +85,7 @@ def source(nest: LoopNest) -> str:
     functions, body = printer.functions()
     functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*turning_functions(nest), *random_functions(nest, C), *printer.joins()]
+    helpers = [*turning_functions(nest), *functions_called(nest, C), *printer.joins()]
     return "\n".join([head, *helpers, *functions, ""])
 
 

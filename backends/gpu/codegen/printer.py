@@ -18,10 +18,10 @@ from backends.execution.dialect import (
     Dialect,
     Lines,
     braced,
+    functions_called,
     initial,
     narrow_dtypes,
     needed,
-    random_functions,
     unpacked,
     wide,
 )
@@ -175,7 +175,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in teams]
-    head += ["", *random_functions(nest, CUDA)]
+    head += ["", *functions_called(nest, CUDA)]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
