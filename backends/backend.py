@@ -138,7 +138,13 @@ class Backend(RandomMethods):
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """The text of a stage of this backend for a program: ``'source'`` or ``'plan'``."""
+        """The text of a stage of this backend for a program.
+
+        Parameters
+        ----------
+        stage : {'source', 'plan'}
+            The source of its kernels, for arrays in C order; or the steps that run, with their memory.
+        """
         raise NotImplementedError
 
     def compiling(self) -> Backend | None:

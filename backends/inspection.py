@@ -34,7 +34,7 @@ UNKNOWN = 64
 NOWHERE = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
-def sources(program: Program, target: str, arch: str) -> list[str]:
+def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
     """The source of each kernel of a program, in order, for arrays in C order.
 
     Raises

@@ -18,10 +18,12 @@ from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
 from backends.execution.errstate import quietly
 from backends.execution.executor import runnable, steps_of
+from backends.execution.listing import steps_text
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
+from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
@@ -159,6 +161,17 @@ class CPUBackend(Backend):
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
         implementations = self._implementations(outline, keep)
         return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
+
+    def show(self, program: Program, stage: str) -> str:
+        if stage == "source":
+            return "\n".join(lazy.inspection.sources(program, "c"))
+        simple, calls = self._simple(program), steps_of(program, self._implementations(program, False))
+        if len(simple.instructions) > LONGEST:
+            return steps_text(program, calls)
+        kernels = steps_text(simple, steps_of(simple, self._implementations(simple, False), self.when.executor))
+        if not self.when.work and not self.when.small:
+            return kernels
+        return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""

@@ -11,8 +11,10 @@ from weakref import finalize
 
 import numpy as np
 
+from backends import lazy
 from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
+from backends.execution.listing import steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.runner import Runner
@@ -21,6 +23,7 @@ from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
 from backends.gpu.kernel import Launched
+from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost
@@ -309,6 +312,14 @@ class GPUBackend(Backend):
         """The program as kernels take it, where there are any."""
         simple: Program = lower(program, self.lowering, "parts", "parts")
         return simple
+
+    def show(self, program: Program, stage: str) -> str:
+        simple = self._simple(program)
+        if stage == "plan":
+            return steps_text(simple, self._steps(simple, False, False))
+        known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
+        arch = known if known in DEVICES else "sm_90"
+        return "\n".join(lazy.inspection.sources(program, "cuda", arch) if self.kernels is not None else ())
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]

@@ -22,7 +22,7 @@ from harness.homes import stand_in
 from harness.messages import message_of
 
 from backends import gen_backend
-from optree import Op, TensorType, debugprint, function, grad
+from optree import Op, OpTreeNode, TensorType, debugprint, function, grad
 from optree.arrays import is_portable, portable
 from optree.errors import (
     AxisError,
@@ -92,6 +92,19 @@ def test_the_stand_in_has_what_this_cupy_has() -> None:
     if found["version"] != DATA["version"]:
         pytest.skip(f"the data are of CuPy {DATA['version']}, and {found['version']} is installed")
     assert json.loads(json.dumps(found)) == DATA
+
+
+# Printouts
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_source_and_plan_are_printed(cupy: Any, jit: bool) -> None:
+    gpu = stand_in(cupy, jit=jit)
+    x, w, z = gpu.ones((4, 6), name="x"), gpu.ones((6, 6), name="w"), gpu.empty((4, 6), name="z")
+    tree = OpTreeNode.build("assign", z, gpu.softmax(gpu.dot(x * 2, w), axis=1))
+    source, plan = (debugprint(tree, file="str", stage=stage) for stage in ("source", "plan"))
+    assert ("__global__" in source) is jit and ("kernel(" in plan) is jit
+    assert " dot(%" in plan and "in new memory" in plan and "in the memory of %0" in plan
 
 
 # Memory
