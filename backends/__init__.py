@@ -67,8 +67,7 @@ def gen_backend(
     graphs : bool
         Whether the GPU backend captures functions as CUDA graphs; True by default.
     tf32 : bool
-        Whether the GPU backend multiplies float32 in TensorFloat-32, with 10 bits of precision; False by default,
-        regardless of ``CUPY_TF32``.
+        Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
 
     Raises
     ------

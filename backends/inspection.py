@@ -10,9 +10,11 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from backends.cpu.codegen import printer as c
-from backends.execution.epilogues import multiplies_floats, with_epilogues
+from backends.execution.epilogues import with_epilogues
 from backends.execution.memory import Memory
+from backends.execution.routines import routine_of
 from backends.execution.specialize import FusedKernel
+from backends.gpu.calls import ROUTINES
 from backends.gpu.kernel import Launched, Notes
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
@@ -87,12 +89,9 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu:
 
 
 def _products(program: Program) -> list[int]:
-    """The indices of the products that have epilogues on a GPU."""
-    return [
-        i
-        for i, instruction in enumerate(program.instructions)
-        if instruction.op.numpy is np.matmul and multiplies_floats(program, i)
-    ]
+    """The indices of the instructions whose routines on a GPU take epilogues."""
+    found = ((i, routine_of(ROUTINES, program, i)) for i in range(len(program.instructions)))
+    return [i for i, routine in found if routine is not None and routine.takes_epilogue]
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:

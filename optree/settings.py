@@ -73,16 +73,13 @@ def _folder(given: Any) -> Path:
     return path.expanduser().absolute()
 
 
-def _blas(given: Any) -> str:
-    if given not in ("auto", "mkl", "numpy"):
-        raise ValueError
-    return str(given)
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def read(given: Any) -> str:
+        if given not in words:
+            raise ValueError
+        return str(given)
 
-
-def _answer(given: Any) -> str:
-    if given not in ("warn", "error", "ignore"):
-        raise ValueError
-    return str(given)
+    return read
 
 
 def _shown(given: Any) -> frozenset[str]:
@@ -100,7 +97,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             Setting(
                 "OPTREE_BLAS",
                 "auto, mkl or numpy",
-                _blas,
+                _one_of("auto", "mkl", "numpy"),
                 "auto",
                 "What multiplies large matrices on the CPU: auto is MKL where it is installed, else NumPy's BLAS.",
             ),
@@ -145,13 +142,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 f"names of stages separated by commas, of {', '.join(STAGES)}",
                 _shown,
                 frozenset(),
-                "Stages of lowering that are printed to the standard error stream, each as it is made; source prints each "
-                "kernel.",
+                "Stages of lowering that are printed to the standard error stream, each as it is made; source is each "
+                "kernel's.",
             ),
             Setting(
                 "OPTREE_STALE_TREES",
                 "warn, error or ignore",
-                _answer,
+                _one_of("warn", "error", "ignore"),
                 "warn",
                 "What happens when a tree first runs after one of its tensors was written, and so reads the new value.",
             ),

@@ -29,14 +29,12 @@ def operator_of(variable: Variable) -> Any:
 
 
 class Metadiff:
-    """The methods as functions of a variable; `Variable`'s methods of these names call them."""
+    """The methods as functions of a variable. `Variable`'s methods of these names call them, and document them."""
 
     def is_input_dependent(self) -> bool:
-        """Whether the value depends on a tensor or an input."""
         return _answers(self, get_ancestors, lambda op, node, found: op.is_input_dependent(found))
 
     def is_differentiable(self) -> bool:
-        """Whether the value has a derivative by some leaf."""
         return _answers(self, get_parents, lambda op, node, found: op.is_differentiable(found))
 
     def get_grad_level(self) -> int:
@@ -48,23 +46,18 @@ class Metadiff:
         return _answers(self, get_ancestors, lambda op, node, found: op.get_grad_level(found) + _starts_gradient(node))
 
     def get_data_type(self) -> Any:
-        """The value's dtype."""
         return operator_of(_node(self)).get_data_type(self)
 
     def get_shape(self) -> Any:
-        """The value's shape."""
         return operator_of(_node(self)).get_shape(self)
 
     def get_parents(self) -> list[Variable]:
-        """The operands by which the value is differentiable, in order."""
         return get_parents(_node(self))
 
     def get_arguments(self) -> list[Variable]:
-        """The other operands: indices, conditions, operands whose shape alone is read."""
         return operator_of(_node(self)).get_arguments(_node(self))
 
     def get_ancestors(self) -> list[Variable]:
-        """All the operands, in order."""
         return get_ancestors(_node(self))
 
     def get_parent_grad(self, my_grad: Any, index: int) -> Any:
@@ -101,11 +94,9 @@ class Metadiff:
         return messages
 
     def equals(self, other: Any) -> bool:
-        """Whether two expressions are equal up to associativity and commutativity."""
         return equality.equal(self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
-        """The node's op applied to other operands; a leaf is itself."""
         node = _node(self)
         if not isinstance(node, OpTreeNode):
             return node

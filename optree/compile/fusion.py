@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.aliasing import alias_sets
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import may_fail, memories
+from optree.compile.schedule import may_fail
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.traversal import in_order
@@ -95,7 +96,7 @@ class _Fusion:
         self.needed = _needed(program, self.waits)
         self.made_in: dict[int, int] = {}  # the step that makes each value
         self.steps: list[Kernel | Call] = []
-        self.memories = memories(program)
+        self.memories = alias_sets(program)
         self.destroyed: dict[int, frozenset[Any]] = {}  # by the instruction that overwrites it
         self.readers: dict[int, list[Instruction]] = {}
         for place in self.needed:

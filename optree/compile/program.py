@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from optree.arrays import overlapping
-from optree.ops.structure import Output
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
@@ -50,14 +49,14 @@ class Program(NamedTuple):
     instructions : list of Instruction
     outputs : list of int
         The numbers of the roots' values.
-    owners : list, optional
-        For each leaf a mark of the memory that it lies in, where the leaves themselves no longer tell.
+    owners : list of int, optional
+        What `memories` gives, where the leaves themselves no longer tell.
     """
 
     leaves: list[Any]
     instructions: list[Instruction]
     outputs: list[int]
-    owners: list[Any] | None = None
+    owners: list[int] | None = None
 
     def type_of(self, number: int) -> Any:
         """The type of a value."""
@@ -66,44 +65,16 @@ class Program(NamedTuple):
 
     def outline(self) -> Program:
         """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
-        numbers: dict[int, int] = {}
-        owners = [numbers.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
         leaves = [
             Input(x.type) if isinstance(x, Variable) else x
             for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
         ]
-        return Program(leaves, self.instructions, self.outputs, owners)
+        return Program(leaves, self.instructions, self.outputs, self.memories())
 
-    def last_uses(self) -> list[int]:
-        """For each value, the last instruction that needs its memory; -1 for none.
-
-        A view needs the memory of what it looks into, so a use of the view is
-        a use of that too. Outputs are needed to the end.
-        """
-        first = len(self.leaves)
-        last = [-1] * (first + len(self.instructions))
-        for number in self.outputs:
-            last[number] = len(self.instructions)
-        for place in range(len(self.instructions) - 1, -1, -1):
-            instruction = self.instructions[place]
-            viewed = instruction.op.shared_inputs()
-            for position, number in enumerate(instruction.inputs):
-                until = max(place, last[first + place]) if position in viewed else place
-                last[number] = max(last[number], until)
-        return last
-
-    def given_away(self, place: int) -> tuple[bool, ...]:
-        """For each output of an instruction, whether it, or a view of it, is an output of the program."""
-        number, last, end = len(self.leaves) + place, self.last_uses(), len(self.instructions)
-        count = len(self.instructions[place].node.owner.outputs)
-        if count == 1 or number in self.outputs:
-            return (last[number] == end,) * count
-        given = {
-            instruction.op.index
-            for i, instruction in enumerate(self.instructions, len(self.leaves))
-            if instruction.inputs == (number,) and isinstance(instruction.op, Output) and last[i] == end
-        }
-        return tuple(index in given for index in range(count))
+    def memories(self) -> list[int]:
+        """For each leaf the name of its memory: the number of the first leaf over the same array."""
+        first: dict[int, int] = {}
+        return self.owners or [first.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
 
 
 def flatten(roots: Sequence[Any]) -> Program:

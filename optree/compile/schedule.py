@@ -9,9 +9,9 @@ all that may fail, so that either all are made or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.registry import OPS
@@ -47,7 +47,7 @@ def apart(program: Program) -> Program:
 
     What an assignment gives is its target, and stays that.
     """
-    first, shared = len(program.leaves), _shared_memories(program.instructions, _marks(program))
+    first, shared = len(program.leaves), shared_memories(program.instructions, _marks(program))
     instructions, outputs = list(program.instructions), list(program.outputs)
     taken: set[Any] = set()
     for place, value in enumerate(outputs):
@@ -61,15 +61,6 @@ def apart(program: Program) -> Program:
     return program if outputs == program.outputs else program._replace(instructions=instructions, outputs=outputs)
 
 
-def memories(program: Program) -> list[frozenset[Any]]:
-    """For each value marks of the memories that it may lie in; two values overlap only if they share a mark.
-
-    A mark is the root of tensors, or for another leaf, or what an instruction makes, a number.
-    """
-    shared = _shared_memories(program.instructions, _marks(program))
-    return [shared.get(i) or frozenset([i]) for i in range(len(program.leaves) + len(program.instructions))]
-
-
 def _marks(program: Program) -> list[Any]:
     """The mark of each leaf's memory."""
     marks = program.owners or range(len(program.leaves))
@@ -80,30 +71,6 @@ def _marks(program: Program) -> list[Any]:
 def _is_made(mark: Any, first: int) -> bool:
     """Whether a mark is of memory that an instruction makes, where there are so many leaves."""
     return type(mark) is int and mark >= first
-
-
-def _shared_memories(
-    steps: Sequence[Instruction], marks: Sequence[Any], order: Iterable[int] | None = None
-) -> dict[int, frozenset[Any]]:
-    """The memories of the values that do not lie in memory of their own, the mark of which is their number.
-
-    Parameters
-    ----------
-    marks : sequence
-        Of the leaves' memories.
-    order : iterable of int, optional
-        The steps' places in an order in which each comes after its inputs, if they do not stand in one.
-    """
-    first = len(marks)
-    found = {i: frozenset([mark]) for i, mark in enumerate(marks) if type(mark) is not int or mark != i}
-    for place in range(len(steps)) if order is None else order:
-        op, inputs, _ = steps[place]
-        if op.view_map or op.destroy_map:
-            positions = op.shared_inputs()
-            if positions:
-                taken = [inputs[i] for i in positions]
-                found[first + place] = frozenset().union(*(found.get(i, (i,)) for i in taken))
-    return found
 
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
@@ -171,7 +138,7 @@ class _Draft:
     def memory(self) -> _Memory:
         """Who lies in, reads and destroys what, until a copy changes it."""
         if self._known is None:
-            shared = _shared_memories(self.steps, self._marks, self.order)
+            shared = shared_memories(self.steps, self._marks, self.order)
             destroyed = {}
             for step in self.order:
                 op, inputs, _ = self.steps[step]

@@ -1,6 +1,7 @@
-"""What an operation is: the Op contract with its defaults, and the registry's entry.
+"""Op, the contract of operations with its defaults.
 
-The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
+The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's, the
+questions about a node's parents are Metadiff's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from optree.errors import (
     AxisError,
     DefinitionError,
     DTypeError,
+    GradientError,
     OperandError,
     ShapeError,
     UntypedOperandError,
@@ -25,13 +27,22 @@ from optree.errors import (
     describe,
 )
 from optree.ops.apply import Apply
-from optree.ops.differentiable import Differentiable
-from optree.ops.operators import AbstractOperator
 from optree.ops.registration import check_and_register, sorted_arguments, usage
-from optree.tree.applications import remembered
-from optree.tree.node import OpDict, applied
-from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
-from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
+from optree.tree.applications import new_cache
+from optree.tree.deltas import zero_gradient
+from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
+from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
+from optree.tree.types import Shape, Spec, TensorType, TupleType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.variable import (
+    Constant,
+    Input,
+    Variable,
+    as_columns,
+    as_operand,
+    as_variable,
+    check_same_backend,
+    spec_of,
+)
 
 #: The most combinations of parameters of a class that are one op each.
 SHARED = 4096
@@ -51,7 +62,7 @@ class _Token:
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
-class Op(Differentiable, AbstractOperator):
+class Op:
     """An operation with its parameters, and never its operands.
 
     A subclass with a `name` is registered: it gets a method on every backend,
@@ -129,6 +140,8 @@ class Op(Differentiable, AbstractOperator):
         From a choice and an operand to parameters that fit it, or nearly: `optree.testing.random_tree` uses such ops.
     bounds_numbers : bool
         Whether a Python integer must fit the integer dtype that it meets.
+    takes_parents : bool
+        Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -150,6 +163,7 @@ class Op(Differentiable, AbstractOperator):
     commutative: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = {}
+    shape_only: ClassVar[tuple[int, ...]] = ()
     can_fail: ClassVar[bool] = True
     axis_order: ClassVar[tuple[int, ...] | None] = None
     keeps_order: ClassVar[bool] = False
@@ -164,6 +178,7 @@ class Op(Differentiable, AbstractOperator):
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
+    takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
@@ -188,7 +203,7 @@ class Op(Differentiable, AbstractOperator):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = remembered()
+        op.applications = new_cache()
         return op
 
     applications: Cache
@@ -610,6 +625,148 @@ class Op(Differentiable, AbstractOperator):
         """Whether the op may be run once, ahead, where its inputs are all constants."""
         return not self.destroy_map
 
+    # Derivatives
+
+    def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        """The gradient of the cost for each input, from that for each output.
+
+        A gradient is a tree of a floating dtype and of its input's shape, or of
+        one that the input broadcasts to, which is then summed. Where there is no
+        derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
+        reason; where the outputs' elements do not depend on the input's, a variable of
+        `DisconnectedType`.
+
+        Parameters
+        ----------
+        inputs : list of Variable
+        output_gradients : list of Variable
+            One of `DisconnectedType` for an output that the cost does not use.
+            That for an output of integers is zero.
+        """
+        raise DefinitionError(
+            f"{type(self).__name__}: grad was forgotten: write grad(self, inputs, output_gradients), "
+            "or be a NonDifferentiableOperator"
+        )
+
+    def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
+        """The inputs as `grad` is given them."""
+        return list(inputs)
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Send each operand its delta; by default the gradients that `grad` returns.
+
+        An operand that is sent none has a derivative of zero. The delta of an op with
+        several outputs is the list that `grad` takes.
+        """
+        gradients = self.grad(self.grad_inputs(args), delta if isinstance(delta, list) else [delta])
+        if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
+            raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
+        for i, (operand, gradient) in enumerate(zip(args, gradients, strict=True)):
+            if gradient is None and i in self.shape_only:
+                continue
+            if type(operand) is Constant and operand.is_weak:  # a Python number has no derivative
+                continue
+            if gradient is None:
+                gradient = grad_undefined(self, i, operand)
+            operand.generate_add_delta(adjoints, gradient)
+
+    def connection_pattern(self, node: Any) -> list[list[bool]]:
+        """For each input and each output, whether the output's elements depend on the input's.
+
+        By default they do, except on the inputs in `shape_only`.
+
+        Parameters
+        ----------
+        node : Apply
+        """
+        return [[i not in self.shape_only] * len(node.outputs) for i in range(len(node.inputs))]
+
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Any]) -> Sequence[Any]:
+        """The outputs' directional derivatives: the Jacobian times a vector.
+
+        An op need not write it: `Rop` differentiates its `grad` again instead.
+
+        Parameters
+        ----------
+        inputs : list of Variable
+        eval_points : list of Variable or None
+            The direction in each input, of its shape; None where it is zero.
+
+        Returns
+        -------
+        list
+            One for each output, of its shape or of one that is broadcast to it;
+            None where it is zero.
+        """
+        raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
+
+    # Metadiff's questions about a node; `optree.metadiff` passes the answers for its operands
+
+    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
+        """Whether any of the ancestors is."""
+        return any(ancestors)
+
+    def is_differentiable(self, parents: Sequence[bool]) -> bool:
+        """Whether any of the parents is."""
+        return any(parents)
+
+    def get_grad_level(self, ancestors: Sequence[int]) -> int:
+        """The highest of the ancestors'."""
+        return max(ancestors, default=0)
+
+    def get_data_type(self, node: Any) -> Any:
+        """The value's dtype, or its type if it is no array."""
+        return node.dtype if isinstance(node.type, TensorType) else node.type
+
+    def get_shape(self, node: Any) -> Any:
+        """The value's shape."""
+        return node.shape
+
+    def get_ancestors(self, node: Any) -> list[Variable]:
+        """The operands; a leaf has none."""
+        return [as_variable(x) for x in operands_of(node)] if isinstance(node, OpTreeNode) else []
+
+    def get_parents(self, node: Any) -> list[Variable]:
+        """The operands by which the value is differentiable."""
+        arguments = self.argument_indices(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i not in arguments]
+
+    def get_arguments(self, node: Any) -> list[Variable]:
+        """The other operands."""
+        arguments = self.argument_indices(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i in arguments]
+
+    def argument_indices(self, node: Any) -> set[int]:
+        """The indices of the operands that are no parents: those whose gradient is missing or always zero."""
+        if self.takes_parents:
+            return set(self.shape_only)
+        stand_ins = [Input(x.type) for x in self.get_ancestors(node)]
+        try:
+            sent = self._sent(stand_ins, _delta_like(node.type))
+        except DefinitionError:  # there is no grad at all
+            return set(range(len(stand_ins)))
+        return {i for i, x in enumerate(stand_ins) if _is_none_or_zero(sent.get(x))}
+
+    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
+        """The gradient of a parent, given that of the node."""
+        arguments = self.argument_indices(node)
+        operands = self.get_ancestors(node)
+        parents = [i for i in range(len(operands)) if i not in arguments]
+        if not 0 <= index < len(parents):
+            raise GradientError(f"{describe(node)} has {len(parents)} parents; there is none at {index}")
+        wanted = operands[parents[index]]
+        # An operand that is used twice would receive the sum of both: its other uses get a copy.
+        copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != parents[index]}
+        sent = self._sent([copies.get(i, x) for i, x in enumerate(operands)], my_grad)
+        found = sent.get(wanted)
+        return zero_gradient(wanted, my_grad.dtype) if found is None else found
+
+    def _sent(self, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
+        """The deltas that the op sends its operands, given the gradient of its value."""
+        adjoints: dict[Variable, Any] = {}
+        self.generate_adjoints(adjoints, delta, *operands)
+        return adjoints
+
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
     return cls.make(**props)
@@ -622,3 +779,19 @@ def _restored(cls: type[Op]) -> Any:
 def _hashable(value: Any) -> Any:
     """A parameter as something that tells 0.0 from -0.0 and 1 from True when compared."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
+
+
+def _is_none_or_zero(gradient: Any) -> bool:
+    if gradient is None or is_null(gradient) or is_disconnected(gradient):
+        return True
+    op = getattr(gradient, "op", None)  # of what `zero_gradient` makes
+    return op is not None and op.name == "fill_like" and type(gradient[2]) is float and gradient[2] == 0
+
+
+def _delta_like(type: Any) -> Any:
+    """A placeholder for the gradient of a value of a type; a list for several outputs."""
+    if isinstance(type, TupleType):
+        return [_delta_like(each) for each in type.types]
+    if isinstance(type, TensorType) and not is_floating(type.dtype):
+        type = TensorType(np.float64, type.shape)
+    return Input(type)

@@ -7,7 +7,7 @@ first run's output cells, and then on the inputs themselves.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from optree.compile.passes import PASSES, each_pass
 from optree.compile.pipeline import lower
 from optree.compile.program import Instruction, Program
-from optree.compile.reference import is_widened, performer, run_steps, taken, value_of
+from optree.compile.reference import is_widened, performer, run_each, taken, value_of
+from optree.compile.steps import Observer
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type
@@ -35,7 +36,7 @@ LAST_BITS = 16
 _CONTAINERS = (list, dict, set, bytearray)
 
 
-def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., None] | None = None) -> list[Any]:
+def evaluate(program: Program, values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
     """The outputs of a program for these values of its leaves; `observe` is called after each step.
 
     Raises
@@ -48,7 +49,7 @@ def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., Non
     NotFiniteError
         If an op computes a nan or an infinity from finite inputs.
     """
-    return run_steps(program, values, _step, observe)
+    return run_each(program, values, _checked, observe)
 
 
 def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:
@@ -75,12 +76,7 @@ def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[st
 def _outputs(program: Program, values: Sequence[Any]) -> list[Any]:
     """A program's outputs, computed on copies of the values and of the constants added by rules."""
     ordered = lower(program, first="copies")
-    computed = _copies([*values, *map(value_of, program.leaves[len(values) :])])
-    with np.errstate(all="ignore"):
-        for instruction in ordered.instructions:
-            cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
-            computed.append(_run(instruction, [computed[i] for i in instruction.inputs], cells))
-    return [computed[number] for number in ordered.outputs]
+    return run_each(ordered, _copies([*values, *map(value_of, program.leaves[len(values) :])]), _computed)
 
 
 def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence[Any]) -> int | None:
@@ -143,9 +139,14 @@ def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Se
     return name
 
 
-def _step(instruction: Instruction, inputs: list[Any]) -> Any:
-    """The value of one instruction."""
-    before = _copies(inputs)
+def _computed(instruction: Instruction, *inputs: Any) -> Any:
+    """The value of an instruction."""
+    return _run(instruction, list(inputs), [[None] for _ in instruction.node.owner.outputs])
+
+
+def _checked(instruction: Instruction, *operands: Any) -> Any:
+    """The value of an instruction whose op is held to its contract."""
+    inputs, before = list(operands), _copies(operands)
     cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
     first = deepcopy(_run(instruction, _copies(before), cells))
     second = _run(instruction, _copies(before), cells)

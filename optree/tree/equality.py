@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS
@@ -36,7 +37,7 @@ def equal(x: Any, y: Any) -> bool:
     """
     roots = [as_operand(x, "equals"), as_operand(y, "equals")]
     tokens = _Tokens()
-    for entry in post_order(roots, _made_from):
+    for entry in post_order(roots, inputs_of):
         tokens.add(entry)
     return tokens.of[id(roots[0])] == tokens.of[id(roots[1])]
 
@@ -102,9 +103,3 @@ class _Tokens:
 #: Arithmetic of tokens is modulo a prime above all of them; powers of the base encode order.
 _PRIME = 2**521 - 1
 _BASE = 3**150
-
-
-def _made_from(entry: Any) -> list[Any]:
-    if isinstance(entry, OpTreeNode):
-        return operands_of(entry)
-    return [entry.base] if isinstance(entry, Tensor) and entry.base is not None else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -63,6 +63,9 @@ class Tensor(Variable):
         *("runs", "writer", "written"),
     )
 
+    #: Functions may still run when the interpreter has cleared its modules.
+    _clock: ClassVar[list[int]] = clock
+
     origin: Origin
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
@@ -102,12 +105,12 @@ class Tensor(Variable):
         """The time of the last write to its memory, which views share; each write advances the clock."""
         return self.root.written
 
-    def advance(self, writer: Origin | str | None, clock: list[int] = clock) -> None:
+    def advance(self, writer: Origin | str | None) -> None:
         """Record a write to the memory by `writer`."""
-        # `clock` is an argument, for functions may still run when the interpreter has cleared its modules.
         tensor = self
         while tensor.base is not None:
             tensor = tensor.base
+        clock = self._clock
         clock[0] = now = clock[0] + 1
         tensor.written = 0 if tensor.written < 0 else now  # no tree can have meant uninitialised values
         tensor.writer = writer
