@@ -558,6 +558,17 @@ class Op:
         """The kernel expression for operands computed in these dtypes; None where there is none."""
         return self.kernel
 
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        """Why C compilers take the kernel's loop into no vectors for operands of a dtype; empty where they do.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+        by_number : bool
+            Whether the last operand is a number.
+        """
+        return ""
+
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.
 

@@ -412,7 +412,7 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
     name = "all"
     numpy = np.all
-    accumulator = Accumulator("1", "{0} & {1}")
+    accumulator = Accumulator("1", "{0} & {1}", absorbing="0")
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
 
@@ -421,7 +421,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
     name = "any"
     numpy = np.any
-    accumulator = Accumulator("0", "{0} | {1}")
+    accumulator = Accumulator("0", "{0} | {1}", absorbing="1")
     examples = AllTrue.examples
 
 
