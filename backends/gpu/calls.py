@@ -22,6 +22,7 @@ class Device(Protocol):
 
     host_calls: int
     products: Products
+    errstate: Callable[..., Any]
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is an array of the device's."""
@@ -40,9 +41,22 @@ def call_of(device: Device, program: Program, place: int, keep: bool) -> Callabl
         return _host_call(device, instruction, performer(instruction, program.given_away(place) if keep else None))
     if multiplies_floats(program, place):
         return device.products if instruction.op.numpy is np.matmul else _Contraction(device.products, instruction.op)
+    run: Callable[..., Any]
     if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
-        return performer(instruction, program.given_away(place) if keep else None)
-    return checked(instruction, _device_value(device, program, place))
+        run = performer(instruction, program.given_away(place) if keep else None)
+    else:
+        run = checked(instruction, _device_value(device, program, place))
+    return _raising(device, run) if instruction.op.calls_lapack else run
+
+
+def _raising(device: Device, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of linear algebra that raises where there is no value; CuPy gives any numbers unless it is told to."""
+
+    def call(*values: Any) -> Any:
+        with device.errstate(linalg="raise"):
+            return run(*values)
+
+    return call
 
 
 def writes_target(program: Program, place: int, last_uses: Sequence[int]) -> bool:
