@@ -15,6 +15,7 @@ import pytest
 
 from backends import lazy
 from optree import errors
+from optree.registry import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -188,3 +189,46 @@ def test_everything_public_is_documented(name: str) -> None:
     if len(ast.get_docstring(tree) or "") < 3:
         bare.insert(0, "the module itself")
     assert not bare, f"{name}: no docstring for {', '.join(bare)}"
+
+
+#: Rules rewrite certain ops: each names those of its own pattern. NumPy's protocol is by NumPy's functions, and the
+#: C library's functions have names like ops'.
+NAMING_OPS = (
+    *("optree.ops", "optree.compile.rules", "optree.tree.numpy_protocol"),
+    "backends.cpu.codegen.vector_math",
+)
+
+
+def _op_names(node: ast.AST) -> list[str]:
+    """The op names among the constants of a display, or of a text's words if all are."""
+    if isinstance(node, ast.Set | ast.Tuple | ast.List):
+        texts = [x.value for x in node.elts if isinstance(x, ast.Constant)]
+    elif isinstance(node, ast.Dict):
+        texts = [x.value for x in node.keys if isinstance(x, ast.Constant)]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        words = node.value.split()
+        texts = words if OPS.keys() >= {*words} else []
+    else:
+        return []
+    return [text for text in texts if text in OPS]
+
+
+def _asks_which_op(node: ast.AST) -> bool:
+    """Whether code asks an op for its name, or whether it is a function of NumPy's, or lists names of ops."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        named = any(isinstance(x, ast.Attribute) and x.attr == "name" for x in sides) and any(map(_op_names, sides))
+        return named or any(isinstance(x, ast.Attribute) and ast.unparse(x) in NUMPY_VALUES for x in sides)
+    if isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Dict | ast.Constant):
+        elements = [*node.elts] if isinstance(node, ast.Set | ast.Tuple | ast.List) else []
+        return len(_op_names(node)) > 2 or sum(ast.unparse(x) in NUMPY_VALUES for x in elements) > 1
+    return False
+
+
+NUMPY_VALUES = {f"np.{op.numpy.__name__}" for op in OPS.values() if hasattr(op.numpy, "__name__")}
+
+
+@pytest.mark.parametrize("name", [name for name in CORE if not name.startswith(NAMING_OPS)])
+def test_what_compilers_ask_of_an_op_is_an_attribute_of_it(name: str) -> None:
+    found = {node.lineno: ast.unparse(node)[:60] for node in ast.walk(TREES[name]) if _asks_which_op(node)}
+    assert not found, f"{name} tells ops apart by names: {found}; say the fact on the op (optree.ops.op.Op)"

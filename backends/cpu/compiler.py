@@ -30,10 +30,11 @@ from optree.errors import CompilerError
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
-#: GCC knows nothing of atan and atanh, or it would make roots of cos(atan(x)) and the like, and 0 of a NaN.
+#: GCC knows nothing of atan and atanh, or it would make roots of cos(atan(x)) and the like, and 0 of a NaN; nor of sin
+#: and cos, or it would make one sincos of both, which it takes into no vectors.
 FLAGS = (
     *("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
-    *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
+    *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
 #: Flags that not every compiler takes, and what is tried in the place of each.

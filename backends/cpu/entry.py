@@ -1,4 +1,4 @@
-"""The quickest way into a kernel: arrays of a layout that is known, handed over as they are.
+"""Fast calls of kernels: arrays of a layout that is known, handed over as they are.
 
 A call hands over a list of Python objects. A few lines of C look into the arrays
 among them, as every extension module does that is built with Python's and
@@ -248,10 +248,10 @@ class Entry:
         if not (numbers or parallel):
             self.run = partial(self._enter, self._pack(self._start, 1))
 
-    def again(self, values: list[Any]) -> Callable[[], int]:
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
         if self._parallel:
-            return partial(self.run, values)
-        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]), values)
+            return self._packed
+        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]))
         call.entry = self  # type: ignore[attr-defined]  # which has the record that the packed bytes point to
         return call
 

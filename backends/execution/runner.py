@@ -16,15 +16,15 @@ Layout = tuple[Sequence[int], Sequence[int]]
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
-class Way(Protocol):
-    """The quickest way into a kernel, for arrays of one layout among the values of a program."""
+class FastCall(Protocol):
+    """A kernel's call for arrays of one layout among the values of a program, which only looks whether they have it."""
 
     @property
     def run(self) -> Callable[[list[Any]], int]:
-        """0 if the arrays among these values lie as they must, and the kernel has run on them."""
+        """0 if the arrays among these values have the layout, and the kernel has run on them."""
 
-    def again(self, values: list[Any]) -> Callable[[], int]:
-        """`run` on this list, whose numbers stay."""
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
+        """`run` for lists with the numbers of this one."""
 
 
 class Runner(Protocol):
@@ -41,8 +41,8 @@ class Runner(Protocol):
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
-    ) -> Way | None:
-        """The quickest way to run it on arrays that lie as these do; None where there is none.
+    ) -> FastCall | None:
+        """The fast call for arrays that are laid out as these are; None where there is none.
 
         Parameters
         ----------

@@ -11,23 +11,24 @@ import numpy as np
 
 from backends.execution.axes import counting_strides, joined, strides_along
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import Runner, Way, bits
+from backends.execution.runner import FastCall, Runner, bits
+from optree.cache import Cache
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Reduction, Statement, walks
+from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
 from optree.compile.program import Program
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
 
-#: A kernel remembers so many combinations of its arrays' shapes and strides.
+#: The most combinations of its arrays' shapes and strides that a kernel remembers, and the most variants for them.
 LAYOUTS = 256
 
 #: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
 #: `TILE` count as one), each with so many elements at least.
 PLACES, LARGE, TILE = 64, 1 << 17, 512
 
-#: The walk in which a kernel writes what is known only after all of them.
+#: The stage in which a kernel writes what is known only after all of them.
 LAST = inf
 
 #: Loops of fewer places are not taken in tiles.
@@ -70,8 +71,8 @@ class FusedKernel:
         memory: Memory = HOST,
     ) -> None:
         self._compile, self._known, self.memory = compile, sizes, memory
-        self._runners: dict[Any, Runner] = {}
-        self._layouts: dict[Any, Any] = {}
+        self._runners = Cache("variants of kernels", LAYOUTS)
+        self._layouts = Cache("layouts of kernels", LAYOUTS)
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         first = len(program.leaves)
@@ -92,7 +93,7 @@ class FusedKernel:
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
-        self.last_read, self.written_in = self._walked()
+        self.last_read, self.written_in = self._last_stages()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it makes, in the targets that are given and in new arrays for the rest.
@@ -116,8 +117,6 @@ class FusedKernel:
         known = self._layouts.get(key)
         if known is None:
             known = self._layout(inputs, targets, likes)
-            if len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
             self._layouts[key] = known
         shapes, layout, runner = known
         outputs = [
@@ -136,8 +135,8 @@ class FusedKernel:
         """The shapes of what it takes for its shape alone."""
         return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
-        """The quickest way to what `run` does, for values that lie as these do, and are written in these places.
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
+        """The fast call for values that are laid out as these are, and are written in these places.
 
         None where there is none.
         """
@@ -202,7 +201,7 @@ class FusedKernel:
         steps = tuple(each[vector] if each[vector] in (0, 1) else -1 for each in strides)
         split = bool(self._reduced) and is_split(sizes, kept, columns)
         key = len(sizes), kept, steps, columns, split, -1 if self._reduced else _across(sizes, strides)
-        runner = self._runners.get(key)
+        runner: Runner | None = self._runners.get(key)
         if runner is None:
             try:
                 runner = self._runners[key] = self._compile(self.nest(*key))
@@ -245,15 +244,15 @@ class FusedKernel:
             len(self._counted),
         )
 
-    def _walked(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The last walk that reads each array, and the one that writes each; those of no walk are left out."""
+    def _last_stages(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The last stage that reads each array, and the one that writes each; those of no stage are left out."""
         reads: dict[int, int] = {}
         writes: dict[int, int] = {}
-        for number, walk in enumerate(walks(self.nest(1, 0 if self._reduced else 1, ()))):
-            arrays = [place for place in walk.reads if place < len(self.reads)]
+        for number, stage in enumerate(stages_of(self.nest(1, 0 if self._reduced else 1, ()))):
+            arrays = [place for place in stage.reads if place < len(self.reads)]
             reads.update(dict.fromkeys([self.reads[place] for place in arrays], number))
             first = len(self.reads) + len(self._counted)
-            writes.update({self.writes[place - first]: number for place, _ in walk.writes})
+            writes.update({self.writes[place - first]: number for place, _ in stage.writes})
         return reads, writes
 
     def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]) -> list[int]:

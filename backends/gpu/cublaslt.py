@@ -205,8 +205,8 @@ class CuBLASLt:
         return choice if status == choice.state == 0 < count.value else None
 
 
-class Way:
-    """A way to compute a problem, the quickest by the library's heuristics.
+class Algorithm:
+    """The library's algorithm for a problem, the quickest by its heuristics.
 
     Attributes
     ----------

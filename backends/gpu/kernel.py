@@ -9,18 +9,19 @@ from weakref import ref
 
 import numpy as np
 
+from backends.execution.dialect import wide
 from backends.execution.memory import Memory
-from backends.execution.printer_common import wide
 from backends.execution.runner import Layout, bits
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.elements import Variant
+from backends.gpu.codegen.variant import Variant
 from backends.gpu.launch_config import Device, Geometry, Launch, geometry_of
+from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 
-#: A nest remembers so many ways in which it has been laid out.
+#: The most layouts of a nest that are remembered.
 GEOMETRIES = 256
 
-#: And a way into a kernel the arguments of so many calls.
+#: The most calls of a kernel with a layout whose arguments are remembered.
 CALLS = 64
 
 #: What kernels' addresses are aligned to where their last bits do not matter.
@@ -99,7 +100,7 @@ class Launched:
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
         self._kernels: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
-        self._known: dict[Any, _LaidOut] = {}
+        self._known = Cache("launch configurations", GEOMETRIES)
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         # The memory is kept until the kernels are on their way: what is freed then is used after them.
@@ -116,7 +117,7 @@ class Launched:
         layout: Layout,
         memory: Memory,
     ) -> LaunchEntry:
-        """The quickest way to run the nest on arrays that lie as these do."""
+        """The fast call of the nest for arrays that are laid out as these are."""
         here, there = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
         laid_out = self._laid_out([*here, *[0] * self.nest.counted, *there], layout)
         return LaunchEntry(laid_out, reads, writes, in_place, numbers, memory)
@@ -133,8 +134,6 @@ class Launched:
             if variant not in self._kernels:
                 kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
                 self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
-            if len(self._known) >= GEOMETRIES:
-                self._known.clear()
             found = self._known[key] = _LaidOut(self.nest, self.host, geometry, layout, *self._kernels[variant])
         return found
 
@@ -242,7 +241,7 @@ class LaunchEntry:
         self._pairs = [(*pair, may) for pair, may in zip(pairs, in_place, strict=True)]
         self._spans = [_span(x) for x in arrays]
         #: Calls by the identities of their arrays, and the last.
-        self._calls: dict[tuple[int, ...], _Call] = {}
+        self._calls = Cache("calls of kernels", CALLS)
         self._last: _Call | None = None
 
     def run(self, values: list[Any]) -> int:
@@ -265,9 +264,9 @@ class LaunchEntry:
             launch()
         return 0
 
-    def again(self, values: list[Any]) -> Callable[[], int]:
-        """`run` on this list."""
-        return partial(self.run, values)
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
+        """`run`, which notes numbers by itself."""
+        return self.run
 
     def _looked_at(self, values: list[Any]) -> _Call | int:
         """What is to be launched; 1 if an array does not lie as it must, 2 if what is read would be overwritten."""
@@ -296,8 +295,6 @@ class LaunchEntry:
             launch()
         numbers = [(i, values[i]) for i, _ in self._numbers]
         self._last = _Call(call.arrays, call.pointers, numbers, [] if memory else launches)
-        if len(self._calls) >= CALLS:
-            self._calls.clear()
         self._calls[tuple([id(values[i]) for i in self._places])] = self._last
         return 0
 

@@ -12,18 +12,18 @@ so the same call runs the same kernels and gives the same bits.
   hand over tiles of 32 by 32 elements in shared memory.
 - A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
   row lie together in the warp; a longer one by a block of 128 or 256 threads with at most 8 accesses each. They have
-  their accesses in registers, with at most 128 bytes of what several walks need in a warp and 64 in a block.
-- Of a row that is too long for that, what several walks need stays in shared memory, where that holds it for three
+  their accesses in registers, with at most 128 bytes of what several stages need in a warp and 64 in a block.
+- Of a row that is too long for that, what several stages need stays in shared memory, where that holds it for three
   blocks on a multiprocessor, for two, or for one, of 512 threads. Where not even that, what is read stays there alone,
   and what is dear is made again. Where a row is too long for that too, its first accesses stay, as many as a block has
   room for, and the others are read again.
 - Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
-  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several walks need stays in
+  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several stages need stays in
   shared memory where it takes at most a quarter of what a block may have, beside the few kilobytes by which the block
   joins its threads, with one column for each thread. Otherwise a thread has as many columns as 16 bytes hold, at most
   4, or half as many or a quarter, as all arrays are aligned, as half of the threads that the device has at once find 8
   accesses, and as a thread accumulates at most 64 bytes.
-- Where blocks would be fewer than the device has multiprocessors, twice, or where rows are walked once, than make half
+- Where blocks would be fewer than the device has multiprocessors, twice, or where there is one stage, than make half
   of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
   thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
 """
@@ -34,11 +34,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from backends.execution.printer_common import computed
-from backends.execution.printer_common import wide as accumulated
-from backends.gpu.codegen.elements import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
+from backends.execution.dialect import computed
+from backends.execution.dialect import wide as accumulated
 from backends.gpu.codegen.printer import TILE, kernel_names, static_bytes
-from optree.compile.loopnest import LoopNest, crossing_reads, walks
+from backends.gpu.codegen.variant import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
+from optree.compile.loopnest import LoopNest, crossing_reads, stages_of
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16
@@ -201,7 +201,7 @@ def _vector(
     together = along(nest)
     if not together:
         return 1, False
-    kept = [nest.dtype_of(value).itemsize for walk in walks(nest) for value in walk.stores]
+    kept = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
     widest = max([nest.arrays[place].itemsize for place in together] + kept)
     most = vector = ACCESS // widest
     alike, reduced = set(), nest.columns
@@ -210,7 +210,7 @@ def _vector(
         size = nest.arrays[place].itemsize
         vector = max(1, gcd(vector * size, addresses[place], *(step * size for step in others.values())) // size)
         alike.add((size, addresses[place] % (most * size), *(step % most for step in others.values())))
-        reduced |= any(step % most for axis, step in others.items() if axis >= nest.kept)
+        reduced |= any(step % most for axis, step in others.items() if axis >= nest.outer)
     if vector * widest < ACCESS // 2 and len(alike) == 1 and not reduced and sizes[-1] >= ENDS * most:
         return most, True
     if nest.columns:
@@ -238,8 +238,8 @@ def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: De
 
 
 def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    places, vector, slots = prod(sizes[: nest.kept]), variant.vector, slot_bytes(nest)
-    accesses = variant.chunks(sizes[-1]) * prod(sizes[nest.kept : -1])
+    places, vector, slots = prod(sizes[: nest.outer]), variant.vector, slot_bytes(nest)
+    accesses = variant.chunks(sizes[-1]) * prod(sizes[nest.outer : -1])
     bytes_ = vector * held_bytes(nest)
     several = min(ACCESSES, 2 * LONG // (nest.cost * vector))
     held = {team: min(several, most // bytes_ if bytes_ else several) for team, most in HELD.items()}
@@ -248,7 +248,7 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
         width = min(32, max(_power(-(-accesses // min(4, held["warp"]))), together))
         blocks = min(BLOCKS, -(-places * width // THREADS["warp"]))
         variant = replace(variant, team="warp", width=width, threads=THREADS["warp"])
-        variant = replace(variant, kept="registers", accesses=-(-accesses // width))
+        variant = replace(variant, cache="registers", accesses=-(-accesses // width))
         return Geometry(variant, (Launch("kernel", (blocks, 1), THREADS["warp"]),))
     threads = min(THREADS["block"], max(128, _power(-(-accesses // ACCESSES))))
     variant = replace(variant, team="block", threads=THREADS["block"])
@@ -258,7 +258,7 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
         return _split(nest, variant, places, accesses, parts, threads)
     if accesses <= THREADS["block"] * held["block"]:
         threads = max(threads, _power(-(-accesses // held["block"])))
-        found = replace(variant, kept="registers", accesses=-(-accesses // threads))
+        found = replace(variant, cache="registers", accesses=-(-accesses // threads))
         return Geometry(found, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
     if slots:
         return _kept(nest, variant, places, accesses, device)
@@ -280,14 +280,14 @@ def _kept(nest: LoopNest, variant: Variant, places: int, accesses: int, device: 
         beside, elements = 1, (device.shared - joined) // size // 16 * 16
         held, bytes_ = elements // variant.vector, elements * size
     threads = ALONGSIDE[beside]
-    variant = replace(variant, kept=kept if bytes_ else "", threads=threads)
+    variant = replace(variant, cache=kept if bytes_ else "", threads=threads)
     most = min(ACCESSES, -(-accesses // threads))
     variant = replace(variant, accesses=_under_way(nest, variant.vector, most))
     return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),), held=held)
 
 
 def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    columns, rows, threads = prod(sizes[: nest.kept]), prod(sizes[nest.kept :]), THREADS["columns"]
+    columns, rows, threads = prod(sizes[: nest.outer]), prod(sizes[nest.outer :]), THREADS["columns"]
     slots, smallest, vector = slot_bytes(nest), min(dtype.itemsize for dtype in nest.arrays), variant.vector
 
     def width_of(vector: int) -> int:
@@ -297,8 +297,9 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
 
     bytes_ = sum(slots) * (-(-rows * width_of(1) // 16) * 16)
     kept = 0 < bytes_ <= device.shared // 4
-    walked = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in walk.reductions] for walk in walks(nest)]
-    most = 1 if kept else min(COLUMNS_EACH, HELD["block"] // max(map(sum, walked)))
+    stages = stages_of(nest)
+    parts_bytes = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in stage.reductions] for stage in stages]
+    most = 1 if kept else min(COLUMNS_EACH, HELD["block"] // max(map(sum, parts_bytes)))
     enough = ACCESSES * device.multiprocessors * device.threads // 2
     while vector > 1 and (vector > most or columns // vector * rows < enough):
         vector //= 2
@@ -310,7 +311,7 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
     if parts > 1:
         return _split(nest, replace(variant, split=True), places, rows, parts, threads)
     launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
-    return Geometry(replace(variant, kept="shared" if kept else ""), (launch,))
+    return Geometry(replace(variant, cache="shared" if kept else ""), (launch,))
 
 
 def _parts(places: int, accesses: int, threads: int, again: bool, device: Device) -> int:
@@ -319,7 +320,7 @@ def _parts(places: int, accesses: int, threads: int, again: bool, device: Device
     Parameters
     ----------
     again : bool
-        Whether rows are walked again: what is split is not kept.
+        Whether a later stage reads rows again: what is split is not cached.
     """
     blocks = device.multiprocessors * max(1, device.threads // (2 * threads))
     enough = 2 * device.multiprocessors if again else blocks
@@ -327,7 +328,7 @@ def _parts(places: int, accesses: int, threads: int, again: bool, device: Device
 
 
 def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int) -> Geometry:
-    """Each walk a kernel, whose blocks take parts of rows; then one that joins the last parts."""
+    """A kernel for each stage, whose blocks take parts of rows; then one that joins the last parts."""
     part = -(-accesses // parts)
     parts = -(-accesses // part)
     grids = ((name, (places, 1 if name == "end" else parts)) for name in kernel_names(nest, True))

@@ -1,4 +1,4 @@
-"""A kernel as a loop nest, in no language: what is read, computed and written at each place of a domain."""
+"""A kernel as a loop nest, in no language: what is loaded, computed and stored at each index of a domain."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from optree.ops.traits import Accumulator
 
-#: What a value costs to make again, by its expression: at least so much is kept for the walks that follow.
-KEPT = 4
+#: The least cost of computing a value again, by its expression, at which it is cached for the stages that follow.
+CACHED = 4
 
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
@@ -22,19 +22,19 @@ class Statement(NamedTuple):
     Attributes
     ----------
     value : int
-        Its number in the nest: first the arrays that are read, then the numbers, then the statements.
+        Its number in the nest: arrays that are read come first, then Python numbers, then statements.
     expression : str
         The op's kernel expression, of ``{0}``, ``{1}``, ...
     arguments : tuple of int
-        The numbers of the values that it takes.
+        The numbers of the op's operands.
     loop : tuple of numpy.dtype
-        The dtypes that the arguments are converted to.
+        The dtypes that the op computes in, to which the arguments are converted.
     dtype : numpy.dtype
         Its own.
     level : {'once', 'outer', 'inner'}
-        Whether it is made once, at each place of the kept loops, or at each element.
+        Whether it is computed once, at each index of the outer loops, or at each element.
     stage : int
-        How many walks of the reduced loops come before it.
+        The number of stages that come before it.
     """
 
     value: int
@@ -47,24 +47,24 @@ class Statement(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """About how many instructions it is."""
+        """About how many instructions it takes."""
         return 1 + 8 * len(_FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
 
 
 class Reduction(NamedTuple):
-    """One value that is accumulated over the reduced loops.
+    """One value that is accumulated over the inner loops.
 
     Attributes
     ----------
     value : int
         Its number in the nest.
     argument : int
-        The number of the value whose elements it takes.
+        The number of the value that is reduced.
     accumulator : Accumulator
     dtype : numpy.dtype
-        Its own, which elements are converted to.
+        Its own, to which elements are converted.
     stage : int
-        The walk that accumulates it: how many come before.
+        The stage that ends in it: the number of stages before.
     """
 
     value: int
@@ -80,36 +80,36 @@ class LoopNest(NamedTuple):
     Attributes
     ----------
     reads : tuple of numpy.dtype
-        Of the arrays that are read. The last may be no arrays, but the places of
-        elements in some shape, counted in C order: they have steps, and no memory.
+        Of the arrays that are read. The last may be no arrays, but the positions of
+        elements in some shape, counted in C order: they have strides, and no memory.
     numbers : tuple of numpy.dtype
         Of the Python numbers: bool, int64, uint64 or float64.
     statements : tuple of Statement or Reduction
         In order; their numbers follow those of the arrays and numbers.
     writes : tuple of int
-        The numbers of the values that are written, each to an array of its dtype.
+        The numbers of the values that are stored, each to an array of its dtype.
     rank : int
-        The number of loops, after axes that are contiguous together are joined.
-    kept : int
-        How many of them, the outer ones, are kept; the others are reduced. All of
-        them, in a nest without reductions.
+        The number of loops, after axes that are contiguous together are collapsed.
+    outer : int
+        The number of outer loops; the others, the inner ones, are reduced. All
+        loops, in a nest without reductions.
     levels : tuple of str
         For each array, those read and then those written, whether it has one
-        element, one for each place of the kept loops, or one for each of all
-        loops' places: as a `Statement`'s level.
+        element, one for each index of the outer loops, or one for each index of
+        all loops: as a `Statement`'s level.
     steps : tuple of int
-        For each array, those read and then those written, the step in elements
+        For each array, those read and then those written, the stride in elements
         along the vector loop if it is 0 or 1; -1 if it is known when it runs.
     columns : bool
-        Whether the innermost kept loop is the vector loop, along which elements
-        lie together; the innermost reduced one otherwise.
+        Whether the innermost outer loop is the vector loop, along which elements
+        are contiguous; the innermost inner one otherwise.
     split : bool
-        Whether the reduced loops are shared out, for the kept ones are too few.
+        Whether the inner loops are shared out in parts, for the outer ones are too few.
     across : int
-        Another loop than the innermost, along which elements of some array lie
-        together; -1 where there is none, or the nest reduces.
+        Another loop than the innermost, along which elements of some array are
+        contiguous; -1 where there is none, or the nest reduces.
     counted : int
-        How many of the reads are places.
+        The number of reads that are positions.
     """
 
     reads: tuple[np.dtype, ...]
@@ -117,7 +117,7 @@ class LoopNest(NamedTuple):
     statements: tuple[Statement | Reduction, ...]
     writes: tuple[int, ...]
     rank: int
-    kept: int
+    outer: int
     levels: tuple[str, ...]
     steps: tuple[int, ...]
     columns: bool = False
@@ -137,8 +137,8 @@ class LoopNest(NamedTuple):
 
     @property
     def vector(self) -> int:
-        """The loop along which elements lie together."""
-        return self.kept - 1 if self.columns else self.rank - 1
+        """The loop along which elements are contiguous."""
+        return self.outer - 1 if self.columns else self.rank - 1
 
     @property
     def arrays(self) -> list[np.dtype]:
@@ -146,7 +146,7 @@ class LoopNest(NamedTuple):
         return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
 
     def is_counted(self, place: int) -> bool:
-        """Whether what is read is no array, but places."""
+        """Whether what is read is no array, but positions."""
         return len(self.reads) - self.counted <= place < len(self.reads)
 
     def dtype_of(self, value: int) -> np.dtype:
@@ -164,17 +164,17 @@ class LoopNest(NamedTuple):
         return statement.level if isinstance(statement, Statement) else "outer"
 
     def writes_at(self, level: str) -> list[tuple[int, int]]:
-        """The arrays that are written at a level, by their places among all, and the values written."""
+        """The arrays that are stored at a level, by their numbers among all, and the values stored."""
         first = len(self.reads)
         return [(first + i, value) for i, value in enumerate(self.writes) if self.levels[first + i] == level]
 
     def made(self, level: str, stage: int = 0) -> list[Statement]:
-        """What is made once, or at each place of the kept loops when so many walks are over."""
+        """The statements of a level, of the outer one those that follow a number of stages."""
         return [s for s in self.statements if isinstance(s, Statement) and s.level == level and s.stage == stage]
 
 
 def crossing_reads(nest: LoopNest) -> list[int]:
-    """The arrays that a nest of elements reads in steps along its vector loop, where some lie along another loop."""
+    """The arrays that an elementwise nest reads strided, where some are contiguous along another loop."""
     if nest.across < 0:
         return []
     inner = [place for place in range(len(nest.reads)) if nest.levels[place] == "inner" and nest.steps[place] < 0]
@@ -182,19 +182,19 @@ def crossing_reads(nest: LoopNest) -> list[int]:
 
 
 @dataclass
-class Walk:
-    """One walk of the reduced loops.
+class Stage:
+    """One traversal of the inner loops.
 
     Attributes
     ----------
     statements : list of Statement or Reduction
         What is computed at each element, in order.
     reads : list of int
-        The arrays read at each element.
+        The arrays that are read at each element.
     loads, stores : list of int
-        The values that an earlier walk has kept, and those kept for later ones.
+        The values that an earlier stage has cached, and those that are cached for later ones.
     writes : list of (int, int)
-        The arrays written at each element, by their places among all, and the values.
+        The arrays that are written at each element, by their numbers among all, and the values.
     """
 
     statements: list[Statement | Reduction] = field(default_factory=list)
@@ -208,24 +208,24 @@ class Walk:
         return [statement for statement in self.statements if isinstance(statement, Reduction)]
 
 
-def walks(nest: LoopNest, keep: bool = True) -> list[Walk]:
-    """The walks, in order.
+def stages_of(nest: LoopNest, cache: bool = True) -> list[Stage]:
+    """The stages, in order.
 
     Parameters
     ----------
-    keep : bool
-        Whether what is dear to make again is kept for the walks that follow the first that needs it.
+    cache : bool
+        Whether what is dear to compute again is cached for the stages that follow the first that needs it.
     """
     first = len(nest.reads) + len(nest.numbers)
     inner = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}
     writes = nest.writes_at("inner")
     last = max([s.stage for s in nest.statements if isinstance(s, Reduction) or s.level == "inner"], default=0)
-    found: list[Walk] = []
-    made_in: dict[int, Walk] = {}
-    for stage in range(last + 1):
-        walk = Walk([r for r in nest.reductions if r.stage == stage])
-        walk.writes = [(place, v) for place, v in writes if (inner[v].stage if v in inner else 0) == stage]
-        pending = [*(r.argument for r in walk.reductions), *(v for _, v in walk.writes)]
+    found: list[Stage] = []
+    made_in: dict[int, Stage] = {}
+    for number in range(last + 1):
+        stage = Stage([r for r in nest.reductions if r.stage == number])
+        stage.writes = [(place, v) for place, v in writes if (inner[v].stage if v in inner else 0) == number]
+        pending = [*(r.argument for r in stage.reductions), *(v for _, v in stage.writes)]
         needed: set[int] = set()
         while pending:
             value = pending.pop()
@@ -233,28 +233,28 @@ def walks(nest: LoopNest, keep: bool = True) -> list[Walk]:
                 continue
             needed.add(value)
             if value < first:
-                walk.reads.append(value)
-            elif keep and value in made_in and _is_dear(value, inner):
-                walk.loads.append(value)
+                stage.reads.append(value)
+            elif cache and value in made_in and _is_dear(value, inner):
+                stage.loads.append(value)
                 if value not in made_in[value].stores:
                     made_in[value].stores.append(value)
             else:
-                walk.statements.append(inner[value])
+                stage.statements.append(inner[value])
                 pending += inner[value].arguments
-        made_in = {**{s.value: walk for s in walk.statements}, **made_in}
-        walk.statements.sort(key=lambda statement: statement.value)
-        walk.reads.sort()
-        found.append(walk)
+        made_in = {**{s.value: stage for s in stage.statements}, **made_in}
+        stage.statements.sort(key=lambda statement: statement.value)
+        stage.reads.sort()
+        found.append(stage)
     return found
 
 
 def _is_dear(value: int, inner: dict[int, Statement]) -> bool:
-    """Whether a value costs more to make again from what is read than to keep."""
+    """Whether a value costs more to compute again from what is read than to cache."""
     total, pending, seen = 0, [value], {value}
-    while pending and total < KEPT:
+    while pending and total < CACHED:
         statement = inner[pending.pop()]
         total += statement.cost
         new = {argument for argument in statement.arguments if argument in inner} - seen
         seen |= new
         pending += new
-    return total >= KEPT
+    return total >= CACHED

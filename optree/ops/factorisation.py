@@ -20,7 +20,6 @@ from optree.ops.lapack import (
     Factorisation,
     MatrixOperator,
     check_matrices,
-    index_along,
     iterated,
     least,
     on_diagonal,
@@ -88,7 +87,7 @@ class Cholesky(MatrixOperator):
         (x,), (delta,) = inputs, output_gradients
         factor = self(x)
         inner = f.matmul(transposed(factor), delta)
-        half = f.where(_lower(inner), inner, f.where(on_diagonal(inner), inner * 0.5, 0))
+        half = f.tril(inner, -1) + f.where(on_diagonal(inner), inner * 0.5, 0)
         left = f.solve(transposed(factor), half)
         return [_symmetric(f.solve(transposed(factor), transposed(left)))]
 
@@ -156,8 +155,7 @@ class QR(Factorisation):
 def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Variable:
     """The gradient of the matrix q @ r, r square."""
     inner = f.matmul(r, transposed(of_r)) - f.matmul(transposed(of_q), q)
-    below = f.where(_lower(inner), inner, 0)
-    both = below + transposed(below) + f.where(on_diagonal(inner), inner, 0)
+    both = f.tril(inner) + transposed(f.tril(inner, -1))
     return transposed(f.solve(r, transposed(of_q + f.matmul(q, both))))
 
 
@@ -336,11 +334,6 @@ def _half(what: str, UPLO: Any) -> str:
     if half not in ("L", "U"):
         raise OperandError(f"{what}: UPLO is 'L' or 'U', not {UPLO!r}")
     return half
-
-
-def _lower(x: Variable) -> Variable:
-    """Whether each element of a matrix lies below the diagonal."""
-    return f.gt(index_along(x, -2), index_along(x, -1))
 
 
 def _diagonal(x: Variable) -> Variable:

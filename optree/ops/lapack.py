@@ -13,6 +13,7 @@ from optree.arrays import as_array, is_any, portable
 from optree.dtypes import FLOAT32, is_floating, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.apply import Apply
+from optree.ops.arrangement import rows_and_columns
 from optree.ops.op import Op
 from optree.ops.traits import FloatOperator, UnaryOperator
 from optree.registry import f
@@ -184,11 +185,7 @@ def transposed(x: Variable) -> Variable:
     return f.matrix_transpose(x)
 
 
-def index_along(x: Variable, axis: int) -> Variable:
-    """The place of each element along an axis, counted from 1; sizes may be open."""
-    return f.cumsum(f.fill_like(f.cast(x, "int32"), 1), axis=axis)
-
-
 def on_diagonal(x: Variable) -> Variable:
-    """Whether each element of a matrix lies on the diagonal."""
-    return f.eq(index_along(x, -2), index_along(x, -1))
+    """Whether each element of matrices is on the diagonal, in a shape that broadcasts to theirs."""
+    rows, columns = rows_and_columns(x)
+    return f.eq(rows, columns)

@@ -334,7 +334,7 @@ def matrix_power(x: Any, n: int) -> Any:
         raise ShapeError(f"matrix_power: {describe(x)}: {error}") from None
     n = n.__index__()
     if n == 0:
-        return f.cast(on_diagonal(x), x.dtype)
+        return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
     power, left, found = f.inv(x) if n < 0 else x, abs(n), None
     while left:
         if left & 1:
@@ -415,6 +415,14 @@ def _solve(a: Any, b: Any) -> Any:
     return f.solve(a, b)
 
 
+def _diagonal(x: Any, offset: int = 0) -> Any:
+    return f.diagonal(x, offset, -2, -1)
+
+
+def _trace(x: Any, offset: int = 0) -> Any:
+    return f.trace(x, offset, -2, -1)
+
+
 NUMPY_FUNCTIONS.update(
     {
         np.linalg.solve: _solve,
@@ -423,6 +431,8 @@ NUMPY_FUNCTIONS.update(
         np.linalg.matrix_norm: matrix_norm,
         np.linalg.matmul: f.matmul,
         np.linalg.outer: f.outer,
+        np.linalg.diagonal: _diagonal,
+        np.linalg.trace: _trace,
         np.linalg.tensordot: f.tensordot,
         np.linalg.matrix_transpose: f.matrix_transpose,
     }

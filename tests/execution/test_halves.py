@@ -17,7 +17,7 @@ from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_num
 
 from backends import gen_backend, source
 from backends.cpu.compiler import FLAGS, find_compiler
-from backends.execution.printer_common import NARROW
+from backends.execution.dialect import NARROW
 from optree import OpTreeNode
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse

@@ -299,28 +299,16 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             r6[e] = over_column(r6[e], Join6(), parts6, 32);
         }
         float v6[4];
-        #pragma unroll
-        for (int e = 0; e < 4; e++)
-        {
-            v6[e] = (float)(r6[e]);
-        }
         float v7[4];
-        #pragma unroll
-        for (int e = 0; e < 4; e++)
-        {
-            v7[e] = (float)(v6[e] / v1);
-        }
         float v8[4];
-        #pragma unroll
-        for (int e = 0; e < 4; e++)
-        {
-            const float v8_1 = (float)v2;
-            v8[e] = (float)(v7[e] + v8_1);
-        }
         float v9[4];
         #pragma unroll
         for (int e = 0; e < 4; e++)
         {
+            v6[e] = (float)(r6[e]);
+            v7[e] = (float)(v6[e] / v1);
+            const float v8_1 = (float)v2;
+            v8[e] = (float)(v7[e] + v8_1);
             v9[e] = (float)(sqrt(v8[e]));
         }
         for (Index c = start + lane; c < until; c += 4 * (Index)lanes)

@@ -148,15 +148,15 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             }
         }
         r16 = over_block(r16, Join16(), parts16);
-        const float v16 = (float)(r16);
         r17 = over_block(r17, Join17(), parts17);
+        const float v16 = (float)(r16);
         const float v17 = (float)(r17);
         const float v18 = (float)(v17 - v16);
         const float v19 = (float)(rint(v18));
         const float v20_1 = (float)v4;
         const float v20 = (float)(v19 - v20_1);
         const float v21_1 = (float)v3;
-        const float v21 = (float)(v20 >= v21_1 || v20 != v20 ? v20 : v21_1);
+        const float v21 = (float)(v20 < v21_1 || v21_1 != v21_1 ? v21_1 : v20);
         const float v22 = (float)(v16 + v21);
         const float v23 = (float)(log1p(v22));
         const float v32_1 = (float)v3;
@@ -225,8 +225,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             }
         }
         r26 = over_block(r26, Join26(), parts16);
-        const float v26 = (float)(r26);
         r35 = over_block(r35, Join35(), parts17);
+        const float v26 = (float)(r26);
         const float v35 = (float)(r35);
         {
             #pragma unroll

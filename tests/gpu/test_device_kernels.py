@@ -69,7 +69,7 @@ def test_an_image_is_loaded_once_for_all_its_kernels(cupy: Any, host: KernelHost
 
 def test_an_image_that_the_driver_refuses_is_compiled_again(cupy: Any, host: KernelHost, folder: Any) -> None:
     host.load(KERNEL, ["kernel"])
-    (file,) = folder.iterdir()
+    (file,) = private(folder).iterdir()
     stored = file.read_bytes()
     for status in (200, 209):
         other, refused = KernelHost(cupy, LAUNCHERS["cupy"](cupy)), iter((status, 0))

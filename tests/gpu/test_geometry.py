@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
-from backends.execution.printer_common import wide
-from backends.gpu.codegen.elements import Variant
+from backends.execution.dialect import wide
+from backends.gpu.codegen.variant import Variant
 from backends.gpu.kernel import divisor
 from backends.gpu.launch_config import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
-from backends.inspection import _meet_layouts
+from backends.inspection import specialize_all
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 
@@ -56,7 +56,7 @@ def nest_of(name: str, dtype: str = "float32") -> LoopNest:
         return lambda pointers, numbers, layout: None
 
     make, rank = TREES[name]
-    _meet_layouts(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
+    specialize_all(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
     (nest,) = found
     assert nest.rank == rank
     return nest
@@ -69,7 +69,7 @@ def steps_of(nest: LoopNest, sizes: Sequence[int]) -> list[list[int]]:
         order[nest.vector], order[nest.vector + 1] = order[nest.vector + 1], order[nest.vector]
     found = []
     for level in nest.levels:
-        axes = {"once": [], "outer": [a for a in order if a < nest.kept], "inner": order}[level]
+        axes = {"once": [], "outer": [a for a in order if a < nest.outer], "inner": order}[level]
         steps, step = [0] * nest.rank, 1
         for axis in reversed(axes):
             steps[axis], step = step, step * sizes[axis]
@@ -94,7 +94,7 @@ def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
         assert 32 <= block <= min(MOST_THREADS, variant.threads) and block % 32 == 0
         assert variant.threads in ((THREADS[team], *ALONGSIDE.values()) if team == "block" else (block,))
         assert launch.shared >= 0 and launch.shared + static <= device.shared
-        assert (launch.shared > 0) == (variant.kept in ("shared", "part"))
+        assert (launch.shared > 0) == (variant.cache in ("shared", "part"))
     assert geometry.entries == 0 or geometry.variant.split
 
 
@@ -116,13 +116,13 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
                     first = (start * variant.accesses + u) * block + thread
                     found[first :: blocks * block * variant.accesses] += 1
         return found
-    reduced = sizes[nest.kept :]
+    reduced = sizes[nest.outer :]
     accesses = accesses_of(nest, reduced, variant)
     teams = {"warp": block // width, "columns": 1}.get(variant.team, 1)
     lanes = {"warp": width, "columns": block // width}.get(variant.team, block)
-    places = prod(sizes[: nest.kept])
+    places = prod(sizes[: nest.outer])
     places = -(-places // (width * variant.vector)) if nest.columns else places
-    if variant.kept == "registers":
+    if variant.cache == "registers":
         assert lanes * (variant.accesses - 1) < accesses <= lanes * variant.accesses
     found = np.zeros((places, accesses), int)
     for team in range(min(blocks * teams, places)):
@@ -165,7 +165,7 @@ def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any
         check_limits(nest, geometry, device)
         assert geometry.variant.wide == (prod(sizes) >= NARROW)
         if geometry.variant.split:
-            accesses = accesses_of(nest, sizes[nest.kept :], geometry.variant)
+            accesses = accesses_of(nest, sizes[nest.outer :], geometry.variant)
             assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
 
 
@@ -250,7 +250,7 @@ def test_teams_grow_with_rows() -> None:
     warp = [(1, 1), (4, 1), (4, 2), (16, 4), (32, 8)]
     assert found == [("warp", width, accesses, 128) for width, accesses in warp]
     longer = [laid_out(nest, [9999, n]) for n in (1028, 4096, 8192, 1 << 16)]
-    found = [(g.variant.team, g.variant.kept, g.variant.accesses, g.launches[0].block) for g in longer]
+    found = [(g.variant.team, g.variant.cache, g.variant.accesses, g.launches[0].block) for g in longer]
     assert found == [
         ("block", "registers", 3, 128),
         ("block", "registers", 8, 128),
@@ -271,7 +271,7 @@ def test_rows_stay_in_registers_then_in_shared_memory_and_then_in_part() -> None
         geometry = laid_out(nest_of("softmax of rows", dtype), [4096, n], device)
         (launch,) = geometry.launches
         assert launch.grid == (1024 if geometry.variant.team == "warp" else 4096, 1)
-        return geometry.variant.kept, launch.block, launch.shared
+        return geometry.variant.cache, launch.block, launch.shared
 
     assert found(1000) == ("registers", 128, 0)
     assert found(4096) == ("registers", 256, 0)
@@ -341,7 +341,7 @@ def test_columns_fill_the_device() -> None:
 def test_a_thread_has_several_columns_where_there_are_enough() -> None:
     def found(nest: LoopNest, columns: int, rows: int, offset: int = 0) -> tuple[int, int, str]:
         variant = laid_out(nest, [columns, rows], offset=offset).variant
-        return variant.vector, variant.width, variant.kept
+        return variant.vector, variant.width, variant.cache
 
     nest, bytes_ = nest_of("columns"), nest_of("columns", "uint8")
     assert found(nest, 1 << 13, 1 << 13) == (4, 32, ""), "512 bytes of each row"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optree.ops  # noqa: F401
-from backends.cpu.codegen.elements import TYPES
-from backends.execution.printer_common import computed, converted, packed, unpacked
+from backends.cpu.codegen.printer import C
+from backends.execution.dialect import packed, unpacked
 from optree.dtypes import finfo, in_float32, is_floating
 from optree.registry import OPS
 from optree.tree.types import TensorType, as_dtype
@@ -40,22 +40,18 @@ class Case(NamedTuple):
     def source(self) -> str:
         """The C function that applies the expression to arrays."""
         names = [f"x{i}" for i in range(len(self.operands))]
-        arrays = "".join(f"const {TYPES[str(dtype)]} *a{i}, " for i, dtype in enumerate(self.operands))
+        arrays = "".join(f"const {C.types[str(dtype)]} *a{i}, " for i, dtype in enumerate(self.operands))
         loads = "".join(
-            f"        const {_type(dtype)} x{i} = {unpacked(f'a{i}[i]', dtype)};\n"
+            f"        const {C.type_of(dtype)} x{i} = {unpacked(f'a{i}[i]', dtype)};\n"
             for i, dtype in enumerate(self.operands)
         )
         uses = "".join(f"        (void){x};\n" for x in names)
-        made = converted(f"({self.expression.format(*names)})", self.result, _type)
+        made = C.converted(f"({self.expression.format(*names)})", self.result)
         return (
-            f"void {self}({arrays}{TYPES[str(self.result)]} *out, int64_t n) {{\n"
-            f"    typedef {_type(self.result)} T;\n    for (int64_t i = 0; i < n; i++) {{\n{loads}{uses}"
+            f"void {self}({arrays}{C.types[str(self.result)]} *out, int64_t n) {{\n"
+            f"    typedef {C.type_of(self.result)} T;\n    for (int64_t i = 0; i < n; i++) {{\n{loads}{uses}"
             f"        out[i] = {packed(made, self.result)};\n    }}\n}}\n"
         )
-
-
-def _type(dtype: np.dtype) -> str:
-    return TYPES[str(computed(dtype))]
 
 
 def _cases() -> Iterator[Case]:
@@ -63,7 +59,7 @@ def _cases() -> Iterator[Case]:
         if cls.kernel is None or not cls.__module__.startswith("optree."):
             continue
         count = len(cls.operands)
-        rows = [(as_dtype(name),) * count for name in TYPES]
+        rows = [(as_dtype(name),) * count for name in C.types]
         if count == 2:
             rows += [tuple(map(np.dtype, row)) for row in (("int64", "uint64"), ("uint64", "int64"))]
         seen = set()
@@ -88,7 +84,7 @@ def _case(op: Any, dtypes: tuple[np.dtype, ...]) -> Case | None:
     except TypeError:
         return None
     expression = bound.kernel_for(*operands) if hasattr(bound, "kernel_for") else bound.kernel
-    if expression is None or any(str(dtype) not in TYPES for dtype in (*operands, result)):
+    if expression is None or any(str(dtype) not in C.types for dtype in (*operands, result)):
         return None
     return Case(bound, tuple(operands), result, expression)
 

@@ -119,6 +119,8 @@ CALLS: list[Callable[..., Any]] = [
     lambda x: L.outer(x[0, 0], x[0, 1]),
     lambda x: L.tensordot(x, x, axes=((1,), (2,))),
     lambda x: L.matrix_transpose(x),
+    lambda x: L.diagonal(x, offset=1),
+    lambda x: L.trace(x),
 ]
 
 
@@ -159,7 +161,11 @@ def test_a_backend_has_them_by_name_and_as_numpys_namespace(cpu: Any) -> None:
     np.testing.assert_allclose(out.get(), L.inv(a))
     with pytest.raises(AttributeError, match=r"be\.linalg has no function 'eig'; it has .*solve"):
         cpu.linalg.eig  # noqa: B018
-    with pytest.raises(OperandError, match="svd: it gives 3 values, and out takes one"):
+    targets = cpu.zeros((3, 3)), cpu.zeros((3, 3))
+    found = cpu.qr(x, out=targets)
+    assert found.Q is targets[0]
+    np.testing.assert_allclose(found.Q.get() @ found.R.get(), a)
+    with pytest.raises(OperandError, match="svd: out is a tensor for each of 3 values"):
         cpu.svd(x, out=out)
     with pytest.raises(OptreeError, match=r"linalg\.qr: .* is of .*, not of"):
         home("cpu").linalg.qr(x)

@@ -1,22 +1,22 @@
-"""Tiles of arrays that lie across the vector loop, in C: turned in registers, so that what follows reads along rows.
+"""In-register transposes, in C, for operands strided along the vectorised loop.
 
-A tile is read in whole lines of the cache, each of them once: columns that are
-a power of two bytes apart fall on the same few places of a cache, which
-forgets a line before its next element is asked for.
+A tile is read in whole cache lines, each of them once: columns that are a power
+of two bytes apart fall into the same few sets of a cache, which evicts a line
+before its next element is read.
 """
 
 from __future__ import annotations
 
-from backends.execution.printer_common import Lines, braced
+from backends.execution.dialect import Lines, braced
 from optree.compile.loopnest import LoopNest, crossing_reads
 
-#: A tile's places along the loop along which arrays lie, and along the vector loop.
+#: A tile's size along the loop along which arrays are contiguous, and along the vector loop.
 TILE = (64, 128)
 
-#: Elements from one row of a turned tile to the next: a little more than it has, for the cache's sake.
+#: The leading dimension of a transposed tile: a little more than its rows have, for the cache's sake.
 PITCH = TILE[1] + 16
 
-#: The types that elements are turned in, by their bytes, and how many bytes a kernel's tiles may have together.
+#: The types in which elements are transposed, by their bytes, and the most bytes of all of a kernel's tiles.
 TURNED, ROOM = {4: "uint32_t", 8: "uint64_t"}, 256 << 10
 
 _LANES = """
@@ -34,7 +34,7 @@ _LANES = """
 
 
 def turned_reads(nest: LoopNest) -> list[int]:
-    """The arrays that are read by turned tiles: what lies across, of 4 or 8 bytes, where there is room."""
+    """The arrays that are read in transposed tiles: the strided ones of 4 or 8 bytes, where there is room."""
     found, room = [], ROOM
     for place in crossing_reads(nest):
         size = nest.reads[place].itemsize
@@ -45,7 +45,7 @@ def turned_reads(nest: LoopNest) -> list[int]:
 
 
 def turning_functions(nest: LoopNest) -> Lines:
-    """What turns a nest's tiles: `turned4` and `turned8`, for elements of so many bytes."""
+    """The functions that transpose a nest's tiles: `turned4` and `turned8`, for elements of 4 and 8 bytes."""
     sizes = sorted({nest.reads[place].itemsize for place in turned_reads(nest)})
     lines = _LANES.splitlines() if sizes else []
     for size in sizes:
@@ -57,7 +57,7 @@ def turning_functions(nest: LoopNest) -> Lines:
 
 
 def _block(size: int, lanes: int) -> Lines:
-    """A square of as many rows as a vector has lanes; half of them change places in each round."""
+    """The transpose of a square of as many rows as a vector has lanes; half of them are exchanged in each round."""
     rows = range(lanes)
     lines = [f"const vector{size} a{i} = *(const vector{size} *)(x + {i} * apart);" for i in rows]
     letter, half = "a", lanes // 2
@@ -81,7 +81,7 @@ def _block(size: int, lanes: int) -> Lines:
 
 
 def _tile(size: int) -> Lines:
-    """A tile of elements, `down` and `along` apart along the loops; what no whole block covers goes one by one."""
+    """The transpose of a tile, with strides `down` and `along`; elements outside of whole blocks go one by one."""
     lanes = f"VECTOR / {size}"
     blocks = [
         f"m = down == 1 ? rows - rows % ({lanes}) : 0, n = columns - columns % ({lanes});",

@@ -1,10 +1,10 @@
 """Loop nests as CUDA.
 
-A nest without reductions gives each thread some elements that lie together. One
-that reduces gives each place of its kept loops to a team of threads: some lanes
-of a warp, a block, or, of columns, the threads of a block that stand in one
-column. Where there are too few places to keep the device busy, the reduced loops
-are split, and each walk is a kernel of its own, whose parts the next one joins.
+An elementwise nest gives each thread vectorised loads and stores, a grid's stride
+apart. One that reduces gives each outer index to a team of threads: some lanes of
+a warp, a block, or, of columns, the threads of a block that share a column. Where
+there are too few outer indices to keep the device busy, the inner loops are split,
+and each stage is a kernel of its own, whose parts the next one joins.
 """
 
 from __future__ import annotations
@@ -14,14 +14,46 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from backends.execution.printer_common import Lines, braced, converted, initial, narrow_dtypes, random_functions, wide
-from backends.gpu.codegen.elements import TYPES, ElementPrinter, Variant, needed, type_of
-from optree.compile.loopnest import LoopNest, Reduction, Statement, Walk, crossing_reads, walks
+from backends.execution.dialect import (
+    Dialect,
+    Lines,
+    braced,
+    functions_called,
+    initial,
+    narrow_dtypes,
+    needed,
+    unpacked,
+    wide,
+)
+from backends.execution.printer_common import Access, Printer
+from backends.gpu.codegen.variant import FLIGHT, Variant, along, loaded_bytes, slots_of
+from optree.compile.loopnest import LoopNest, Reduction, Stage, crossing_reads, stages_of
 
-#: So many accesses' elements are accumulated in the dtype itself before they join a sum in float64.
+CUDA = Dialect(
+    {
+        "bool": "bool",
+        "int8": "signed char",
+        "int16": "short",
+        "int32": "int",
+        "int64": "long long",
+        "uint8": "unsigned char",
+        "uint16": "unsigned short",
+        "uint32": "unsigned int",
+        "uint64": "unsigned long long",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+        "float32": "float",
+        "float64": "double",
+    },
+    byte="bool",
+    inline="__device__ __forceinline__",
+    cast="(Index)",
+)
+
+#: The accesses whose elements are accumulated in the dtype itself before they join a sum in float64.
 BLOCK = 64
 
-#: How an element of several arrays that lie together is accessed at once, and how a team joins what it has accumulated.
+#: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -60,7 +92,7 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
 }
 """
 
-#: What narrow dtypes need beside.
+#: Conversions of narrow dtypes.
 NARROW = {
     "float16": """#include <cuda_fp16.h>
 
@@ -88,9 +120,9 @@ __device__ __forceinline__ int quotient(int number, long long divisor)
 }
 """
 
-#: How a team's threads join what they have accumulated. Nobody writes parts anew before all have read them: where two
-#: arrays take turns (`part_arrays`), the join in between has a barrier; a block that goes on to other places waits at
-#: one before it does; and of columns one after the other is joined.
+#: How a team's threads join their accumulators. Nobody writes parts anew before all have read them: where two arrays
+#: take turns (`part_arrays`), the join in between has a barrier; a block that goes on to other indices waits at one
+#: before it does; and of columns one after the other is joined.
 JOINED = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
@@ -130,8 +162,12 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 
 
+#: The indices of a tile along each of its loops.
+TILE = 32
+
+
 def source(nest: LoopNest, variant: Variant) -> str:
-    """The CUDA source of a nest: a kernel, or of a split nest one for each walk and the last."""
+    """The CUDA source of a nest: a kernel, or of a split nest one for each stage and the last."""
     printer = _Printer(nest, variant)
     head = [NARROW[name].rstrip("\n") for name in narrow_dtypes(nest)]
     head.append(HEAD.rstrip("\n"))
@@ -139,31 +175,27 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [JOINED[team].rstrip("\n") for team in teams]
-    head += ["", *random_functions(nest, "__device__ __forceinline__")]
+    head += ["", *functions_called(nest, CUDA)]
     head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
-        type = type_of(wide(r))
+        type = CUDA.type_of(wide(r))
         joined = r.accumulator.combine.format("x", "y")
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
-    for name, body in printer.kernels():
+    for name, body in zip(kernel_names(nest, variant.split), printer.bodies(), strict=True):
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
         lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
-        lines += braced(needed(body))
+        lines += braced(needed([*printer.numbers(), *printer.once(), *body]))
     return "\n".join([*lines, ""])
-
-
-#: The places of a tile along each of its loops.
-TILE = 32
 
 
 def kernel_names(nest: LoopNest, split: bool) -> list[str]:
     """The kernels of a nest, in the order in which they run."""
     if not split:
         return ["kernel"]
-    found = walks(nest, keep=False)
+    found = stages_of(nest, cache=False)
     needs_end = found[-1].reductions or nest.writes_at("outer") or nest.writes_at("once")
     return [*(f"walk{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
 
@@ -175,7 +207,7 @@ def part_arrays(nest: LoopNest) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     first: dict[tuple[np.dtype, int], int] = {}
-    for number, r in enumerate(r for walk in walks(nest) for r in walk.reductions):
+    for number, r in enumerate(r for stage in stages_of(nest) for r in stage.reductions):
         found[r.value] = first.setdefault((wide(r), number % 2), r.value)
     return found
 
@@ -194,96 +226,97 @@ def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
-    """What each kernel of a nest takes: the names of its parameters, in order."""
-    return [name for _, name in ElementPrinter(nest, variant).parameters()]
+    """The parameters of each kernel of a nest, by name, in order."""
+    return [name for _, name in _Printer(nest, variant).parameters()]
 
 
-class _Printer(ElementPrinter):
-    """A nest in a variant as kernels."""
+class _Printer(Printer):
+    """A nest in CUDA, in a variant: teams of threads share outer indices, and each thread makes vectorised loads."""
+
+    dialect = CUDA
 
     def __init__(self, nest: LoopNest, variant: Variant) -> None:
-        super().__init__(nest, variant)
+        column = "e" if nest.columns and variant.vector > 1 else ""
+        super().__init__(nest, variant.cache in ("shared", "registers"), column, variant.vector)
+        self.variant = variant
+        self.slots = slots_of(nest, self.stages) if variant.cache else {}
         self.part_arrays = part_arrays(nest)
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """A kernel's parameters by declaration and name, sizes and strides that it does not need left out."""
+        nest, variant = self.nest, self.variant
+        found = [(f"{self.pointer_type(place)}a{place}", f"a{place}") for place in range(len(nest.arrays))]
+        if variant.split:
+            found += [(f"{CUDA.type_of(wide(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
+        words = [f"n{axis}" for axis in range(nest.rank)]
+        words += [f"s{place}_{axis}" for place, axis in self.strides()]
+        found += [(f"long long {name}", name) for name in words]
+        for value, dtype in enumerate(nest.numbers, len(nest.reads)):
+            type = "long long" if dtype.kind == "b" else CUDA.type_of(dtype)
+            found.append((f"{type} c{value}", f"c{value}"))
+        found += [(f"long long m{axis}", f"m{axis}") for axis in self.divisors()]
+        if variant.cache == "part":
+            found.append(("long long held", "held"))
+        if variant.split:
+            found += [("long long part", "part"), ("int parts", "parts")]
+        return found
 
     # Kernels
 
-    def kernels(self) -> list[tuple[str, Lines]]:
-        """Their names and bodies."""
-        names = kernel_names(self.nest, self.variant.split)
-        return [(name, [*self.opened(), *body]) for name, body in zip(names, self.bodies(), strict=True)]
-
     def bodies(self) -> Iterator[Lines]:
+        """The kernels' bodies."""
         nest = self.nest
         if not nest.reductions:
-            yield [*self.elements(), *self.closed()]
+            yield [*self.elementwise(), *self.closed()]
         elif not self.variant.split:
-            body = [
-                line for number, walk in enumerate(self.walks) for line in [*self.outer(number), *self.walked(walk)]
-            ]
-            yield [*self.places([*body, *self.outer(len(self.walks)), *self.outer_writes()]), *self.closed()]
+            yield [*self.shared_out(self.at_outer_index()), *self.closed()]
         else:
             found: Lines = []
-            for number, walk in enumerate(self.walks):
+            for number, stage in enumerate(self.stages):
                 found += self.resumed(number)
-                yield self.places([*found, *self.walked(walk)])
-            # Left out where nothing is to be done when all walks are over.
-            last = [*found, *self.resumed(len(self.walks)), *self.outer_writes()]
-            if len(kernel_names(nest, True)) > len(self.walks):
-                yield [*self.places(last), *self.closed()]
-
-    def walked(self, walk: Walk) -> Lines:
-        """A walk, and what comes of it."""
-        return [*self.walk(walk), *(line for r in walk.reductions for line in self.joined(r))]
-
-    def opened(self) -> Lines:
-        """What every thread computes once."""
-        nest = self.nest
-        lines = []
-        for i, dtype in enumerate(nest.numbers):
-            value = len(nest.reads) + i
-            lines.append(f"const {type_of(dtype)} v{value} = ({type_of(dtype)})c{value};")
-        for place, level in enumerate(nest.levels[: len(nest.reads)]):
-            if level == "once":
-                read = "0" if nest.is_counted(place) else self.read(place, f"*a{place}")
-                lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
-        return lines + [line for made in nest.made("once") for line in self.statement(made)]
+                ended = [line for r in stage.reductions for line in self.ended(r)]
+                yield self.shared_out([*found, *self.opened(stage.reductions), *self.traversed(stage), *ended])
+            # Left out where nothing is to be done when all stages are over.
+            last = [*found, *self.resumed(len(self.stages))]
+            if len(kernel_names(nest, True)) > len(self.stages):
+                yield [*self.shared_out(last), *self.closed()]
 
     def closed(self) -> Lines:
-        """What one thread writes once."""
-        writes = [f"*a{place} = {self.written(value)};" for place, value in self.nest.writes_at("once")]
-        return ["if (blockIdx.x == 0 && threadIdx.x == 0)", *braced(writes)] if writes else []
+        """The stores of one thread alone."""
+        stores = self.once_stores()
+        return ["if (blockIdx.x == 0 && threadIdx.x == 0)", *braced(stores)] if stores else []
 
-    # Places
+    # Elementwise nests
 
-    def elements(self) -> Lines:
-        """A nest without reductions: each thread some elements, and then those as far on as there are threads."""
+    def elementwise(self) -> Lines:
+        """A nest without reductions: each thread some elements, then those a grid's stride on."""
         if not self.nest.writes_at("inner"):
             return []
         if self.variant.team == "tiles":
             return self.tiles()
-        (walk,), axes, count = self.walks, list(range(self.last)), self.variant.accesses
+        (stage,), axes, count = self.stages, list(range(self.last)), self.variant.accesses
         lines = ["const int lanes = blockDim.x;", self.chunks()]
         lines.append(f"const Index total = {self.count('chunks', axes)};")
         pointers = [*self.pointers(axes, ("inner",)), *self.shift()]
         index = ["const Index k = c + u * lanes;", *self.located(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
-        body = self.turn(walk, "x", index, "total")
+        body = self.turn(stage, "x", index, "total")
         return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
 
     def count(self, first: str, axes: Sequence[int]) -> str:
-        """How many places loops have, times another number."""
+        """The number of indices of some loops, times another number."""
         return " * ".join([*([first] if first else []), *(self.size(axis) for axis in axes)]) or "1"
 
     def tiles(self) -> Lines:
-        """Two loops in tiles: what lies together along the other loop is read along it, and handed over in a block."""
-        nest, (walk,) = self.nest, self.walks
+        """Two loops in tiles: arrays along the other loop are loaded coalesced, and transposed in shared memory."""
+        nest, (stage,) = self.nest, self.stages
         other, last = nest.across, self.last
         others = [axis for axis in range(last) if axis != other]
         crossing, turns = crossing_reads(nest), TILE * TILE // self.variant.threads
         step, inside = TILE // turns, f"if (k < (Index)n{other} && i < (Index)n{last})"
         lines: Lines = [f"const int lane = threadIdx.x % {TILE}, first = threadIdx.x / {TILE};"]
         for place in crossing:
-            lines.append(f"__shared__ {TYPES[str(nest.reads[place])]} tile{place}[{TILE}][{TILE + 1}];")
+            lines.append(f"__shared__ {self.held(place)} tile{place}[{TILE}][{TILE + 1}];")
         lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
         body = self.decoded(f"p / tiles{last} / tiles{other}", others)
         body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
@@ -293,40 +326,38 @@ class _Printer(ElementPrinter):
         across = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + first + u * {step};", inside]
 
         def at(place: int) -> str:
-            return f"x{place}[k * (Index)s{place}_{other} + {self.along(place)}]"
+            return f"x{place}[{offset(place)}]"
 
-        loaded = [place for place in walk.reads if not nest.is_counted(place)]
-        body += [f"{TYPES[str(nest.reads[place])]} b{place}[{turns}];" for place in loaded]
+        def offset(place: int) -> str:
+            return f"k * {self.stride(place, other)} + {self.offset(place)}"
+
+        def load(place: int) -> str:
+            if nest.is_counted(place):
+                return self.loaded(place, f"x{place}", offset(place))
+            found = f"tile{place}[lane][first + u * {step}]" if place in crossing else f"b{place}[u]"
+            return unpacked(found, nest.reads[place])
+
+        loads = [place for place in stage.reads if not nest.is_counted(place)]
+        body += [f"{self.held(place)} b{place}[{turns}];" for place in loads]
         each = ["#pragma unroll", f"for (int u = 0; u < {turns}; u++)"]
-        for where, places in ((across, crossing), (along, [place for place in loaded if place not in crossing])):
+        for where, places in ((across, crossing), (along, [place for place in loads if place not in crossing])):
             body += [*each, *braced([*where, *braced([f"b{p}[u] = {at(p)};" for p in places])])] if places else []
         handed = [f"tile{place}[first + u * {step}][lane] = b{place}[u];" for place in crossing]
         body += ["__syncthreads();", *each, *braced(handed), "__syncthreads();"]
-        made = [*self.tiled(walk, step), *(f"{at(place)} = {self.written(value)};" for place, value in walk.writes)]
+        made = self.element(stage, Access(load, str, str, at))
         body += [*each, *braced([*along, *braced(made)])]
         total = self.count(f"tiles{last} * tiles{other}", others)
         return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
-    def tiled(self, walk: Walk, step: int) -> Lines:
-        """What is made of one element of a tile."""
-        nest, crossing = self.nest, crossing_reads(self.nest)
-        lines: Lines = []
-        for place in walk.reads:
-            read = self.read(place, f"tile{place}[lane][first + u * {step}]" if place in crossing else f"b{place}[u]")
-            if nest.is_counted(place):
-                read = f"x{place} + k * (Index)s{place}_{nest.across} + {self.along(place)}"
-            lines.append(f"const {type_of(nest.reads[place])} v{place} = {read};")
-        for made in walk.statements:
-            lines += self.statement(made) if isinstance(made, Statement) else []
-        return lines
+    # Nests that reduce
 
-    def places(self, body: Lines) -> Lines:
-        """The kept loops, shared out to teams."""
+    def shared_out(self, body: Lines) -> Lines:
+        """The outer loops, shared out to teams."""
         nest, team = self.nest, self.variant.team
-        axes = list(range(nest.kept))
+        axes = list(range(nest.outer))
         count = self.count("", axes)
         lines: Lines = []
-        if self.variant.kept in ("shared", "part") and self.slots:
+        if self.variant.cache in ("shared", "part") and self.slots:
             lines.append("extern __shared__ __align__(16) unsigned char memory[];")
         if team == "block":
             lines.append("const int lane = threadIdx.x, lanes = blockDim.x;")
@@ -345,148 +376,328 @@ class _Printer(ElementPrinter):
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
             decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
         lines += self.extents()
-        pointers = [*self.pointers(axes, ("outer", "inner")), *self.shift()]
-        body = [*decode, *pointers, *self.outer_reads(), *self.rows(), *body]
+        vector = f"i{nest.vector}" if nest.columns else ""
+        pointers = [*self.pointers(axes[: len(axes) - nest.columns], ("outer", "inner"), vector), *self.shift()]
+        body = [*decode, *pointers, *self.rows(), *body]
         joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
         for r in joined:
             size = parts_size(team, self.variant.threads)
-            lines.append(f"__shared__ {type_of(wide(r))} parts{r.value}[{size}];")
+            lines.append(f"__shared__ {CUDA.type_of(wide(r))} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
         return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
     def extents(self) -> Lines:
-        """How many accesses a row has, and which of them are this block's."""
-        lines = [self.chunks(), f"const Index row = {self.count('chunks', range(self.nest.kept, self.last))};"]
+        """The number of accesses of a row, and this block's share of them."""
+        lines = [self.chunks(), f"const Index row = {self.count('chunks', range(self.nest.outer, self.last))};"]
         if self.variant.split:
             lines.append("const Index start = (Index)blockIdx.y * (Index)part;")
             lines.append("const Index end = start + (Index)part < row ? start + (Index)part : row;")
         return lines
 
-    def outer_reads(self) -> Lines:
-        reads = (place for place, level in enumerate(self.nest.levels[: len(self.nest.reads)]) if level == "outer")
-        return [line for place in reads for line in self.outer_read(place)]
-
-    def outer_read(self, place: int) -> Lines:
-        beside, is_counted = self.beside(place), self.nest.is_counted(place)
-        read = f"x{place} + {beside}" if is_counted else self.read(place, f"x{place}[{beside}]")
-        return self.placed(place, lambda to: [f"{to} = {read};"])
-
-    def outer(self, stage: int) -> Lines:
-        """What is made at a place of the kept loops when so many walks are over."""
-        return [line for made in self.nest.made("outer", stage) for line in self.statement(made)]
-
-    def outer_writes(self) -> Lines:
-        writes = [f"x{p}[{self.beside(p)}] = {self.written(value)};" for p, value in self.nest.writes_at("outer")]
-        return [f"if ({self.leads()})", *braced(self.of_columns(writes))] if writes else []
-
-    def of_columns(self, lines: Lines) -> Lines:
-        """What is done for each of a thread's columns, where it has several."""
-        return self.unrolled(lines) if self.several else lines
-
-    def joining(self, r: Reduction) -> Lines:
-        """What a thread accumulates of a reduction in all of a walk: at first nothing."""
-        type = type_of(wide(r))
-        if not self.several:
-            return [f"{type} r{r.value} = {initial(r)};"]
-        return [f"{type} r{r.value}[{self.variant.vector}];", *self.unrolled([f"r{r.value}[e] = {initial(r)};"])]
-
-    def joint(self, r: Reduction) -> str:
-        """What that is called."""
-        return f"r{r.value}[e]" if self.several else f"r{r.value}"
-
-    def leads(self) -> str:
-        return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
-
     def rows(self) -> Lines:
-        """Where a team keeps what several walks need."""
-        if self.variant.kept == "registers":
+        """Rows in which a team caches values for later stages."""
+        if self.variant.cache == "registers":
             shape = f"{self.variant.vector}>", f"[{self.variant.accesses}]"
             return [f"Vector<{self.held(value)}, {shape[0]} g{value}{shape[1]};" for value in sorted(self.slots)]
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
         width = self.variant.width if self.nest.columns else self.variant.vector
-        kept = "(Index)held" if self.variant.kept == "part" else "row"
-        lines = [f"const Index padded = ({kept} * {width} + 15) / 16 * 16;"]
+        cached = "(Index)held" if self.variant.cache == "part" else "row"
+        lines = [f"const Index padded = ({cached} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):
             type = self.held(value)
             lines.append(f"{type} *const g{value} = ({type} *)(memory + padded * {sum(sizes[:slot])});")
         return lines
 
-    # Walks
+    def column_loop(self) -> Lines:
+        return ["#pragma unroll", f"for (int e = 0; e < {self.variant.vector}; e++)"]
 
-    def walk(self, walk: Walk) -> Lines:
-        """One walk of a row by a team; each thread keeps to the same elements in all walks."""
+    def unrolled(self, lines: Lines) -> Lines:
+        """Lines for each element of an access."""
+        return [*self.column_loop(), *braced(lines)]
+
+    def leads(self) -> str:
+        return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
+
+    def leading(self, lines: Lines) -> Lines:
+        return [f"if ({self.leads()})", *braced(lines)]
+
+    # Stages
+
+    def traversed(self, stage: Stage) -> Lines:
+        """One stage of a row by a team; each thread keeps to the same elements in all stages."""
         nest, variant = self.nest, self.variant
-        axes = list(range(nest.kept, self.last))
-        index = [
-            "const Index k = lane + u * lanes;" if variant.kept == "registers" else "const Index k = c + u * lanes;"
-        ]
-        pointers = []
-        for place in [*walk.reads, *(place for place, _ in walk.writes)]:
-            steps = "".join(f" + i{axis} * (Index)s{place}_{axis}" for axis in axes if self.has_step(place, axis))
-            pointers.append(f"{self.pointer(place)}y{place} = x{place}{steps};")
-        index += self.located(axes, pointers)
+        axes = list(range(nest.outer, self.last))
+        start = "lane" if variant.cache == "registers" else "c"
+        index = [f"const Index k = {start} + u * lanes;", *self.located(axes, self.stage_pointers(stage, axes))]
         first, last = ("start", "end") if variant.split else ("0", "row")
         last = last if variant.team == "block" else "until"
-        accumulated: Lines = []
-        for r in walk.reductions:
-            accumulated.append(f"{type_of(r.dtype)} p{r.value}[{variant.vector}];")
-            accumulated += self.unrolled([f"p{r.value}[e] = {initial(r)};"])
-        lines = [line for r in walk.reductions for line in self.joining(r)]
-        joints = {r.value: self.joint(r) for r in walk.reductions}
-        ended = [self.unrolled([f"{joint} = Join{n}()({joint}, p{n}[e]);"]) for n, joint in joints.items()]
-        joined = [line for each in ended for line in each]
-        if variant.kept == "registers":
-            return [*lines, *braced([*accumulated, *self.turn(walk, "y", index, last), *joined])]
-        step = f"{self.in_flight(walk)} * (Index)lanes"
-        if not walk.reductions:
-            return [
-                f"for (Index c = {first} + lane; c < {last}; c += {step})",
-                *braced(self.turn(walk, "y", index, last)),
-            ]
+        parts: Lines = []
+        joined: Lines = []
+        for r in stage.reductions:
+            name, total = f"p{r.value}", self.total(r)
+            parts.append(f"{CUDA.part_type(r)} {name}[{variant.vector}];")
+            parts += self.unrolled([f"{name}[e] = {initial(r)};"])
+            joined += self.unrolled([f"{total} = Join{r.value}()({total}, {name}[e]);"])
+        if variant.cache == "registers":
+            return braced([*parts, *self.turn(stage, "y", index, last), *joined])
+        step = f"{self.in_flight(stage)} * (Index)lanes"
+        if not stage.reductions:
+            head = f"for (Index c = {first} + lane; c < {last}; c += {step})"
+            return [head, *braced(self.turn(stage, "y", index, last))]
         block = f"{BLOCK} * (Index)lanes"
-        inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *accumulated]
-        inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.turn(walk, "y", index, "stop")), *joined]
-        return [*lines, f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
+        inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *parts]
+        inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.turn(stage, "y", index, "stop")), *joined]
+        return [f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
 
-    # What teams join
-
-    def joined(self, r: Reduction) -> Lines:
-        """A reduction's value from what the team's threads have accumulated; where it is split, a part of it."""
-        if not self.variant.split:
-            return [*self.combined(r), *self.finished(r)]
-        part = self.of_columns([f"q{r.value}[{self.entry()} + blockIdx.y] = {self.joint(r)};"])
-        return [*self.combined(r), f"if ({self.leads()})", *braced(part)]
+    def joined(self, stage: Stage) -> Lines:
+        return [line for r in stage.reductions for line in self.combined(r)]
 
     def combined(self, r: Reduction) -> Lines:
-        """What all of a team's threads have, in each of them."""
-        joint, parts = self.joint(r), f"parts{self.part_arrays[r.value]}"
+        """The accumulators of a team's threads, joined, in each of them."""
+        total, parts = self.total(r), f"parts{self.part_arrays[r.value]}"
         call = {
-            "warp": f"over_lanes({joint}, Join{r.value}(), {self.variant.width})",
-            "block": f"over_block({joint}, Join{r.value}(), {parts})",
-            "columns": f"over_column({joint}, Join{r.value}(), {parts}, {self.variant.width})",
+            "warp": f"over_lanes({total}, Join{r.value}(), {self.variant.width})",
+            "block": f"over_block({total}, Join{r.value}(), {parts})",
+            "columns": f"over_column({total}, Join{r.value}(), {parts}, {self.variant.width})",
         }[self.variant.team]
-        return self.of_columns([f"{joint} = {call};"])
+        return self.each_column([f"{total} = {call};"])
 
-    def finished(self, r: Reduction) -> Lines:
-        count = " * ".join(f"(double)n{axis}" for axis in range(self.nest.kept, self.nest.rank))
-        value = r.accumulator.finish.format(self.joint(r), count=f"({count})")
-        return self.placed(r.value, lambda to: [f"{to} = {converted(f'({value})', r.dtype, type_of)};"])
+    def ended(self, r: Reduction) -> Lines:
+        """An accumulator of one part of a row, handed to the next kernel."""
+        part = self.each_column([f"q{r.value}[{self.entry()} + blockIdx.y] = {self.total(r)};"])
+        return [*self.combined(r), *self.leading(part)]
+
+    def resumed(self, number: int) -> Lines:
+        """The values of the stage before, from the parts that its kernel has left: each team joins them alike."""
+        lines: Lines = []
+        for r in self.stages[number - 1].reductions if number else []:
+            total = self.total(r)
+            part = self.each_column([f"{total} = Join{r.value}()({total}, q{r.value}[{self.entry()} + k]);"])
+            lines += [*self.opened([r]), "for (int k = lane; k < parts; k += lanes)", *braced(part), *self.combined(r)]
+        return [*lines, *self.outer(number)]
 
     def entry(self) -> str:
-        """Where the parts of a place begin."""
-        if self.several:
+        """The offset of an outer index's parts."""
+        if self.column:
             return f"((long long)place * {self.variant.vector} + e) * parts"
         return "(long long)place * parts" if self.nest.columns else "(long long)p * parts"
 
-    def resumed(self, stage: int) -> Lines:
-        """What a kernel that follows finds of the walks before: their parts, joined by each team alike."""
+    # Indices
+
+    def decoded(self, number: str, axes: Sequence[int]) -> Lines:
+        """The indices of loops from their linear index, that of the last loop the quickest."""
+        if not axes:
+            return []
+        several = f" * {self.variant.vector}" if self.column else ""
+        if len(axes) == 1:
+            return [f"const Index i{axes[0]} = {number}{several if axes[0] == self.nest.vector else ''};"]
+        lines, rest = [], number
+        for axis in reversed(axes[1:]):
+            lines.append(f"const Index over{axis} = {self.quotient(rest, axis)};")
+            place = f"{rest} - over{axis} * {self.size(axis)}"
+            lines.append(f"const Index i{axis} = {f'({place}){several}' if axis == self.nest.vector else place};")
+            rest = f"over{axis}"
+        return [*lines, f"const Index i{axes[0]} = {rest};"]
+
+    def size(self, axis: int) -> str:
+        """The size of a loop; of columns, the number of threads along it."""
+        several = self.column and axis == self.nest.vector
+        return f"(Index)(n{axis} / {self.variant.vector})" if several else f"(Index)n{axis}"
+
+    def chunks(self) -> str:
+        """The number of accesses of a row."""
+        if self.nest.columns:
+            return f"const Index chunks = (Index)n{self.last};"
+        return f"const Index chunks = ((Index)n{self.last} + {self.variant.rest}) / {self.variant.vector};"
+
+    def shift(self) -> Lines:
+        """The number of elements before a row at which its first access begins, where rows begin within an access."""
+        if not self.variant.shifted:
+            return []
+        place, size = next((place, self.nest.arrays[place].itemsize) for place in along(self.nest))
+        return [f"const int shift = (int)((unsigned long long)x{place} / {size} % {self.variant.vector});"]
+
+    def located(self, axes: Sequence[int], pointers: Lines) -> Lines:
+        """The indices of access ``k`` along some loops and the last, along which its elements are contiguous."""
+        lines, number = [], "k"
+        if axes:
+            lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
+            number = "(k - before * chunks)"
+        if self.nest.columns:
+            return [*lines, *pointers, f"const Index i = {number};"]
+        shift = " - shift" if self.variant.shifted else ""
+        return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
+
+    def quotient(self, number: str, axis: int) -> str:
+        """A number by the size of a loop; of the last, by its accesses."""
+        if self.variant.wide:
+            return f"{number} / {'chunks' if axis == self.last else self.size(axis)}"
+        return f"quotient({number}, m{axis})"
+
+    def divisors(self) -> list[int]:
+        """The loops by whose sizes kernels divide by multiplication."""
+        outer, inner = range(self.nest.outer), range(self.nest.outer, self.last)
+        if self.variant.wide:
+            return []
+        if not self.nest.reductions:
+            axes = [axis for axis in range(self.last) if self.variant.team != "tiles" or axis != self.nest.across]
+            return [*axes[1:], *([self.last] if axes and self.variant.team != "tiles" else [])]
+        return [*outer[1:], *inner[1:], *([self.last] if inner else [])]
+
+    def in_flight(self, stage: Stage) -> int:
+        """The accesses that a thread loads before it uses the first: of several arrays fewer than of one."""
+        variant, held = self.variant, self.variant.accesses
+        cached = self.slots if variant.cache == "registers" else ()
+        bytes_ = sum(self.nest.reads[place].itemsize for place in self.first_loads(stage) if place not in cached)
+        flight = FLIGHT // variant.vector if variant.cache == "registers" else held * min(loaded_bytes(self.nest))
+        most = max(1, flight // bytes_) if bytes_ else held
+        return max(n for n in range(1, held + 1) if held % n == 0 and n <= most)
+
+    def first_loads(self, stage: Stage) -> list[int]:
+        """The arrays that a stage is the first to load."""
+        arrays = [place for place in stage.reads if not self.nest.is_counted(place)]
+        earlier = self.stages[: self.stages.index(stage)]
+        return [place for place in arrays if place not in self.slots or not any(place in w.reads for w in earlier)]
+
+    def turn(self, stage: Stage, letter: str, index: Lines, until: str) -> Lines:
+        """A thread's next accesses, at ``k``: it loads all of them before it uses the first.
+
+        Parameters
+        ----------
+        letter : str
+            The first letter of pointers.
+        index : lines
+            Definitions of the indices ``k`` and ``i`` of access ``u``, and of its pointers.
+        until : str
+            The end of ``k``.
+        """
+        count = self.in_flight(stage)
+        steps = self.variant.cache == "registers" and count < self.variant.accesses
+        if self.variant.vector > 1 and not self.variant.whole:
+            vector = self.variant.vector
+            rest = f"(Index)n{self.last} - i"
+            index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
+            index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
+        lines, loads = self.loads(stage, letter)
+        for part in (loads, self.used(stage, letter)):
+            if part:
+                body = needed([*index, f"if (k < {until})", *braced(part)])
+                each = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
+                lines += ["#pragma unroll", each, *braced(body)]
+        if steps:
+            lines = ["#pragma unroll", f"for (int t = 0; t < {self.variant.accesses}; t += {count})", *braced(lines)]
+        return lines
+
+    def loads(self, stage: Stage, letter: str) -> tuple[Lines, Lines]:
+        """Variables for the accesses that a stage loads, and the load of one of each."""
+        vector, in_registers = self.variant.vector, self.variant.cache == "registers"
+        count = self.variant.accesses if in_registers else self.in_flight(stage)
+        first, declared, lines = self.first_loads(stage), [], []
+        for value in [*(place for place in stage.reads if not self.nest.is_counted(place)), *stage.loads]:
+            if value in self.slots and in_registers:
+                lines += self.load_access(value, letter) if value in first else []
+                continue
+            declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{count}];")
+            access = self.load_access(value, letter) if value in stage.reads else []
+            lines += access if value in first else self.if_held([f"b{value}[u] = {self.cached(value)};"], access)
+        return declared, lines
+
+    def if_held(self, lines: Lines, others: Lines) -> Lines:
+        """Lines for the accesses that are cached, and for the others, where a row is cached in part."""
+        if self.variant.cache != "part":
+            return lines
+        return ["if (k < (Index)held)", *braced(lines), *(["else", *braced(others)] if others else [])]
+
+    def used(self, stage: Stage, letter: str) -> Lines:
+        """The elements of one access, once it is loaded."""
+        nest, variant = self.nest, self.variant
         lines: Lines = []
-        for r in self.walks[stage - 1].reductions if stage else []:
-            joint = self.joint(r)
-            part = self.of_columns([f"{joint} = Join{r.value}()({joint}, q{r.value}[{self.entry()} + k]);"])
-            lines += [*self.joining(r), "for (int k = lane; k < parts; k += lanes)", *braced(part)]
-            lines += [*self.combined(r), *self.finished(r)]
-        return [*lines, *self.outer(stage)]
+        after: Lines = []
+        caching = [f"{self.cached(place)} = b{place}[u];" for place in self.first_loads(stage) if place in self.slots]
+        if caching and variant.cache != "registers":
+            lines += self.if_held(caching, [])
+        for value in stage.stores if variant.cache != "registers" else ():
+            lines.append(f"Vector<{self.held(value)}, {variant.vector}> o{value};")
+            after.append(f"{self.cached(value)} = o{value};")
+        for place, _ in stage.writes:
+            lines.append(f"Vector<{CUDA.types[str(nest.arrays[place])]}, {variant.vector}> w{place};")
+            after += self.store_access(place, f"{letter}{place}")
+
+        def load(value: int) -> str:
+            if value < len(nest.reads) and nest.is_counted(value):
+                return self.loaded(value, f"{letter}{value}", self.offset(value))
+            return unpacked(f"{self.vector_of(value)}.at[e]", nest.dtype_of(value))
+
+        def cache(value: int) -> str:
+            vector = self.cached(value) if variant.cache == "registers" else f"o{value}"
+            return f"{vector}.at[e] = {self.stored(value)};"
+
+        access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda place: f"w{place}.at[e]")
+        return [*lines, *self.unrolled(self.element(stage, access)), *after]
+
+    def accumulated(self, r: Reduction, part: str) -> Lines:
+        (line,) = super().accumulated(r, part)
+        return [line if self.variant.whole or self.variant.vector == 1 else f"if ({self.within}) {line}"]
+
+    def held(self, value: int) -> str:
+        """The type in which elements of a value are loaded and cached: narrow ones, which are rounded, as such."""
+        return CUDA.types[str(self.nest.dtype_of(value))]
+
+    def vector_of(self, value: int) -> str:
+        """The vector of a value that is loaded."""
+        return self.cached(value) if value in self.slots and self.variant.cache == "registers" else f"b{value}[u]"
+
+    def cached(self, value: int) -> str:
+        """The vector of a value that is cached for later stages."""
+        if self.variant.cache == "registers":
+            return f"g{value}[u]"
+        width = self.variant.width
+        index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
+        return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
+
+    @property
+    def within(self) -> str:
+        """Whether an access has its element ``e``."""
+        return "e >= first && e < count" if self.variant.shifted else "e < count"
+
+    @property
+    def ends(self) -> str:
+        """The first element and the count of an access that may not have all, as arguments of `loaded` and `store`."""
+        if self.variant.whole:
+            return ""
+        return ", first, count" if self.variant.shifted else ", 0, count"
+
+    def offset(self, place: int) -> str:
+        """The offset of an access's element ``e`` from an array's pointer."""
+        if not self.nest.columns:
+            return self.along(place, "i + e" if self.variant.vector > 1 else "i")
+        steps = [f"i * {self.stride(place, self.last)}"] if self.has_stride(place, self.last) else []
+        return " + ".join([*steps, *([self.beside(place)] if self.column else [])]) or "0"
+
+    def first(self, place: int, pointer: str) -> str:
+        """The address of an access of contiguous elements."""
+        return f"{pointer} + " + (f"i * {self.stride(place, self.last)}" if self.nest.columns else "i")
+
+    def load_access(self, place: int, letter: str) -> Lines:
+        """The load of an access."""
+        vector, pointer, name = self.variant.vector, f"{letter}{place}", self.vector_of(place)
+        index = self.offset(place)
+        if vector == 1:
+            return [f"{name}.at[0] = {pointer}[{index}];"]
+        if self.nest.steps[place] == 1:
+            return [f"{name} = loaded<{vector}>({self.first(place, pointer)}{self.ends});"]
+        return self.unrolled(
+            [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.within} ? {index} : 0'}];"]
+        )
+
+    def store_access(self, place: int, pointer: str) -> Lines:
+        """The store of an access."""
+        if self.variant.vector == 1:
+            return [f"{pointer}[{self.offset(place)}] = w{place}.at[0];"]
+        if self.nest.steps[place] == 1:
+            return [f"store({self.first(place, pointer)}, w{place}{self.ends});"]
+        guard = "" if self.variant.whole else f"if ({self.within}) "
+        return self.unrolled([f"{guard}{pointer}[{self.offset(place)}] = w{place}.at[e];"])

@@ -1,0 +1,242 @@
+"""The words of a language that loop nests are printed in, and the text that all of these languages share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from optree.compile.loopnest import LoopNest, Reduction, Statement
+from optree.dtypes import is_floating, is_narrow
+
+Lines = list[str]
+
+#: What a narrow dtype, computed with in float32, is called in sources: ``from_half``, ``to_half``, ``rounded_half``.
+NARROW = {"float16": "half", "bfloat16": "bfloat"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language's types and qualifiers.
+
+    Attributes
+    ----------
+    types : mapping of str
+        From a dtype's name to the type of an array's elements.
+    byte : str
+        The type in which bools are read from arrays and accumulated.
+    inline : str
+        The qualifiers of a helper function.
+    cast : str
+        The cast to the type of indices, where sizes and strides have another.
+    """
+
+    types: Mapping[str, str]
+    byte: str
+    inline: str
+    cast: str = ""
+
+    def type_of(self, dtype: np.dtype) -> str:
+        """The type in which values of a dtype are computed."""
+        return self.types[str(computed(dtype))]
+
+    def read_type(self, dtype: np.dtype) -> str:
+        """The type in which an array's elements are read."""
+        return self.byte if dtype == np.bool_ else self.types[str(dtype)]
+
+    def part_type(self, reduction: Reduction) -> str:
+        """The type in which some elements are accumulated, before they join an accumulator."""
+        return self.read_type(computed(reduction.dtype))
+
+    def converted(self, expression: str, dtype: np.dtype) -> str:
+        """An expression in a dtype; a narrow one is a float that is rounded as one, from a double in one step."""
+        if is_narrow(dtype):
+            return f"rounded_{NARROW[str(dtype)]}({expression})"
+        return f"({self.type_of(dtype)}){expression}"
+
+
+def computed(dtype: np.dtype) -> np.dtype:
+    """The dtype whose type holds values while they are computed with: for narrow ones float32."""
+    return np.dtype("float32") if is_narrow(dtype) else dtype
+
+
+def unpacked(expression: str, dtype: np.dtype) -> str:
+    """An array's element as it is computed with."""
+    return f"from_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
+
+
+def packed(expression: str, dtype: np.dtype) -> str:
+    """A value as an array's element."""
+    return f"to_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
+
+
+def narrow_dtypes(nest: LoopNest) -> list[str]:
+    """The names of the narrow dtypes that a nest reads, makes or writes."""
+    taken = [dtype for made in nest.statements if isinstance(made, Statement) for dtype in made.loop]
+    found = {str(dtype) for dtype in (*nest.reads, *taken, *(made.dtype for made in nest.statements))}
+    return [name for name in NARROW if name in found]
+
+
+def wide(reduction: Reduction) -> np.dtype:
+    """The dtype of a reduction's accumulator: float64 for sums of floats."""
+    sums = reduction.accumulator.sums and is_floating(reduction.dtype)
+    return np.dtype("float64") if sums else computed(reduction.dtype)
+
+
+def initial(reduction: Reduction) -> str:
+    """An accumulator's value before the first element."""
+    dtype = reduction.dtype
+    if is_floating(dtype):
+        lowest, highest = "-INFINITY", "INFINITY"
+    elif dtype.kind == "b":
+        lowest, highest = "0", "1"
+    else:
+        limits, suffix = np.iinfo(dtype), {"int64": "LL", "uint64": "ULL"}.get(str(dtype), "")
+        lowest = f"(-{limits.max}{suffix} - 1)" if dtype.kind == "i" else "0"
+        highest = f"{limits.max}{suffix}"
+    return reduction.accumulator.start.format(lowest=lowest, highest=highest)
+
+
+def braced(lines: Lines) -> Lines:
+    """A block of lines."""
+    return ["{", *(f"    {line}" if line else line for line in lines), "}"]
+
+
+_DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[^>]*>)? \*?(?:const )?\w+ = [^;]*;")
+
+#: The declaration of a value that each column has, or an assignment to it.
+_OF_COLUMNS = re.compile(r"\s*[\w ]+ (v\d+)\[\d+\];|\s*(v\d+)\[\w\] = .*;")
+
+#: The head of a block, and a pragma that belongs to it.
+_HEAD, _PRAGMA = re.compile(r"\s*(for|if) "), re.compile(r"\s*#pragma (unroll|omp simd)")
+
+
+def needed(lines: Lines) -> Lines:
+    """Lines without those that declare or assign names that no later line has, and without empty blocks."""
+    named: set[str] = set()
+    kept: Lines = []
+    for line in reversed(lines):
+        is_needed = True
+        if line.endswith(";"):
+            if _DECLARATION.fullmatch(line):
+                is_needed = not named.isdisjoint(re.findall(r"(\w+) = ", line))
+            elif found := _OF_COLUMNS.fullmatch(line):
+                is_needed = (found[1] or found[2]) in named
+        elif _HEAD.match(line) and [each.strip() for each in kept[-2:]] == ["}", "{"]:
+            is_needed = False
+            del kept[-2:]
+        elif _PRAGMA.match(line):
+            is_needed = bool(_HEAD.match(kept[-1]))
+        if is_needed:
+            named.update(re.findall(r"\w+", line))
+            kept.append(line)
+    return kept[::-1]
+
+
+# Functions that kernel expressions call, beside those of <math.h>
+
+
+def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
+    """The functions that a nest's expressions call."""
+    return [*integer_functions(nest, dialect), *random_functions(nest, dialect)]
+
+
+#: Quotients of 64-bit integers, 0 by 0, by multiplication with the divisor's reciprocal, rounded down: compilers make
+#: it before a loop of one divisor, and take the rest into vectors. What it gives is 2 too little at the most.
+QUOTIENTS = """
+{0} unsigned long long upper_product(unsigned long long a, unsigned long long b)
+{{
+    const unsigned long long low = a & 0xffffffffu, high = a >> 32, right = b & 0xffffffffu, left = b >> 32;
+    const unsigned long long first = low * left + (low * right >> 32), second = high * right + (first & 0xffffffffu);
+    return high * left + (first >> 32) + (second >> 32);
+}}
+
+{0} unsigned long long quotient_of_uint64(unsigned long long a, unsigned long long b)
+{{
+    const unsigned long long near = upper_product(a, ~0ULL / (b + (b == 0))), rest = a - near * b;
+    const unsigned long long found = near + (rest >= b) + ((rest >= b) & (rest - b >= b));
+    return b == 0 ? 0 : found;
+}}
+
+{0} long long quotient_of_int64(long long a, long long b)
+{{
+    const unsigned long long divisor = b < 0 ? 0ULL - (unsigned long long)b : (unsigned long long)b;
+    const unsigned long long size = a < 0 ? 0ULL - (unsigned long long)a : (unsigned long long)a;
+    const unsigned long long falls = (a != 0) & ((a < 0) != (b < 0)) & (b != 0);
+    return (long long)(quotient_of_uint64(size - falls, divisor) ^ (0 - falls));
+}}
+"""
+
+
+def integer_functions(nest: LoopNest, dialect: Dialect) -> Lines:
+    """The functions of integers that a nest calls."""
+    called = any("quotient_of_" in s.expression for s in nest.statements if isinstance(s, Statement))
+    return QUOTIENTS.format(dialect.inline).splitlines() if called else []
+
+
+# Random numbers
+
+_ROUND = (
+    "p = 0xD2511F53ULL * a, q = 0xCD9E8D57ULL * c;",
+    "a = (unsigned int)(q >> 32) ^ b ^ k, b = (unsigned int)q;",
+    "c = (unsigned int)(p >> 32) ^ d ^ l, d = (unsigned int)p;",
+    "k += 0x9E3779B9U, l += 0xBB67AE85U;",
+)
+
+
+def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
+    """The functions of random numbers that a nest calls, of a draw's seed and counter and a flat index."""
+    if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
+        return []
+    draw = "(unsigned long long seed, unsigned long long counter, long long i)"
+    words = [
+        "unsigned int a = (unsigned int)counter, b = (unsigned int)(counter >> 32), c = 0, d = 0;",
+        "unsigned int k = (unsigned int)seed, l = (unsigned int)(seed >> 32);",
+        "unsigned long long p, q;",
+        *_ROUND * 10,
+        "return half ? (unsigned long long)d << 32 | c : (unsigned long long)b << 32 | a;",
+    ]
+    uniform32 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
+        "return (float)(int)((unsigned int)(i & 1 ? pair >> 32 : pair) >> 8) * 0x1p-24f;",
+    ]
+    uniform64 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 1), i & 1);",
+        "return (double)(long long)(pair >> 11) * 0x1p-53;",
+    ]
+    normal32 = [
+        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
+        "const float radius = sqrt(log((float)(unsigned int)pair * 0x1p-32f + 0x1p-33f) * -2.0f);",
+        f"const float angle = (float)(int)(unsigned int)(pair >> 32) * {_float(np.float32(np.pi * 2.0**-31))};",
+        "const float x = cos(angle), y = sin(angle);",
+        "return radius * (i & 1 ? y : x);",
+    ]
+    normal64 = [
+        "const unsigned long long block = counter + (unsigned long long)(i >> 1);",
+        "const double first = (double)(long long)(philox_pair(seed, block, 0) >> 11);",
+        "const double second = (double)(long long)(philox_pair(seed, block, 1) >> 11);",
+        f"const double angle = second * {np.pi * 2.0**-52!r} - {np.pi!r};",
+        "const double x = cos(angle), y = sin(angle);",
+        "return sqrt(log((first + 1.0) * 0x1p-53) * -2.0) * (i & 1 ? y : x);",
+    ]
+    pair = "unsigned long long philox_pair(unsigned long long seed, unsigned long long counter, long long half)"
+    bodies = {
+        "": (pair, words),
+        "philox_uniform32": (f"float philox_uniform32{draw}", uniform32),
+        "philox_uniform64": (f"double philox_uniform64{draw}", uniform64),
+        "philox_normal32": (f"float philox_normal32{draw}", normal32),
+        "philox_normal64": (f"double philox_normal64{draw}", normal64),
+    }
+    called = {name for s in nest.statements if isinstance(s, Statement) for name in bodies if name in s.expression}
+    lines: Lines = []
+    for name in bodies:
+        if name in called:
+            head, body = bodies[name]
+            lines += [f"{dialect.inline} {head}", *braced(body), ""]
+    return lines
+
+
+def _float(number: np.float32) -> str:
+    return f"{float(number).hex()}f"

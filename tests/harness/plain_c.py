@@ -1,0 +1,109 @@
+"""Loop nests as ISO C99, without pragmas, builtins or extensions: a third dialect, to show how little one needs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from backends.cpu.compiler import Compiler, compile_source, find_compiler
+from backends.execution.dialect import Dialect, Lines, braced, functions_called, needed
+from backends.execution.printer_common import Access, Printer
+from backends.execution.runner import Layout
+from optree.compile.loopnest import LoopNest, Stage
+
+STRICT = ("-std=c99", "-pedantic-errors", "-Wall", "-Werror")
+
+PLAIN = Dialect(
+    {
+        "bool": "_Bool",
+        **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+        "float32": "float",
+        "float64": "double",
+    },
+    byte="_Bool",
+    inline="static",
+)
+
+
+def source(nest: LoopNest) -> str:
+    """The C99 source of a nest: a function of addresses, sizes, strides and numbers, in one array."""
+    printer = _Printer(nest)
+    body = [*printer.arguments(), *printer.outer_loops(), *printer.once_stores()]
+    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *functions_called(nest, PLAIN)]
+    return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(needed(body)), ""])
+
+
+class _Printer(Printer):
+    """A nest as loops, one in another."""
+
+    dialect = PLAIN
+
+    def __init__(self, nest: LoopNest) -> None:
+        super().__init__(nest, cache=False)
+        self.outer_axes = range(nest.outer if nest.reductions else 0)
+        self.inner_axes = range(len(self.outer_axes), nest.rank)
+
+    def arguments(self) -> Lines:
+        """The sizes, strides and numbers by name, and what is computed of them alone."""
+        arrays, rank = len(self.nest.arrays), self.nest.rank
+        lines = [f"const int64_t n{axis} = a[{arrays + axis}];" for axis in range(rank)]
+        lines += [f"const int64_t s{p}_{axis} = a[{arrays + rank * (p + 1) + axis}];" for p, axis in self.strides()]
+        return [*lines, *self.numbers(), *self.once()]
+
+    def array(self, place: int) -> str:
+        return f"({self.pointer_type(place)})a[{place}]"
+
+    def number(self, value: int) -> str:
+        arrays, rank = len(self.nest.arrays), self.nest.rank
+        return f"*(const {self.type_of(value)} *)(a + {arrays * (rank + 1) + rank + value - len(self.nest.reads)})"
+
+    def outer_loops(self) -> Lines:
+        """The outer loops, with the stages in them."""
+        return self.loops(self.outer_axes, [*self.outer_pointers(), *self.at_outer_index()])
+
+    def outer_pointers(self) -> Lines:
+        vector = f"i{self.nest.vector}" if self.nest.columns else ""
+        return self.pointers(self.without_vector(self.outer_axes), ("outer", "inner"), vector)
+
+    def traversed(self, stage: Stage) -> Lines:
+        """The inner loops."""
+
+        def offset(place: int) -> str:
+            return "0" if self.nest.columns else self.along(place, f"i{self.nest.vector}")
+
+        access = Access(
+            load=lambda place: self.loaded(place, f"y{place}", offset(place)),
+            part=lambda r: f"r{r.value}",
+            cache=str,
+            target=lambda place: f"y{place}[{offset(place)}]",
+        )
+        pointers = self.stage_pointers(stage, self.without_vector(self.inner_axes))
+        return self.loops(self.inner_axes, [*pointers, *self.element(stage, access)])
+
+    def loops(self, axes: Sequence[int], body: Lines) -> Lines:
+        for axis in reversed(axes):
+            body = [f"for (int64_t i{axis} = 0; i{axis} < n{axis}; i{axis}++)", *braced(body)]
+        return body
+
+    def without_vector(self, axes: Iterable[int]) -> list[int]:
+        return [axis for axis in axes if axis != self.nest.vector]
+
+
+class PlainKernel:
+    """A nest compiled as C99, to run in the place of `backends.cpu.runtime.Compiled`."""
+
+    def __init__(self, nest: LoopNest) -> None:
+        found = find_compiler()
+        assert found is not None
+        self._function = compile_source(
+            source(nest), "kernel", compiler=Compiler((*found.command, *STRICT), found.identity)
+        )
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        sizes, strides = layout
+        packed = array("q", [*pointers, *sizes, *strides, *numbers])
+        self._function(packed.buffer_info()[0])
+
+    def entry(self, *arguments: Any) -> None:
+        """None: each call looks at its arrays."""
