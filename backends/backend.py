@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
@@ -16,12 +17,12 @@ from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Observer, Plan
 from optree.dtypes import is_floating
-from optree.errors import BackendError, OperandError, brief, describe
+from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
-from optree.registry import FUNCTIONS
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.node import OpTreeNode, signature
-from optree.tree.numpy_protocol import write_out
+from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
@@ -325,6 +326,11 @@ class Backend(RandomMethods):
 
     # Functions
 
+    @property
+    def linalg(self) -> LinearAlgebra:
+        """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
+        return LinearAlgebra(self)
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
             near = lazy.difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
@@ -367,6 +373,39 @@ def _check_stale(tree: Any) -> None:
 _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
+def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function's arguments, with a tensor in the place of the first where that is a number and none is a variable."""
+    if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
+        return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
+    return args
+
+
+class LinearAlgebra:
+    """NumPy's linear algebra on a backend's operands: ``be.linalg.norm`` means what ``np.linalg.norm`` does."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        theirs: Any = getattr(np.linalg, name, None)
+        if name.startswith("_") or theirs not in NUMPY_FUNCTIONS:
+            raise AttributeError(f"be.linalg has no function {name!r}; it has {names(dir(self))}")
+        backend = self._backend
+
+        @wraps(theirs)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            found = call_function(theirs, _with_tensor(backend, args), kwargs)
+            trees = (found,) if found.__class__ is OpTreeNode or not isinstance(found, tuple) else found
+            _several(backend, f"linalg.{name}", trees, None)
+            return found
+
+        function.__doc__ = NUMPY_FUNCTIONS[theirs].__doc__
+        return function
+
+    def __dir__(self) -> list[str]:
+        return sorted(name for name in np.linalg.__all__ if getattr(np.linalg, name) in NUMPY_FUNCTIONS)
+
+
 def _method(backend: Backend, name: str) -> Callable[..., Any]:
     """A function of operands as a backend's method: with ``out``, and a first number converted to a tensor."""
     function = FUNCTIONS[name]
@@ -375,13 +414,11 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     homes = (backend.home, None)
 
     def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
-            first = backend.array(args[0], getattr(args[0], "dtype", None))
-            args = (first, *args[1:])
+        args = _with_tensor(backend, args)
         if takes_out:
             kwargs["out"] = out
         tree = FUNCTIONS[own_name](*args, **kwargs)  # looked up at each call: the op may have been redefined
-        if tree.__class__ is tuple or tree.__class__ is list:  # of several values
+        if tree.__class__ is not OpTreeNode and isinstance(tree, tuple | list):  # of several values
             return _several(backend, own_name, tree, out)
         if tree.spec.home not in homes:
             raise _foreign(backend, own_name, tree)
@@ -408,7 +445,8 @@ def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
         return trees
     if type(out) not in (tuple, list) or len(out) != len(trees):
         raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
-    return type(trees)(write_out(*pair) for pair in zip(trees, out, strict=True))
+    written = [write_out(*pair) for pair in zip(trees, out, strict=True)]
+    return type(trees)(*written) if hasattr(trees, "_fields") else type(trees)(written)
 
 
 def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from typing import Any
 from weakref import finalize
 
@@ -61,6 +62,8 @@ class GPUBackend(Backend):
     Attributes
     ----------
     cupy : module
+    errstate : callable
+        CuPy's context manager for errors of linear algebra.
     host_calls : int
         How many ops that know NumPy's arrays alone have run on the host.
     kernels : KernelHost or None
@@ -82,7 +85,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
-    internal = Backend.internal | {"graphs", "is_own", "kernels", "memory", "products"}
+    internal = Backend.internal | {"errstate", "graphs", "is_own", "kernels", "memory", "products"}
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class GPUBackend(Backend):
         tf32: bool = False,
     ) -> None:
         self.cupy, self.devices = find_cupy()
+        self.errstate = import_module("cupyx").errstate
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
         self._in_flight = InFlight(self.cupy)

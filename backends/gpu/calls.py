@@ -27,6 +27,7 @@ class Device(Protocol):
 
     host_calls: int
     products: Products
+    errstate: Callable[..., Any]
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is an array of the device's."""
@@ -83,6 +84,8 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(device, op)
+    if op.calls_lapack:
+        return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):
         return Implementation(performer(instruction, given), is_captured=bool(op.is_captured))
     is_ufuncs = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
@@ -90,6 +93,23 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     call = checked(instruction, _device_value(device, instruction, ufunc or value_of_op(instruction)))
     into = None if ufunc is None else partial(_into, ufunc, call)
     return Implementation(call, into, is_captured=bool(op.is_captured))
+
+
+def _portable_call(device: Device, instruction: Instruction, given: Sequence[bool] | None) -> Callable[..., Any]:
+    """An op's own code, on the device's arrays."""
+    if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
+        return performer(instruction, given)
+    return checked(instruction, _device_value(device, instruction, value_of_op(instruction)))
+
+
+def _raising(device: Device, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of linear algebra that raises where there is no value; CuPy gives any numbers unless it is told to."""
+
+    def call(*values: Any) -> Any:
+        with device.errstate(linalg="raise"):
+            return run(*values)
+
+    return call
 
 
 def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:

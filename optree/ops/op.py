@@ -128,6 +128,8 @@ class Op:
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it only makes views, copies on the device, or
         launches kernels whose arguments stay.
+    calls_lapack : bool
+        Whether it calls linear algebra that may fail on values, which other libraries than NumPy tell only if asked to.
     checks_indices : bool
         Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
     widens_halves : bool
@@ -172,6 +174,7 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
