@@ -14,7 +14,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer
+from optree.compile.steps import Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -29,10 +29,6 @@ from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-#: From the values of a program's leaves to those of its outputs. For the origins in errors it also takes the trees
-#: that run, if they are not those that were compiled.
-Plan = Callable[[list[Any], Sequence[Any] | None], Sequence[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -130,7 +126,7 @@ class Backend(RandomMethods):
 
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         """A plan, on this backend's arrays, from a function that runs a program on NumPy arrays."""
-        return lambda values, roots: run(values)
+        return Plan(lambda values, roots: run(values))
 
     def remark(self, instruction: Instruction) -> str:
         """A remark of `debugprint` on how this backend runs an instruction."""
@@ -138,11 +134,11 @@ class Backend(RandomMethods):
 
     @property
     def lowering(self) -> Options:
-        """How trees are lowered for this backend."""
+        """The options of lowering for this backend."""
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        """The text of a stage of this backend for a program: ``'source'`` or ``'plan'``."""
         raise NotImplementedError
 
     def compiling(self) -> Backend | None:
@@ -278,7 +274,7 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""
@@ -292,7 +288,7 @@ class Backend(RandomMethods):
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
         if constants:  # those that rewrites added
             compiled = plan
-            plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
+            plan = Plan(lambda values, roots: compiled.run([*values, *constants], roots))
         self.compiles += 1
         self.plans[key] = plan
         return plan
@@ -372,18 +368,17 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     takes_out = "out" in own.parameters
     homes = (backend.home, None)
 
-    def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+    def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
         if takes_out:
             kwargs["out"] = out
         tree = FUNCTIONS[own_name](*args, **kwargs)  # looked up at each call: the op may have been redefined
+        if tree.__class__ is tuple or tree.__class__ is list:  # of several values
+            return _several(backend, own_name, tree, out)
         if tree.spec.home not in homes:
-            raise BackendError(
-                f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
-                "over with be.array(x.get()), or call the other backend's function"
-            )
+            raise _foreign(backend, own_name, tree)
         return tree if out is None or takes_out else write_out(tree, out)
 
     if not takes_out:
@@ -396,3 +391,23 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     with_out = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
     method.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{with_out}"
     return method
+
+
+def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
+    """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
+    for tree in trees:
+        if tree.spec.home not in (backend.home, None):
+            raise _foreign(backend, name, tree)
+    if out is None:
+        return trees
+    if type(out) not in (tuple, list) or len(out) != len(trees):
+        raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
+    return type(trees)(write_out(*pair) for pair in zip(trees, out, strict=True))
+
+
+def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:
+    """The error for a tree of another backend."""
+    return BackendError(
+        f"{name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
+        "over with be.array(x.get()), or call the other backend's function"
+    )

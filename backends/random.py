@@ -14,7 +14,7 @@ from optree.errors import OperandError, ParameterError, ShapeError, brief, descr
 from optree.locks import cached_property
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.types import as_dtype, promote
+from optree.tree.types import as_dtype, normalise_axis, promote
 from optree.tree.variable import Variable, constant, in_dtype
 
 
@@ -160,6 +160,116 @@ class RandomMethods(Creation):
             numbers = _scaled("normal", numbers, loc, scale)
         return self._finish(numbers, out)
 
+    def exponential(self, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of the exponential distribution of mean `scale`; that may be an operand, which derivatives reach."""
+        scale = _as_number(scale, "exponential: scale")
+        if isinstance(scale, float) and scale < 0:
+            raise ParameterError(f"exponential: a mean is 0 or more, not {scale}")
+        numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
+        return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
+
+    def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them."""
+        shape = _as_number(shape, "gamma: shape")
+        if isinstance(shape, Variable):
+            wanted = self._draw_dtype(dtype, shape)
+            alpha = in_dtype(shape, wanted)
+            if size is not None or out is not None:
+                alpha = f.broadcast_like(alpha, self._like(size, out))
+        else:
+            if shape < 0:
+                raise ParameterError(f"gamma: a shape parameter is 0 or more, not {shape}")
+            like = self._like(size, out)
+            wanted = self._draw_dtype(dtype, like)
+            alpha = f.broadcast_like(constant(np.asarray(shape, wanted)), like)
+        return self._finish(f.standard_gamma(self.rng_state, alpha, dtype=wanted), out)
+
+    def gamma(
+        self, shape: Any, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+    ) -> Any:
+        """Numbers of the gamma distribution, by its shape parameter and its scale, which derivatives reach."""
+        scale = _as_number(scale, "gamma: scale")
+        if isinstance(scale, float) and scale < 0:
+            raise ParameterError(f"gamma: a scale is 0 or more, not {scale}")
+        if size is None and out is None and isinstance(scale, Variable):
+            size = f.add(_as_number(shape, "gamma: shape"), scale)  # there for its shape alone
+        numbers = self.standard_gamma(shape, out if size is None else size, dtype)
+        return self._finish(_scaled("gamma", numbers, 0.0, scale), out)
+
+    def randint(
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, out: Tensor | None = None
+    ) -> Any:
+        """Integers from `low` to `high`, that excluded; from 0 to `low` where there is no `high`.
+
+        Each is as probable as the others but for one part in 2**53 over their number.
+        """
+        low, high = (0, low) if high is None else (low, high)
+        first, end = (_as_integer(each, "randint") for each in (low, high))
+        if isinstance(first, int) and isinstance(end, int) and not 0 < end - first <= 2**53:
+            raise ParameterError(f"randint: from {first} to {end}, that excluded, are no integers, or more than 2**53")
+        numbers = self._draw("rand", size, np.float64, out, first, end)
+        counted = in_dtype(f.floor(numbers * (end - first)), np.dtype("int64")) + first
+        return self._finish(in_dtype(counted, as_dtype(dtype)), out)
+
+    def permutation(self, x: Any, axis: int = 0, out: Tensor | None = None) -> Any:
+        """The elements of an operand along an axis in random order; of a number the integers from 0 to it."""
+        if isinstance(x, Variable | np.ndarray) and np.ndim(x):
+            x = x if isinstance(x, Variable) else constant(x)
+            axis = normalise_axis(axis, x.ndim, "permutation")
+            like = f.slice(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
+            return self._finish(f.take(x, self._order(like), axis=axis), out)
+        return self._finish(self._order(self._like(_as_integer(x, "permutation"), None)), out)
+
+    def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None, out: Tensor | None = None) -> Any:
+        """Elements of a vector, or rows of a matrix, picked by chance; of a number the integers from 0 to it.
+
+        Parameters
+        ----------
+        a : int or operand
+        size : int, tuple of int, or operand
+            How many; the value has this shape.
+        replace : bool
+            Whether an element may be picked twice.
+        p : vector, optional
+            The probability of each; only their proportions count.
+        """
+        rows = None if hasattr(a, "__index__") and not np.ndim(a) else self._rows(a)
+        count = _as_integer(a, "choice") if rows is None else rows.shape[0]
+        chances = None if p is None else in_dtype(self._rows(p), np.dtype("float64"))
+        if chances is not None and (chances.ndim != 1 or chances.shape[0] != count):
+            raise ShapeError(f"choice: {describe(chances)} is no probability for each of {count}")
+        if count is None or count < 1:
+            raise ShapeError(f"choice: it is known of how many one is picked, and they are 1 or more, not {count}")
+        if not replace:
+            picked = self._without_replacement(count, chances, self._like(size, out))
+        elif chances is None:
+            picked = self.randint(count, size=self._like(size, out))
+        else:
+            ends = f.cumsum(chances, 0)
+            drawn = self._draw("rand", size, np.float64, out) * f.slice(ends, (-1,))
+            picked = f.searchsorted(ends, drawn, "right")
+        return self._finish(picked if rows is None else f.take(rows, picked, axis=0), out)
+
+    def _without_replacement(self, count: int, chances: Any, like: Variable) -> Any:
+        """Integers below a count in random order, as many as an operand has elements: the first to be picked first."""
+        if None in like.shape or like.size > count:
+            raise ShapeError(f"choice: without replacement there are {count} at the most, not {like.shape}")
+        if chances is None:
+            order = self._order(self._like(count, None))
+        else:  # of exponentially distributed waits at these rates, who comes first is as probable as its rate
+            order = f.argsort(self.exponential(1.0, count, np.float64) / chances, 0)
+        return f.reshape(f.slice(order, (slice(0, like.size),)), like.shape)
+
+    def _order(self, like: Variable) -> Any:
+        """The places of a vector in random order."""
+        return f.argsort(f.rand(self.rng_state, like, dtype=np.dtype("float64")), 0)
+
+    def _rows(self, values: Any) -> Any:
+        if isinstance(values, Variable):
+            return values
+        array = np.asarray(values)
+        return self.array(array, array.dtype)
+
     def fill_normal(self, ary: Tensor, mean: Any = 0.0, stdv: Any = 1.0) -> Tensor:
         """Fill a tensor with normally distributed numbers, at once; returns it (neon's name)."""
         return self.normal(mean, stdv, out=ary)
@@ -273,6 +383,15 @@ def _as_number(value: Any, what: str) -> Any:
     if not math.isfinite(number):
         raise ParameterError(f"{what} is finite, not {number}")
     return number
+
+
+def _as_integer(value: Any, what: str) -> Any:
+    """An operand as it is, or an integer as Python's."""
+    if isinstance(value, Variable):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__") or np.ndim(value):
+        raise OperandError(f"{what}: an integer is wanted, not {brief(value)}")
+    return int(value.__index__())
 
 
 def _as_chance(value: Any, what: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.cpu.calls import implementation_of
 from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
@@ -24,7 +24,7 @@ from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -57,7 +57,7 @@ class CPUBackend(Backend):
             _say_once(self.info())
 
     def info(self) -> str:
-        """What runs assignments here, and what would make them quicker."""
+        """How assignments run here, and what would make them faster."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -146,9 +146,9 @@ class CPUBackend(Backend):
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             _note(error, index, instructions if roots is None else self.program(roots).instructions)
 
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
+        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
         if observe is not None:
-            return run
+            return Plan(run)
         simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
@@ -161,7 +161,7 @@ class CPUBackend(Backend):
         return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
-        """What computes a program's instructions."""
+        """The implementations of a program's instructions."""
         return partial(implementation_of, self, program, last_uses(program) if keep else None)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from optree.dtypes import can_cast
 from optree.errors import DTypeError
-from optree.registry import NUMPY_FUNCTIONS, f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 
 #: The NumPy function of each ufunc's ``reduce``.
 REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
@@ -55,7 +55,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
 
 
 def _with_axes(x: Any, count: int) -> Any:
-    """An operand with so many axes of size 1 behind its own."""
+    """An operand with `count` axes of size 1 appended."""
     ndim = np.ndim(x)
     return f.expand_dims(x, tuple(range(ndim, ndim + count))) if count and ndim else x
 
@@ -124,7 +124,10 @@ def no_equal(func: Callable[..., Any]) -> TypeError:
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
     module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
     name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
-    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host")
+    ours = FUNCTIONS.get(func.__name__)
+    sized = ours is not None and "size" in inspect.signature(ours).parameters
+    remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
+    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 
 @lru_cache(maxsize=512)

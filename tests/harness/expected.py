@@ -282,6 +282,11 @@ def _drawn_at(seed: Any, counter: Any, place: Any, normal: bool, dtype: Any) -> 
     return found
 
 
+def _searchsorted(x: Any, y: Any, side: str) -> Any:
+    before = np.less if side == "left" else np.less_equal
+    return before(x, np.asarray(y)[..., None]).sum(axis=-1, dtype=np.int64)
+
+
 MEANINGS: dict[str, Meaning] = {
     **{name: _numpy(name) for name in NUMPY_ELEMENTWISE.split()},
     "erf": _in_double(special.erf),
@@ -302,6 +307,7 @@ MEANINGS: dict[str, Meaning] = {
     "cumprod": _so_far(np.cumprod, np.prod),
     "recurrence": _recurrence,
     "sort": np.sort,
+    "searchsorted": _searchsorted,
     "argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
     "exclusive_prod": _exclusive_prod,
     "exclusive_prod_along": _exclusive_prod_along,

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "assign": "tree/test_assignment.py",
     "output": "compile/test_program.py",
     "rand": "ops/test_random.py",
+    "standard_gamma": "ops/test_sampling.py",
     "standard_normal": "ops/test_random.py",
     "stochastic_cast": "ops/test_random.py",
     "take_blocks": "ops/test_random.py",
