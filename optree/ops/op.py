@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import MemberDescriptorType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -23,6 +25,7 @@ from optree.errors import (
     OperandError,
     ShapeError,
     UntypedOperandError,
+    brief,
     caller_origin,
     describe,
 )
@@ -46,7 +49,6 @@ from optree.tree.variable import (
 
 #: The most combinations of parameters of a class that are one op each.
 SHARED = 4096
-
 
 #: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
 MARKS = ("applications", "tokens", "is_shared", "is_checked")
@@ -206,7 +208,7 @@ class Op:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = new_cache()
+        op.__dict__["applications"] = new_cache()  # a frozen dataclass refuses setattr
         return op
 
     applications: Cache
@@ -493,32 +495,44 @@ class Op:
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
-        self._check_parameters()
+        self.check_parameters()
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
         return _tokens.setdefault((self._identity(), pattern), _Token())
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse, before the first tree of it is made, an op that differs from others in what `__props__` do not name.
 
-        Those of equal parameters are one op to a plan. What an op remembers for
-        itself begins with an underscore.
+        Those of equal parameters are one op to a plan. An op's own caches begin with an underscore.
 
         Raises
         ------
         DefinitionError
-            Naming the attribute.
         """
-        if self.is_checked:
+        if self.is_checked or self.__props__ is None:  # then it equals itself alone
             return
-        known = {*(self.__props__ or ()), *MARKS}
-        missed = sorted(name for name in vars(self) if name not in known and not name.startswith("_"))
+        known = {*self.__props__, *MARKS}
+        missed = sorted(name for name in self._attributes() if name not in known and not name.startswith("_"))
         if missed:
             raise DefinitionError(
                 f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
-                f"would be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
-                f"or self._{missed[0]} if it follows from the parameters or is a cache"
+                f"would be taken for it; write __props__ = {(*self.__props__, *missed)!r}, or self._{missed[0]} "
+                "if it follows from the parameters or is a cache"
             )
+        for name, value in self.props.items():
+            try:
+                hash(value)
+            except TypeError:  # as that of a tuple with an array in it, whose text leaves out elements
+                why = (
+                    "which has no hash, and ops are told apart by their parameters; give a tuple, or make it an operand"
+                )
+                raise DefinitionError(f"{type(self).__name__}: its parameter {name} is {brief(value)}, {why}") from None
         self.__dict__["is_checked"] = True
+
+    def _attributes(self) -> set[str]:
+        """The names of its own attributes, in slots too, but for values that a `cached_property` has stored."""
+        own = {name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)}
+        members = {name: each for kind in type(self).__mro__ for name, each in vars(kind).items()}
+        return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters in their normal form for operands of these types."""
