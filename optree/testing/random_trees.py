@@ -73,11 +73,12 @@ def random_tree(
 
 
 def usable_ops() -> list[str]:
-    """The ops that `random_tree` can give operands to: elementwise ones, reductions, and those of shapes."""
+    """The ops that `random_tree` can give operands to: elementwise ones of floats, reductions, and those of shapes."""
     return [
         name
         for name, cls in OPS.items()
         if not cls.destroy_map
+        and cls.takes_floats
         and (cls.random_props is not None or (issubclass(cls, ElementwiseOperator) and not cls.prop_names()))
     ]
 
