@@ -14,7 +14,8 @@ import json
 import platform
 import re
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import Iterator, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -297,6 +298,10 @@ def operands_of(row: Row) -> list[np.ndarray]:
     return [rng.uniform(low, high, shape).astype(row.dtype) for _ in range(row.operands)]
 
 
+def _output_of(program: Any, values: list[Any]) -> Any:
+    return evaluate(program, values)[0]
+
+
 def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
     """The seconds of both ways; None where NumPy has no such line.
 
@@ -310,14 +315,14 @@ def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
     if row.name.startswith("grad "):
         tree = row.line(*tensors)
         program = flatten([tree])
-        by_numpy: Callable[[], Any] = lambda: evaluate(program, [be.value_of(x) for x in program.leaves])[0]
+        by_numpy: Callable[[], Any] = partial(_output_of, program, [be.value_of(x) for x in program.leaves])
     else:
         try:
             row.line(*arrays)
         except (TypeError, ValueError, np.exceptions.AxisError):
             return None
         tree = row.line(*tensors)
-        by_numpy = lambda: row.line(*arrays)
+        by_numpy = partial(row.line, *arrays)
     wanted = np.asarray(by_numpy())
     out = be.empty(wanted.shape, wanted.dtype)
     assignment = f.assign(out, tree)

@@ -117,7 +117,7 @@ class Invert(BitOperator, UnaryOperator):
     sample = (0.0, 7.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel
+        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # ~ of C's true is true too
 
 
 class Shift(BitOperator, BinaryOperator):
