@@ -14,8 +14,8 @@ import json
 import platform
 import re
 import statistics
-from collections.abc import Callable
-from functools import Iterator, partial
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
