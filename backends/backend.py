@@ -63,8 +63,8 @@ class Backend(RandomMethods):
 
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
-        "active sources allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
+        "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
+        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
     )
 
     #: The number of devices of its kind.
