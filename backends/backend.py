@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
@@ -14,14 +15,14 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer
+from optree.compile.steps import Observer, Plan
 from optree.dtypes import is_floating
-from optree.errors import BackendError, OperandError, brief, describe
+from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
-from optree.registry import FUNCTIONS
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.node import OpTreeNode, signature
-from optree.tree.numpy_protocol import write_out
+from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
@@ -29,10 +30,6 @@ from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-#: From the values of a program's leaves to those of its outputs. For the origins in errors it also takes the trees
-#: that run, if they are not those that were compiled.
-Plan = Callable[[list[Any], Sequence[Any] | None], Sequence[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -134,7 +131,7 @@ class Backend(RandomMethods):
 
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         """A plan, on this backend's arrays, from a function that runs a program on NumPy arrays."""
-        return lambda values, roots: run(values)
+        return Plan(lambda values, roots: run(values))
 
     def remark(self, instruction: Instruction) -> str:
         """A remark of `debugprint` on how this backend runs an instruction."""
@@ -142,11 +139,11 @@ class Backend(RandomMethods):
 
     @property
     def lowering(self) -> Options:
-        """How trees are lowered for this backend."""
+        """The options of lowering for this backend."""
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """What this backend makes of a program in one of its own stages, as text.
+        """The text of a stage of this backend for a program.
 
         Parameters
         ----------
@@ -288,7 +285,7 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""
@@ -302,7 +299,7 @@ class Backend(RandomMethods):
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
         if constants:  # those that rewrites added
             compiled = plan
-            plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
+            plan = Plan(lambda values, roots: compiled.run([*values, *constants], roots))
         self.compiles += 1
         self.plans[key] = plan
         return plan
@@ -332,6 +329,11 @@ class Backend(RandomMethods):
         return {**counts, "caches": cache_stats()}
 
     # Functions
+
+    @property
+    def linalg(self) -> LinearAlgebra:
+        """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
+        return LinearAlgebra(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
@@ -375,6 +377,39 @@ def _check_stale(tree: Any) -> None:
 _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
+def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function's arguments, with a tensor in the place of the first where that is a number and none is a variable."""
+    if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
+        return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
+    return args
+
+
+class LinearAlgebra:
+    """NumPy's linear algebra on a backend's operands: ``be.linalg.norm`` means what ``np.linalg.norm`` does."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        theirs: Any = getattr(np.linalg, name, None)
+        if name.startswith("_") or theirs not in NUMPY_FUNCTIONS:
+            raise AttributeError(f"be.linalg has no function {name!r}; it has {names(dir(self))}")
+        backend = self._backend
+
+        @wraps(theirs)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            found = call_function(theirs, _with_tensor(backend, args), kwargs)
+            trees = (found,) if found.__class__ is OpTreeNode or not isinstance(found, tuple) else found
+            _several(backend, f"linalg.{name}", trees, None)
+            return found
+
+        function.__doc__ = NUMPY_FUNCTIONS[theirs].__doc__
+        return function
+
+    def __dir__(self) -> list[str]:
+        return sorted(name for name in np.linalg.__all__ if getattr(np.linalg, name) in NUMPY_FUNCTIONS)
+
+
 def _method(backend: Backend, name: str) -> Callable[..., Any]:
     """A function of operands as a backend's method: with ``out``, and a first number converted to a tensor."""
     function = FUNCTIONS[name]
@@ -383,13 +418,11 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     homes = (backend.home, None)
 
     def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
-            first = backend.array(args[0], getattr(args[0], "dtype", None))
-            args = (first, *args[1:])
+        args = _with_tensor(backend, args)
         if takes_out:
             kwargs["out"] = out
         tree = FUNCTIONS[own_name](*args, **kwargs)  # looked up at each call: the op may have been redefined
-        if tree.__class__ is tuple or tree.__class__ is list:  # of several values
+        if tree.__class__ is not OpTreeNode and isinstance(tree, tuple | list):  # of several values
             return _several(backend, own_name, tree, out)
         if tree.spec.home not in homes:
             raise _foreign(backend, own_name, tree)
@@ -416,7 +449,8 @@ def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
         return trees
     if type(out) not in (tuple, list) or len(out) != len(trees):
         raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
-    return type(trees)(write_out(*pair) for pair in zip(trees, out, strict=True))
+    written = [write_out(*pair) for pair in zip(trees, out, strict=True)]
+    return type(trees)(*written) if hasattr(trees, "_fields") else type(trees)(written)
 
 
 def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:

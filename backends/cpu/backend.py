@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.cpu.calls import implementation_of
 from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
@@ -26,7 +26,7 @@ from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -59,7 +59,7 @@ class CPUBackend(Backend):
             _say_once(self.info())
 
     def info(self) -> str:
-        """What runs assignments here, and what would make them quicker."""
+        """How assignments run here, and what would make them faster."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -148,9 +148,9 @@ class CPUBackend(Backend):
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             _note(error, index, instructions if roots is None else self.program(roots).instructions)
 
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
+        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
         if observe is not None:
-            return run
+            return Plan(run)
         simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
@@ -174,7 +174,7 @@ class CPUBackend(Backend):
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
-        """What computes a program's instructions."""
+        """The implementations of a program's instructions."""
         return partial(implementation_of, self, program, last_uses(program) if keep else None)
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
 from backends.execution.listing import steps_text
 from backends.execution.memory import Memory
@@ -33,7 +34,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -60,6 +61,8 @@ class GPUBackend(Backend):
     Attributes
     ----------
     cupy : module
+    errstate : callable
+        CuPy's context manager for errors of linear algebra.
     host_calls : int
         How many ops that know NumPy's arrays alone have run on the host.
     kernels : KernelHost or None
@@ -81,7 +84,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
-    internal = Backend.internal | {"graphs", "is_own", "kernels", "memory", "products"}
+    internal = Backend.internal | {"errstate", "graphs", "is_own", "kernels", "memory", "products"}
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class GPUBackend(Backend):
         tf32: bool = False,
     ) -> None:
         self.cupy, self.devices = find_cupy()
+        self.errstate = import_module("cupyx").errstate
         self.host_calls = 0
         self._constants: dict[int, Any] = {}
         self._in_flight = InFlight(self.cupy)
@@ -289,7 +293,7 @@ class GPUBackend(Backend):
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps, observe, self.synchronize), taker(outline.outputs)
+        ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))
@@ -301,7 +305,7 @@ class GPUBackend(Backend):
                     return graphs.run(values, note)
                 return run_steps(ready, open_registers, outputs, note, values, roots)
 
-        return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+        return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
     @property
     def lowering(self) -> Options:
@@ -342,8 +346,8 @@ class GPUBackend(Backend):
         """A composite op's instruction as a function of arrays, by its simpler ops."""
         op, inputs, node = program.instructions[index]
         leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
-        run = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
-        return lambda *values: run(list(values), None)[0]
+        plan = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
+        return lambda *values: plan.run(list(values), None)[0]
 
     def remark(self, instruction: Instruction) -> str:
         return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
@@ -359,13 +363,7 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return _remarked(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
-
-
-def _remarked(plan: Plan, remark: Callable[[], str]) -> Plan:
-    """A plan, and what `debugprint` says of the whole."""
-    plan.remark = remark  # type: ignore[attr-defined]
-    return plan
+        return Plan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
@@ -385,7 +383,7 @@ def _fused(
     sizes: Sizes,
     implementation_of: ImplementationOf,
 ) -> FusedKernel:
-    """What runs a kernel."""
+    """A kernel, specialised for CUDA."""
     return FusedKernel(program, kernel, sizes, compile, memory)
 
 

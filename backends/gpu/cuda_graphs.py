@@ -122,7 +122,7 @@ class Graphs:
 
     @property
     def remark(self) -> str:
-        """What `debugprint` says."""
+        """The remark that `debugprint` prints."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
@@ -260,7 +260,7 @@ class _Memory:
         return registers
 
     def _begun(self, of: Graphs, values: list[Any]) -> list[Any]:
-        """What a call begins with: the values that stay, and the leaves' that are given."""
+        """The registers at the begin of a call: resident values, and the arguments."""
         registers = self._registers.copy()
         for i in of.given:
             registers[i] = self._found.get(i, values[i])
@@ -280,7 +280,7 @@ class _Memory:
     def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            run_steps(self._settling(part, registers), [], _NOTHING, note, registers)
+            run_steps(self._settling(part, registers), [], None, note, registers)
 
     def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
         """The steps of a part; what each makes for graphs goes to where they find it."""
@@ -321,7 +321,7 @@ class _Memory:
             of.stream.begin_capture()
             try:
                 with _collected(errors):
-                    run_steps(runnable(part.steps), [], _NOTHING, _unnoted, found)
+                    run_steps(runnable(part.steps), [], None, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the reason of the others
@@ -368,10 +368,6 @@ class _Memory:
         if i not in self._found:
             self._found[i] = self._empty(value.shape, value.dtype)
         registers[i] = self.of.write(self._found[i], value)
-
-
-#: Takes no outputs.
-_NOTHING = taker(())
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:

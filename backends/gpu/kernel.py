@@ -13,7 +13,6 @@ from backends.execution.dialect import wide
 from backends.execution.memory import Memory
 from backends.execution.runner import Layout, bits
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.variant import Variant
 from backends.gpu.launch_config import Device, Geometry, Launch, geometry_of
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
@@ -99,7 +98,7 @@ class Launched:
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
-        self._kernels: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
+        self._kernels = Cache("variants of CUDA kernels", GEOMETRIES)
         self._known = Cache("launch configurations", GEOMETRIES)
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
@@ -131,10 +130,11 @@ class Launched:
             steps = [flat[place * rank : (place + 1) * rank] for place in range(len(self.nest.arrays))]
             geometry = geometry_of(self.nest, sizes, steps, pointers, self.host.device)
             variant = geometry.variant
-            if variant not in self._kernels:
+            ready = self._kernels.get(variant)
+            if ready is None:
                 kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
-                self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
-            found = self._known[key] = _LaidOut(self.nest, self.host, geometry, layout, *self._kernels[variant])
+                ready = self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
+            found = self._known[key] = _LaidOut(self.nest, self.host, geometry, layout, *ready)
         return found
 
 

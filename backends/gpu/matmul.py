@@ -143,10 +143,6 @@ class Products(Locked):
         out[...] = made
         return out
 
-    def into(self, x: Any, y: Any, out: Any) -> Any:
-        """``x @ y``, written into an array."""
-        return self(x, y, out=out)
-
     def _is_apart(self, out: Any, x: Any, y: Any, addend: Any, bias: Any) -> bool:
         """Whether nothing that is read is written over, but the addend in its own place."""
         share = self.cupy.may_share_memory

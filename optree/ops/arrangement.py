@@ -40,10 +40,14 @@ def integer_of(value: Any, what: str) -> int:
 # Diagonals and triangles
 
 
-def _rows_and_columns(x: Variable) -> tuple[Variable, Variable]:
+def rows_and_columns(x: Variable) -> tuple[Variable, Variable]:
     """The row and the column of each element of matrices, in shapes that broadcast to theirs."""
     lead = (slice(0, 1),) * (x.ndim - 2)
-    return f.places(f.slice(x, (*lead, slice(None), slice(0, 1)))), f.places(f.slice(x, (*lead, slice(0, 1))))
+    row, column = f.slice(x, (*lead, slice(0, 1))), f.slice(x, (*lead, slice(None), slice(0, 1)))
+    if None in x.shape:  # of what a slice leaves of an open size, it is not known that it is 1
+        others = tuple(range(x.ndim - 2))
+        row, column = (f.any(x, axis=(*others, axis), keepdims=True) for axis in (x.ndim - 2, x.ndim - 1))
+    return f.places(column), f.places(row)
 
 
 def _triangle(x: Any, k: Any, what: str, lower: bool) -> Any:
@@ -52,7 +56,7 @@ def _triangle(x: Any, k: Any, what: str, lower: bool) -> Any:
         if not x.ndim:
             raise ShapeError(f"{what}: {describe(x)} has no axis, and no triangle")
         x = f.broadcast_like(x, f.expand_dims(x, 0) * f.expand_dims(x, 1))  # NumPy's, of each row the vector
-    rows, columns = _rows_and_columns(x)
+    rows, columns = rows_and_columns(x)
     return f.where(columns - rows <= k if lower else columns - rows >= k, x, zero_of(x))
 
 

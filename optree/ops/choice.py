@@ -175,6 +175,10 @@ class Where(ElementwiseOperator):
         (([0, 1, 2], 1.5, (3,)), {}),
     )
 
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel; of bools without a choice, which compilers do not take into vectors."""
+        return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else self.kernel
+
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes
         common = promote(x, y)

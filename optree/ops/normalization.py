@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
-from optree.errors import OperandError
+from optree.errors import OperandError, ShapeError
 from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
@@ -194,14 +194,14 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
     Attributes
     ----------
-    ord : None, 1, 2 or inf
+    ord : number or None
         None and 2 mean the root of the sum of squares, 1 the sum of absolute
-        values, inf the largest of them. Over several axes only None is taken:
-        the others would be NumPy's matrix norms.
+        values, inf the largest of them and -inf the least, 0 how many are not 0, and
+        any other p the root by p of the sum of powers by p. Over several axes only
+        None is taken: of the others, ``be.linalg.norm`` has NumPy's norms of matrices.
     """
 
     name = "norm"
-    numpy = np.linalg.norm
     __props__ = ("axis", "keepdims", "ord")
     ord: Any = None
     examples = (
@@ -212,19 +212,27 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((3, 4),), {"axis": -1, "keepdims": False, "ord": 2}),
         (((3, 4),), {"axis": 0, "ord": 1}),
         (((3, 4),), {"axis": 1, "ord": float("inf")}),
+        (((3, 4),), {"axis": 1, "ord": float("-inf")}),
+        (((3, 4),), {"axis": 0, "ord": 3}),
+        (((3, 4),), {"axis": 1, "ord": 2.5, "keepdims": False}),
+        (((3, 4),), {"axis": 1, "ord": -1}),
+        (((3, 4),), {"axis": 1, "ord": 0}),
         (((1, 3),), {"axis": 0}),
         (((0, 3),), {"axis": 0}),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        if self.ord not in (None, 1, 2, np.inf):
-            raise OperandError(f"norm: ord is None, 1, 2 or inf, not {self.ord!r}")
+        if self.ord is not None and (isinstance(self.ord, bool) or not isinstance(self.ord, int | float)):
+            raise OperandError(f"norm: ord is None or a number, not {self.ord!r}; be.linalg.norm has norms of matrices")
         axes = self.axes(types[0].ndim)
         if self.ord is not None and len(axes) != 1:
             raise OperandError(
                 f"norm: with ord={self.ord!r} give one axis, not {self.axis!r} of {types[0].ndim} dimensions; "
-                "without ord it is the root of the sum of squares over all of them"
+                "without ord it is the root of the sum of squares over all of them, and be.linalg.norm has norms of "
+                "matrices"
             )
+        if self.ord == -np.inf and types[0].shape[axes[0]] == 0:
+            raise ShapeError(f"along axis {axes[0]} there is nothing, which has no least element")
         return super().bind(types, backend)
 
     def value(self, *arrays: Any) -> Any:
@@ -234,34 +242,58 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         x = x.astype(wide, copy=False)
         if self.ord == np.inf:
             found = np.max(np.abs(x), axis=axes, keepdims=self.keepdims, initial=0)
+        elif self.ord == -np.inf:
+            found = np.min(np.abs(x), axis=axes, keepdims=self.keepdims)
+        elif self.ord == 0:
+            found = np.asarray(np.count_nonzero(x, axis=axes, keepdims=self.keepdims))
         elif self.ord == 1:
             found = accurate_sum(np.abs(x), axes, self.keepdims, wide)
         else:
-            found = _euclidean(x, axes)
+            found = _euclidean(x, axes) if self.ord in (None, 2) else _by_powers(np.abs(x), axes, self.ord)
             found = found if self.keepdims else found.squeeze(axes)
         return found.astype(dtype, copy=False)
 
     def decompose(self, *inputs: Variable) -> Variable:
         x = _widened(inputs[0])
-        if self.ord == 1:
-            found = f.sum(f.absolute(x), axis=self.axis, keepdims=True)
+        size = f.absolute(x)
+        if self.ord == 0:
+            found = f.sum(f.cast(f.ne(x, 0), x.dtype), axis=self.axis, keepdims=True)
+        elif self.ord == 1:
+            found = f.sum(size, axis=self.axis, keepdims=True)
+        elif self.ord is not None and self.ord < 0:
+            found = f.negative(_supremum(f.negative(size), self.axis))
         else:
-            found = f.maximum(_supremum(f.absolute(x), self.axis), 0)
-        if self.ord in (None, 2):  # no square is too small or too large of x over its largest element
+            found = f.maximum(_supremum(size, self.axis), 0)
+        if self.ord not in (0, 1, np.inf, -np.inf):  # no power is too small or too large of x over its largest element
             top = f.where(f.logical_and(f.gt(found, 0), f.lt(found, np.inf)), found, 1)
-            found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
+            if self.ord in (None, 2):
+                found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
+            else:
+                total = f.sum((size / top) ** float(self.ord), axis=self.axis, keepdims=True)
+                found = total ** (1 / self.ord) * top
         return self.squeezed(in_dtype(found, mean_dtype(inputs[0].dtype)))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
+        if self.ord == 0:
+            return [f.fill_like(x, 0.0)]
         norm = self.restore(self(x), x)
-        if self.ord == np.inf:
+        if self.ord in (np.inf, -np.inf):
             return [to_extremes(self, x, f.eq(f.absolute(x), norm), delta) * f.sgn(x)]
         delta = self.restore(delta, x)
         if self.ord == 1:
             return [delta * in_dtype(f.sgn(x), delta.dtype)]
+        if self.ord not in (None, 2):
+            return [delta * f.sgn(x) * (f.absolute(x) / or_one(norm)) ** (self.ord - 1.0)]
         finite = finite_direction(x, norm)
         return [delta * (finite / or_one(self.restore(self(finite), x)))]
+
+
+def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarray:
+    """The root by `ord` of the sum of powers over axes, which stay, of numbers of 0 or more."""
+    top = np.max(size, axis=axes, keepdims=True, initial=0) if ord > 0 else np.min(size, axis=axes, keepdims=True)
+    top = np.where((top > 0) & (top < np.inf), top, 1).astype(size.dtype)
+    return accurate_sum((size / top) ** float(ord), axes, True, size.dtype) ** (1 / ord) * top
 
 
 def _euclidean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import MemberDescriptorType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -23,12 +25,13 @@ from optree.errors import (
     OperandError,
     ShapeError,
     UntypedOperandError,
+    brief,
     caller_origin,
     describe,
 )
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
-from optree.tree.applications import remembered
+from optree.tree.applications import new_cache
 from optree.tree.deltas import zero_gradient
 from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
@@ -46,7 +49,6 @@ from optree.tree.variable import (
 
 #: The most combinations of parameters of a class that are one op each.
 SHARED = 4096
-
 
 #: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
 MARKS = ("applications", "tokens", "is_shared", "is_checked")
@@ -128,6 +130,8 @@ class Op:
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it only makes views, copies on the device, or
         launches kernels whose arguments stay.
+    calls_lapack : bool
+        Whether it calls linear algebra that may fail on values, which other libraries than NumPy tell only if asked to.
     checks_indices : bool
         Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
     widens_halves : bool
@@ -172,6 +176,7 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
@@ -203,7 +208,7 @@ class Op:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = remembered()
+        op.__dict__["applications"] = new_cache()  # a frozen dataclass refuses setattr
         return op
 
     applications: Cache
@@ -349,7 +354,7 @@ class Op:
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What `make_node` makes of the inputs: its output, or the list of them.
+        """Apply the op: the output of `make_node`, or the list of its outputs.
 
         Raises
         ------
@@ -368,7 +373,7 @@ class Op:
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What `make_node` gives, or an error of which input has no type to ask for."""
+        """The application that `make_node` returns; an error names the input without a type."""
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
@@ -432,7 +437,7 @@ class Op:
         return value
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
-        """What the op makes of operands of these specs; remembered unless a number's value matters."""
+        """The node of operands of these specs, cached unless a number's value matters."""
         known = self.applications.get(specs)
         if known is not None and not any(map(is_huge, operands)):
             return known
@@ -490,32 +495,44 @@ class Op:
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
-        self._check_parameters()
+        self.check_parameters()
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
         return _tokens.setdefault((self._identity(), pattern), _Token())
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse, before the first tree of it is made, an op that differs from others in what `__props__` do not name.
 
-        Those of equal parameters are one op to a plan. What an op remembers for
-        itself begins with an underscore.
+        Those of equal parameters are one op to a plan. An op's own caches begin with an underscore.
 
         Raises
         ------
         DefinitionError
-            Naming the attribute.
         """
-        if self.is_checked:
+        if self.is_checked or self.__props__ is None:  # then it equals itself alone
             return
-        known = {*(self.__props__ or ()), *MARKS}
-        missed = sorted(name for name in vars(self) if name not in known and not name.startswith("_"))
+        known = {*self.__props__, *MARKS}
+        missed = sorted(name for name in self._attributes() if name not in known and not name.startswith("_"))
         if missed:
             raise DefinitionError(
                 f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
-                f"would be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
-                f"or self._{missed[0]} if it follows from the parameters or is a cache"
+                f"would be taken for it; write __props__ = {(*self.__props__, *missed)!r}, or self._{missed[0]} "
+                "if it follows from the parameters or is a cache"
             )
+        for name, value in self.props.items():
+            try:
+                hash(value)
+            except TypeError:  # as that of a tuple with an array in it, whose text leaves out elements
+                why = (
+                    "which has no hash, and ops are told apart by their parameters; give a tuple, or make it an operand"
+                )
+                raise DefinitionError(f"{type(self).__name__}: its parameter {name} is {brief(value)}, {why}") from None
         self.__dict__["is_checked"] = True
+
+    def _attributes(self) -> set[str]:
+        """The names of its own attributes, in slots too, but for values that a `cached_property` has stored."""
+        own = {name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)}
+        members = {name: each for kind in type(self).__mro__ for name, each in vars(kind).items()}
+        return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters in their normal form for operands of these types."""
@@ -540,7 +557,7 @@ class Op:
         return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
     def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
-        """What `resolve_dtypes` gives by the op's ufunc; None where it has none."""
+        """The dtypes that the op's ufunc computes in; None where it has no ufunc."""
         return ufunc_dtypes(self.numpy, dtypes) if isinstance(self.numpy, np.ufunc) else None
 
     # Running
@@ -557,6 +574,17 @@ class Op:
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel expression for operands computed in these dtypes; None where there is none."""
         return self.kernel
+
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        """Why C compilers take the kernel's loop into no vectors for operands of a dtype; empty where they do.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+        by_number : bool
+            Whether the last operand is a number.
+        """
+        return ""
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.

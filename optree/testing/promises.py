@@ -23,7 +23,7 @@ from optree.registry import f
 from optree.run import debug
 from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.node import OpTreeNode, post_order
-from optree.tree.types import DTYPES
+from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Input, Variable, as_variable, constant
 
 #: The minimum step of central differences, relative to the perturbed value.
@@ -71,6 +71,7 @@ def check_identity(example: Example, backend: Any = None) -> None:
     op = example.op
     if op is None:
         return
+    op.check_parameters()
     twin = type(op)(**op.props)
     _expect(
         twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"
@@ -470,9 +471,9 @@ def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
 
 
 def _nodes(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
-    """The distinct nodes of trees."""
+    """The distinct nodes of trees, but for those of several values."""
     for entry in post_order(trees, lambda x: x.inputs if isinstance(x, OpTreeNode) else ()):
-        if isinstance(entry, OpTreeNode):
+        if isinstance(entry, OpTreeNode) and isinstance(entry.type, TensorType):
             yield entry
 
 

@@ -508,7 +508,7 @@ def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
 
 
 def one_or_many(arguments: tuple[Any, ...]) -> Any:
-    """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
+    """Normalise ``f(a, b)``, ``f((a, b))`` and ``f()`` to a tuple of integers, or None."""
     if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
         return arguments[0]
     return arguments or None

@@ -289,6 +289,14 @@ class Variable:
         """``np.argmin`` of this operand."""
         return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
 
+    def argpartition(self, kth: Any, axis: int | None = -1, **options: Any) -> Any:
+        """``np.argpartition`` of this operand."""
+        return np.argpartition(self, kth, axis, **options)
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+        """``np.searchsorted`` of this operand."""
+        return np.searchsorted(self, v, side, sorter)
+
     def argsort(self, axis: int | None = -1, **options: Any) -> Any:
         """``np.argsort`` of this operand."""
         return np.argsort(self, axis, **options)
@@ -356,6 +364,14 @@ class Variable:
     def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
         """``np.var`` of this operand."""
         return numpy_protocol.call_method(np.var, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """``np.diagonal`` of this operand."""
+        return np.diagonal(self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any) -> Any:
+        """``np.trace`` of this operand."""
+        return np.trace(self, offset, axis1, axis2, **options)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """``np.swapaxes`` of this operand."""

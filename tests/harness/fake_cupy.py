@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.cupy_linalg import Linalg
 from harness.cupy_namespace import FILE
 from harness.cupy_values import in_halves, of_last_nan, take
 from harness.fake_cuda import DEFAULT, TF32, Machine, MemoryPointer, cuda_of
@@ -49,6 +50,7 @@ def fake_cupy(devices: int = 1, memory: int = 1 << 32) -> Any:
         if hasattr(np, name):  # which some versions have no more
             setattr(module, name, _function(module, name, parameters))
     module.matmul = Ufunc(module, "matmul", 2, 1, [f"{c}{c}->{c}" for c in "?bBhHiIlLqQefd"])
+    module.linalg = Linalg(partial(_call, module), Array)
     creation = Creation(module)
     for name in ("array", "asarray", "ascontiguousarray", "from_dlpack"):
         setattr(module, name, getattr(creation, name))
@@ -92,8 +94,9 @@ class Array:
         return ours(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        ours = getattr(self.module, func.__name__, None)
-        if ours is None or func.__module__ != "numpy":
+        namespace = self.module.linalg if func.__module__ == "numpy.linalg" else self.module
+        ours = getattr(namespace, func.__name__, None)
+        if ours is None or func.__module__ not in ("numpy", "numpy.linalg"):
             return NotImplemented
         if not all(issubclass(kind, self.module.ndarray | np.ndarray) for kind in types):
             return NotImplemented

@@ -30,7 +30,7 @@ def home(kind: str, **options: Any) -> Any:
 
 def stand_in(cupy: Any, jit: bool = False, **options: Any) -> Any:
     """A GPU backend on a stand-in for CuPy; its kernels run only where that has an emulator."""
-    with patch.dict(sys.modules, cupy=cupy):
+    with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx):
         be = gen_backend("gpu", jit=jit, **options)
     be.products.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
     return be

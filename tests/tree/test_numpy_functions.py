@@ -310,7 +310,8 @@ def cpu() -> Any:
 @pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
 def test_every_numpy_function_is_tested(function: Any) -> None:
     known = (UFUNCS, REDUCTIONS, CALLS, SEVERAL, FACTS, ANSWERS)
-    assert any(function in table for table in known), "say in CALLS how it is called"
+    elsewhere = function.__module__ == "numpy.linalg"  # tests/ops/test_linalg.py
+    assert elsewhere or any(function in table for table in known), "say in CALLS how it is called"
 
 
 @pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda ufunc: ufunc.__name__)
@@ -414,7 +415,7 @@ def test_answers_are_pythons_bools_as_numpys_are(function: Any, cpu: Any) -> Non
     ("call", "name"),
     [
         (np.unique, "np.unique"),
-        (np.linalg.inv, "np.linalg.inv"),
+        (np.linalg.eig, "np.linalg.eig"),
         (lambda x: np.gcd(x, 1), "np.gcd"),
         (np.add.accumulate, "np.add.accumulate"),
         (lambda x: np.trapezoid(np.ones(2) * x), "np.trapezoid"),

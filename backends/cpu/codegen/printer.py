@@ -371,7 +371,15 @@ class _Printer(Printer):
         joined = [line for r in stage.reductions for line in (*self.settled(r), *self.added(r, part.format(r.value)))]
         first = f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
         body = [first, *self.parts(stage), *lines, *self.each_column(joined)]
+        if decided := self.decided(stage):
+            body += [f"if ({decided})", "    break;"]
         return [f"for (int64_t b = {start}; b < {end}; b += {block})", *braced(body)]
+
+    def decided(self, stage: Stage) -> str:
+        """Whether no further element changes what a stage accumulates; empty where that is never known."""
+        ends = [f"r{r.value} == {r.accumulator.absorbing}" for r in stage.reductions if r.accumulator.absorbing]
+        alone = len(ends) == len(stage.reductions) and not (stage.stores or stage.writes or self.column)
+        return " && ".join(ends) if alone else ""
 
     def settled(self, r: Reduction) -> Lines:
         """A part, if nan was among its elements."""
@@ -469,6 +477,9 @@ class _Printer(Printer):
         end = f"const int64_t stop = (k + 1) * size < {n} ? (k + 1) * size : {n};"
         ended = [f"q{r.value}{self.part_index()} = {self.total(r)};" for r in stage.reductions]
         body = [*self.opened(stage.reductions), end, *self.loops(stage, "k * size", "stop"), *self.each_column(ended)]
+        if decided := self.decided(stage):  # so are the parts that follow
+            body += [f"if ({decided})", "    while (++k < end)"]
+            body += [f"    {line}" for line in braced([f"q{r.value}[k] = r{r.value};" for r in stage.reductions])]
         return ["for (int64_t k = begin; k < end; k++)", *braced(body)]
 
     def part_index(self) -> str:

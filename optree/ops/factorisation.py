@@ -1,0 +1,353 @@
+"""Factorisations of matrices, eigenvalues and singular values.
+
+What `optree.ops.linalg` says of stacks, dtypes and errors holds here, too.
+
+The derivatives are those of M. B. Giles, "Collected matrix derivative results
+for forward and reverse mode algorithmic differentiation" (2008), where no other
+source is named. They are trees of the same ops, and so have derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.errors import GradientError, OperandError, describe
+from optree.ops.apply import Apply
+from optree.ops.lapack import (
+    Factorisation,
+    MatrixOperator,
+    check_matrices,
+    iterated,
+    least,
+    on_diagonal,
+    parameter,
+    transposed,
+)
+from optree.ops.op import Op
+from optree.registry import f
+from optree.tree.gradient_types import is_disconnected
+from optree.tree.types import Shape, TensorType
+from optree.tree.variable import Variable, as_operand, as_variable
+
+
+class QRResult(NamedTuple):
+    """Orthonormal columns and an upper triangle, whose product is the matrix."""
+
+    Q: Any
+    R: Any
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues in ascending order, and the eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class SVDResult(NamedTuple):
+    """Left singular vectors as columns, singular values in descending order, right singular vectors as rows."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class Cholesky(MatrixOperator):
+    """The lower triangles l of l @ l.T = x, for symmetric positive definite matrices, of which the lower half is read.
+
+    With `upper`, the upper triangles u of u.T @ u = x, and the upper half is read.
+    The gradient is symmetric, as JAX's and autograd's are: that of half the matrix counts for both halves (I. Murray,
+    "Differentiation of the Cholesky decomposition", 2016).
+    """
+
+    name = "cholesky"
+    numpy_names = (np.linalg.cholesky,)
+    work = 1 / 3
+
+    @classmethod
+    def function(cls, x: Any, upper: bool = False) -> Any:  # type: ignore[override]
+        op = cls.make()
+        return transposed(op(transposed(as_variable(as_operand(x, "cholesky"))))) if upper else op(x)
+
+    @classmethod
+    def parameters(cls) -> list[Any]:
+        return [*super().parameters(), parameter("upper", False)]
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        check_matrices(shapes[0], square=True)
+        return shapes[0]
+
+    def compute(self, x: Any) -> Any:
+        return np.linalg.cholesky(x) if x.size else x.copy()
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        factor = self(x)
+        inner = f.matmul(transposed(factor), delta)
+        half = f.tril(inner, -1) + f.where(on_diagonal(inner), inner * 0.5, 0)
+        left = f.solve(transposed(factor), half)
+        return [_symmetric(f.solve(transposed(factor), transposed(left)))]
+
+
+class QR(Factorisation):
+    """Matrices as products of orthonormal columns q and upper triangles r.
+
+    The derivative is of matrices of full rank, with `mode` 'reduced' where there
+    are more rows than columns (S. F. Walter, L. Lehmann and R. Lamour, "On evaluating
+    higher-order derivatives of the QR decomposition of tall matrices with full
+    column rank", 2012).
+
+    Attributes
+    ----------
+    mode : {'reduced', 'complete', 'r'}
+        Whether q has as many columns as the lesser of its matrix's sizes, or is square; 'r' gives r alone.
+    """
+
+    name = "qr"
+    numpy_names = (np.linalg.qr,)
+    __props__ = ("mode",)
+    mode: Any = "reduced"
+    square = False
+    result = QRResult
+
+    @classmethod
+    def function(cls, x: Any, mode: str = "reduced") -> Any:  # type: ignore[override]
+        if mode not in ("reduced", "complete", "r"):
+            raise OperandError(f"qr: mode is 'reduced', 'complete' or 'r', not {mode!r}")
+        found = QRResult(*cls.make(mode="complete" if mode == "complete" else "reduced")(x))
+        return found.R if mode == "r" else found
+
+    def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
+        k = m if self.mode == "complete" else least(m, n)
+        return [(*stack, m, k), (*stack, k, n)]
+
+    def compute(self, x: Any) -> Sequence[Any]:
+        return tuple(np.linalg.qr(x, mode=self.mode))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (of_q, of_r) = inputs, output_gradients
+        m, n = x.shape[-2:]
+        if None in (m, n) and m != n:
+            raise GradientError(
+                f"qr: whether {describe(x)} has more rows than columns is to be known for its derivative"
+            )
+        if self.mode == "complete" and m > n:
+            raise GradientError(
+                "qr: of mode='complete' and more rows than columns the new columns are arbitrary, and "
+                "have no derivative; mode='reduced' leaves them out"
+            )
+        q, r = self(x)
+        of_q = f.fill_like(q, 0.0) if is_disconnected(of_q) else of_q
+        of_r = f.fill_like(r, 0.0) if is_disconnected(of_r) else of_r
+        if m is None or m >= n:
+            return [_grad_of_qr(q, r, of_q, of_r)]
+        # More columns than rows: the first are q times a triangle, the others q times what stands beside it.
+        first, others = (..., slice(None, m)), (..., slice(m, None))
+        beside = f.slice(of_r, others)
+        from_others = f.matmul(f.slice(x, others), transposed(beside))
+        head = _grad_of_qr(q, f.slice(r, first), of_q + from_others, f.slice(of_r, first))
+        return [f.concatenate([head, f.matmul(q, beside)], axis=-1)]
+
+
+def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Variable:
+    """The gradient of the matrix q @ r, r square."""
+    inner = f.matmul(r, transposed(of_r)) - f.matmul(transposed(of_q), q)
+    both = f.tril(inner) + transposed(f.tril(inner, -1))
+    return transposed(f.solve(r, transposed(of_q + f.matmul(q, both))))
+
+
+class EigenvaluesOfSymmetric(MatrixOperator):
+    """The eigenvalues of symmetric matrices, of which one half is read, in ascending order.
+
+    Attributes
+    ----------
+    UPLO : {'L', 'U'}
+        Whether the lower half is read, or the upper.
+    """
+
+    name = "eigvalsh"
+    numpy_names = (np.linalg.eigvalsh,)
+    __props__ = ("UPLO",)
+    UPLO: Any = "L"
+    work = 4 / 3
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        super().bind(types, backend)
+        return self.make(UPLO=_half("eigvalsh", self.UPLO))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        check_matrices(shapes[0], square=True)
+        return shapes[0][:-1]
+
+    def compute(self, x: Any) -> Any:
+        return np.linalg.eigvalsh(iterated(x), UPLO=self.UPLO)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        _, vectors = Eigh.make(UPLO=self.UPLO)(x)
+        return [f.matmul(vectors * f.expand_dims(delta, -2), transposed(vectors))]
+
+
+class Eigh(Factorisation):
+    """The eigenvalues of symmetric matrices, in ascending order, and the eigenvectors as columns; one half is read.
+
+    The gradient is symmetric, as JAX's and autograd's are. That of eigenvectors
+    divides by the differences of eigenvalues: it is nan or infinite where two are
+    equal, and means something for functions that do not ask for the eigenvectors' signs.
+
+    Attributes
+    ----------
+    UPLO : {'L', 'U'}
+        Whether the lower half is read, or the upper.
+    """
+
+    name = "eigh"
+    numpy_names = (np.linalg.eigh,)
+    __props__ = ("UPLO",)
+    UPLO: Any = "L"
+    result = EighResult
+    work = 9.0
+
+    def make_node(self, *inputs: Any) -> Apply:
+        half = _half("eigh", self.UPLO)
+        return super().make_node(*inputs) if half == self.UPLO else self.make(UPLO=half).make_node(*inputs)
+
+    def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
+        return [(*stack, n), (*stack, n, n)]
+
+    def compute(self, x: Any) -> Sequence[Any]:
+        return tuple(np.linalg.eigh(iterated(x), UPLO=self.UPLO))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (of_values, of_vectors) = inputs, output_gradients
+        values, vectors = self(x)
+        if is_disconnected(of_vectors):
+            return [f.matmul(vectors * f.expand_dims(of_values, -2), transposed(vectors))]
+        inner = _over_differences(f.matmul(transposed(vectors), of_vectors), values)
+        if not is_disconnected(of_values):
+            inner = inner + _diagonal(of_values)
+        return [_symmetric(f.matmul(f.matmul(vectors, inner), transposed(vectors)))]
+
+
+class SingularValues(MatrixOperator):
+    """The singular values of matrices, in descending order."""
+
+    name = "svdvals"
+    numpy_names = (np.linalg.svdvals,)
+    square = False
+    work = 8 / 3
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        *stack, m, n = shapes[0]
+        return (*stack, least(m, n))
+
+    def compute(self, x: Any) -> Any:
+        return np.linalg.svd(iterated(x), compute_uv=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        u, _, v = SVD.make(full_matrices=False)(x)
+        return [f.matmul(u * f.expand_dims(delta, -2), v)]
+
+
+class SVD(Factorisation):
+    """Matrices as u @ diag(s) @ vh: singular vectors as columns and rows, singular values in descending order.
+
+    The gradient of singular vectors (J. Townsend, "Differentiating the singular
+    value decomposition", 2016) divides by the differences of singular values: it is
+    nan or infinite where two are equal, or, of matrices that are not square, where one is
+    0. It means something for functions that do not ask for the vectors' signs.
+
+    Attributes
+    ----------
+    full_matrices : bool
+        Whether u and vh are square; those of `svd` with `compute_uv=False` are not computed, as by `svdvals`.
+    """
+
+    name = "svd"
+    numpy_names = (np.linalg.svd,)
+    __props__ = ("full_matrices",)
+    full_matrices: Any = True
+    square = False
+    result = SVDResult
+    work = 22.0
+
+    @classmethod
+    def function(cls, x: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:  # type: ignore[override]
+        return SVDResult(*cls.make(full_matrices=bool(full_matrices))(x)) if compute_uv else f.svdvals(x)
+
+    @classmethod
+    def parameters(cls) -> list[Any]:
+        return [*super().parameters(), parameter("compute_uv", True)]
+
+    def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
+        k = least(m, n)
+        rows, columns = (m, n) if self.full_matrices else (k, k)
+        return [(*stack, m, rows), (*stack, k), (*stack, columns, n)]
+
+    def compute(self, x: Any) -> Sequence[Any]:
+        return tuple(np.linalg.svd(iterated(x), full_matrices=self.full_matrices))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (of_u, of_s, of_v) = inputs, output_gradients
+        m, n = x.shape[-2:]
+        u, s, v = SVD.make(full_matrices=False)(x)
+        values_alone = is_disconnected(of_u) and is_disconnected(of_v)
+        if self.full_matrices and not values_alone and (m is None or m != n):
+            raise GradientError(
+                f"svd: the vectors that full_matrices=True adds to those of {describe(x)} are arbitrary, and have no "
+                "derivative; full_matrices=False leaves them out"
+            )
+        inner = None if is_disconnected(of_s) else _diagonal(of_s)
+        row, column = f.expand_dims(s, -2), f.expand_dims(s, -1)
+        beside = None
+        if not is_disconnected(of_u):
+            turned = _differences(f.matmul(transposed(u), of_u), s)
+            inner = _plus(inner, turned * row)
+            scaled = of_u / row
+            beside = f.matmul(scaled - f.matmul(u, f.matmul(transposed(u), scaled)), v) if m is None or m > n else None
+        if not is_disconnected(of_v):
+            turned = _differences(f.matmul(v, transposed(of_v)), s)
+            inner = _plus(inner, column * turned)
+            scaled = of_v / column
+            outside = scaled - f.matmul(f.matmul(scaled, transposed(v)), v)
+            beside = _plus(beside, f.matmul(u, outside)) if n is None or m is None or n > m else beside
+        return [_plus(f.matmul(f.matmul(u, inner), v), beside)]
+
+
+def _differences(x: Variable, s: Variable) -> Variable:
+    """Square matrices less themselves transposed, each element over s[column]**2 - s[row]**2."""
+    total = f.expand_dims(s, -2) + f.expand_dims(s, -1)
+    return _over_differences((x - transposed(x)) / f.where(f.eq(total, 0), 1, total), s)
+
+
+def _plus(x: Any, y: Any) -> Any:
+    """The sum of two trees, of which either may be None."""
+    return y if x is None else x if y is None else x + y
+
+
+def _half(what: str, UPLO: Any) -> str:
+    half = UPLO.upper() if isinstance(UPLO, str) else UPLO
+    if half not in ("L", "U"):
+        raise OperandError(f"{what}: UPLO is 'L' or 'U', not {UPLO!r}")
+    return half
+
+
+def _diagonal(x: Variable) -> Variable:
+    """Vectors as diagonal matrices."""
+    square = f.broadcast_like(f.expand_dims(x, -1), f.expand_dims(x, -1) * f.expand_dims(x, -2))
+    return f.where(on_diagonal(square), square, 0)
+
+
+def _symmetric(x: Variable) -> Variable:
+    return (x + transposed(x)) * 0.5
+
+
+def _over_differences(x: Variable, values: Variable) -> Variable:
+    """Square matrices, each element over the difference of values[column] - values[row], and 0 on the diagonal."""
+    difference = f.expand_dims(values, -2) - f.expand_dims(values, -1)
+    diagonal = on_diagonal(difference)
+    return f.where(diagonal, 0, x / f.where(diagonal, 1, difference))

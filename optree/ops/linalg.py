@@ -1,0 +1,439 @@
+"""Linear algebra: systems of equations, inverses, determinants, least squares, ranks and norms.
+
+The last two axes are matrices, those before them a stack, which is broadcast.
+NumPy calls LAPACK; on a GPU CuPy calls cuSOLVER and cuBLAS. Integers are taken
+to float64, float16 and bfloat16 are computed in float32 and rounded. A matrix
+for which there is no value raises NumPy's LinAlgError when the tree runs.
+
+The derivatives are those of M. B. Giles, "Collected matrix derivative results
+for forward and reverse mode algorithmic differentiation" (2008), where no other
+source is named. They are trees of the same ops, and so have derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.dtypes import FLOAT32, finfo, is_narrow, rounded
+from optree.errors import OperandError, ShapeError, describe
+from optree.ops.lapack import (
+    Factorisation,
+    LapackOperator,
+    MatrixOperator,
+    check_dimensions,
+    check_matrices,
+    iterated,
+    on_diagonal,
+    parameter,
+    transposed,
+    wide,
+)
+from optree.ops.op import Op
+from optree.ops.traits import BinaryOperator
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.gradient_types import is_disconnected
+from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+
+
+class SlogdetResult(NamedTuple):
+    """The sign of a determinant, and the logarithm of its absolute value."""
+
+    sign: Any
+    logabsdet: Any
+
+
+class Solve(LapackOperator, BinaryOperator):
+    """The x of a @ x = b, for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
+
+    name = "solve"
+    operands = ("a", "b")
+    work = 2 / 3
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
+        return self
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        a, b = shapes
+        check_matrices(a, square=True)
+        if not b:
+            raise ShapeError("the right side is a vector or matrices of columns, and no number")
+        rows = b[-2:][0]
+        if None not in (a[-1], rows) and a[-1] != rows:
+            kind = "elements" if len(b) == 1 else "rows"
+            raise ShapeError(f"the {a[-1]} equations of the first have a right side of {rows} {kind}")
+        if len(b) == 1:
+            return (*a[:-2], a[-1])
+        try:
+            return (*broadcast(a[:-2], b[:-2]), a[-1], b[-1])
+        except ShapeError:
+            raise ShapeError(f"the stacks {a[:-2]} and {b[:-2]} do not broadcast") from None
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
+        a, b = (wide(as_array(x, *arrays), dtype) for x in arrays)
+        columns = b[:, None] if b.ndim == 1 else b
+        stack: Any = broadcast(a.shape[:-2], columns.shape[:-2])
+        # CuPy's takes no operands whose stacks differ, and no empty ones.
+        a, columns = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, columns))
+        found = np.linalg.solve(a, columns) if columns.size else columns.copy()
+        return rounded(found[..., 0] if b.ndim == 1 else found, dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (a, b), (delta,) = inputs, output_gradients
+        x = self(a, b)
+        if b.ndim == 1:
+            x, delta = f.expand_dims(x, -1), f.expand_dims(delta, -1)
+        sent = self(transposed(a), delta)
+        return [f.negative(f.matmul(sent, transposed(x))), f.squeeze(sent, -1) if b.ndim == 1 else sent]
+
+
+class Inverse(MatrixOperator):
+    """The inverses of square matrices; `solve` is more exact for what one is multiplied by."""
+
+    name = "inv"
+    numpy_names = (np.linalg.inv,)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        check_matrices(shapes[0], square=True)
+        return shapes[0]
+
+    def compute(self, x: Any) -> Any:
+        return np.linalg.inv(x) if x.size else x.copy()
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        turned = transposed(self(x))
+        return [f.negative(f.matmul(f.matmul(turned, delta), turned))]
+
+
+class Determinant(MatrixOperator):
+    """The determinants of square matrices; those of large ones overflow, where `slogdet` does not.
+
+    The derivative of a singular matrix is right, too: it is the matrix of cofactors.
+    """
+
+    name = "det"
+    numpy_names = (np.linalg.det,)
+    work = 2 / 3
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        check_matrices(shapes[0], square=True)
+        return shapes[0][:-2]
+
+    def compute(self, x: Any) -> Any:
+        return np.linalg.det(x)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [_columns(delta) * Cofactors.make()(x)]
+
+
+class Cofactors(MatrixOperator):
+    """The derivative of the determinant by each element: det(x) * inv(x).T, and defined for singular matrices.
+
+    By x = u s v, it is det(u) det(v) u p v, where p has the products of all singular values but one. Its own derivative
+    is that of det(x) * inv(x).T, which there is none of for singular matrices.
+    """
+
+    name = "cofactors"
+    work = 22.0
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        check_matrices(shapes[0], square=True)
+        return shapes[0]
+
+    def compute(self, x: Any) -> Any:
+        if not x.size or x.shape[-1] == 1:
+            return np.ones_like(x)
+        finite = np.isfinite(x).all(axis=(-2, -1))[..., None, None]
+        u, s, v = np.linalg.svd(np.where(finite, x, 0))  # which raises on others, of which the determinant is nan
+        ones = np.ones_like(s[..., :1])
+        before = np.cumprod(np.concatenate([ones, s[..., :-1]], axis=-1), axis=-1)
+        after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+        sign = np.linalg.det(u) * np.linalg.det(v)
+        found = sign[..., None, None] * np.matmul(u * (before * after)[..., None, :], v)
+        return np.where(finite, found, np.nan).astype(x.dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        turned = transposed(f.inv(x))
+        total = f.sum(delta * turned, axis=(-2, -1), keepdims=True)
+        return [_columns(f.det(x)) * (total * turned - f.matmul(f.matmul(turned, transposed(delta)), turned))]
+
+
+class LogDeterminant(Factorisation):
+    """The sign of the determinants of square matrices, and the logarithms of their absolute values.
+
+    Those of singular matrices are 0 and -inf, and have no derivative.
+    """
+
+    name = "slogdet"
+    numpy_names = (np.linalg.slogdet,)
+    result = SlogdetResult
+    work = 2 / 3
+
+    def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
+        return [stack, stack]
+
+    def compute(self, x: Any) -> Sequence[Any]:
+        return tuple(np.linalg.slogdet(x))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (_, delta) = inputs, output_gradients
+        if is_disconnected(delta):  # the sign alone: it does not change
+            return [f.fill_like(x, 0.0)]
+        return [_columns(delta) * transposed(f.inv(x))]
+
+
+class PseudoInverse(MatrixOperator):
+    """The pseudo-inverses of matrices; singular values of `rtol` of the largest or less count as 0.
+
+    The derivative divides by no differences of singular values (G. H. Golub and
+    V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
+    problems whose variables separate", 1973); it is that of matrices that keep their rank.
+
+    Attributes
+    ----------
+    rtol : float or None
+        None for the larger of the sizes times the dtype's epsilon.
+    """
+
+    name = "pinv"
+    numpy_names = (np.linalg.pinv,)
+    __props__ = ("rtol",)
+    rtol: Any = None
+    square = False
+    work = 24.0
+
+    @classmethod
+    def function(cls, x: Any, rcond: Any = None, rtol: Any = None) -> Any:  # type: ignore[override]
+        if rcond is not None and rtol is not None:
+            raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
+        return cls.make(rtol=_tolerance("pinv: rtol", rcond if rtol is None else rtol))(x)
+
+    @classmethod
+    def parameters(cls) -> list[Any]:
+        x, rtol = super().parameters()
+        return [x, parameter("rcond", None), rtol]
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        *stack, m, n = shapes[0]
+        return (*stack, n, m)
+
+    def compute(self, x: Any) -> Any:
+        if not x.size:
+            return np.swapaxes(x, -2, -1).copy()
+        rtol = max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol
+        u, s, v = np.linalg.svd(iterated(x), full_matrices=False)
+        counts = s > rtol * s[..., :1]
+        inverse = np.where(counts, 1 / np.where(counts, s, 1), 0).astype(x.dtype, copy=False)
+        return np.matmul(np.swapaxes(v, -2, -1), inverse[..., None] * np.swapaxes(u, -2, -1))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        found = self(x)
+        turned, of = transposed(found), transposed(delta)
+        first = f.matmul(f.matmul(turned, delta), turned)
+        outside = f.matmul(_less_from_identity(f.matmul(x, found)), f.matmul(of, f.matmul(found, turned)))
+        within = f.matmul(f.matmul(f.matmul(turned, found), of), _less_from_identity(f.matmul(found, x)))
+        return [outside + within - first]
+
+
+def _columns(x: Variable) -> Variable:
+    """Numbers, one for each matrix of a stack, to be broadcast over it."""
+    return f.expand_dims(f.expand_dims(x, -1), -1)
+
+
+def _less_from_identity(x: Variable) -> Variable:
+    """The identity less square matrices."""
+    return in_dtype(on_diagonal(x), x.dtype) - x
+
+
+def _tolerance(what: str, given: Any) -> float | None:
+    if given is None or isinstance(given, int | float | np.generic):
+        return None if given is None else float(given)
+    raise OperandError(f"{what} is a number, not {describe(given)}")
+
+
+# What is composed of these
+
+
+@function(numpy=np.linalg.lstsq)
+def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
+    """The shortest x that makes the norm of b - a @ x least, those norms squared, the rank, the singular values.
+
+    b is a vector if it is 1-D, and else matrices of columns. The squares are those of
+    matrices of less than full rank too, where NumPy's are empty: a tree's shape does not depend on values.
+
+    Parameters
+    ----------
+    a, b : operand
+    rcond : float, optional
+        Singular values of this part of the largest or less count as 0: by default
+        the larger of a's sizes times the dtype's epsilon, below 0 the epsilon.
+    """
+    a, b = (as_variable(as_operand(x, "lstsq")) for x in (a, b))
+    try:
+        check_matrices(a.shape, square=False)
+        if b.ndim == 0 or (None not in (a.shape[-2], b.shape[-2:][0]) and a.shape[-2] != b.shape[-2:][0]):
+            raise ShapeError(f"the {a.shape[-2]} rows of the first have a right side of shape {b.shape}")
+    except ShapeError as error:
+        raise ShapeError(f"lstsq: {describe(a)} and {describe(b)}: {error}") from None
+    dtype = LapackOperator.resolve_dtypes(PseudoInverse.make(), a.dtype, b.dtype)[-1]
+    a, b = in_dtype(a, dtype), in_dtype(b, dtype)
+    rtol = _tolerance("lstsq: rcond", rcond)
+    if rtol is not None and rtol < 0:
+        rtol = float(finfo(FLOAT32 if is_narrow(dtype) else dtype).eps)
+    columns = f.expand_dims(b, -1) if b.ndim == 1 else b
+    x = f.matmul(f.pinv(a, rtol), columns)
+    squares = f.sum(f.square(columns - f.matmul(a, x)), axis=-2, keepdims=False)
+    m, n = a.shape[-2:]
+    if None not in (m, n) and m <= n:
+        squares = f.slice(squares, (slice(0, 0),))
+    return f.squeeze(x, -1) if b.ndim == 1 else x, squares, matrix_rank(a, rtol=rtol), f.svdvals(a)
+
+
+@function(numpy=np.linalg.matrix_rank)
+def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
+    """The number of singular values above `tol`, or above `rtol` times the largest; of 1-D operands, whether not 0.
+
+    By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
+    """
+    x = as_variable(as_operand(x, "matrix_rank"))
+    if x.ndim < 2:
+        return f.cast(f.any(f.ne(x, 0), axis=None, keepdims=False), "int64")
+    if tol is not None and rtol is not None:
+        raise OperandError("matrix_rank: give tol or rtol, not both")
+    values = f.svdvals(x)
+    if tol is None:
+        if rtol is None:
+            size: Any = max(x.shape[-2:]) if None not in x.shape[-2:] else f.maximum(f.count(x, -2), f.count(x, -1))
+            rtol = size * float(finfo(FLOAT32 if is_narrow(values.dtype) else values.dtype).eps)
+        if not isinstance(rtol, Variable):
+            rtol = _tolerance("matrix_rank: rtol", rtol)
+        tol = f.norm(values, axis=-1, keepdims=True, ord=np.inf) * rtol
+    return f.sum(f.gt(values, tol), axis=-1, keepdims=False)
+
+
+@function(numpy=np.linalg.matrix_power)
+def matrix_power(x: Any, n: int) -> Any:
+    """Square matrices to the power of an integer, by repeated squaring; a negative one is the inverses'."""
+    x = as_variable(as_operand(x, "matrix_power"))
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise OperandError(f"matrix_power: n is an integer, not {describe(n)}")
+    try:
+        check_matrices(x.shape, square=True)
+    except ShapeError as error:
+        raise ShapeError(f"matrix_power: {describe(x)}: {error}") from None
+    n = n.__index__()
+    if n == 0:
+        return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
+    power, left, found = f.inv(x) if n < 0 else x, abs(n), None
+    while left:
+        if left & 1:
+            found = power if found is None else f.matmul(found, power)
+        left >>= 1
+        power = f.matmul(power, power) if left else power
+    return f.copy(x) if n == 1 else found
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """NumPy's norms: of vectors along one axis, of matrices along two, and without `ord` of all elements.
+
+    Parameters
+    ----------
+    x : operand
+    ord : number or {'fro', 'nuc'}, optional
+        Of vectors any number, inf and -inf among them; of matrices also 'fro', the
+        root of the sum of squares, and 'nuc', the sum of singular values.
+    axis : int or pair of int, optional
+    keepdims : bool
+    """
+    x = as_variable(as_operand(x, "norm"))
+    if axis is None:
+        if ord is None or (ord == "fro" and x.ndim == 2):
+            return f.norm(x, None, keepdims)
+        if x.ndim not in (1, 2):
+            raise ShapeError(
+                f"norm: with ord={ord!r}, {describe(x)} of {x.ndim} dimensions needs an axis: one for norms of "
+                "vectors, two for norms of matrices"
+            )
+        axis = tuple(range(x.ndim))
+    axes = [normalise_axis(a, x.ndim, "norm") for a in (axis if isinstance(axis, tuple | list) else (axis,))]
+    if len(axes) == 1:
+        if isinstance(ord, str):
+            raise OperandError(f"norm: ord={ord!r} is of matrices, along two axes, and not along {axis!r}")
+        return f.norm(x, axes[0], keepdims, ord)
+    if len(axes) != 2 or axes[0] == axes[1]:
+        raise OperandError(f"norm: axis is one axis or two, not {axis!r}")
+    return _matrix_norm(x, ord, axes[0], axes[1], keepdims)
+
+
+#: The norms of matrices that are those of their singular values, as vectors.
+BY_SINGULAR_VALUES = {2: np.inf, -2: -np.inf, "nuc": 1}
+
+
+def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool) -> Any:
+    if ord in (None, "fro"):
+        return f.norm(x, (rows, columns), keepdims)
+    if ord in BY_SINGULAR_VALUES:
+        values = f.svdvals(f.moveaxis(x, (rows, columns), (-2, -1)))
+        found = f.norm(values, -1, False, BY_SINGULAR_VALUES[ord])
+    elif ord in (1, -1, np.inf, -np.inf):
+        summed, other = (rows, columns) if abs(ord) == 1 else (columns, rows)
+        sums = f.norm(x, summed, False, 1)
+        found = f.norm(sums, other - (other > summed), False, np.inf if ord > 0 else -np.inf)
+    else:
+        raise OperandError(f"norm: of matrices ord is None, 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, not {ord!r}")
+    return f.expand_dims(found, tuple(sorted((rows, columns)))) if keepdims else found
+
+
+def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """The norm of the vectors along axes, or of all elements, as the array API standard has it."""
+    x = as_variable(as_operand(x, "vector_norm"))
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+    axes = tuple(normalise_axis(a, x.ndim, "vector_norm") for a in axes)
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    flat = f.reshape(f.transpose(x, (*kept, *axes)), (*(x.shape[i] for i in kept), -1)) if len(axes) != 1 else x
+    found = f.norm(flat, axes[0] if len(axes) == 1 else -1, False, ord)
+    return f.expand_dims(found, tuple(sorted(axes))) if keepdims else found
+
+
+def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """The norm of the matrices in the last two axes, as the array API standard has it."""
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+def _solve(a: Any, b: Any) -> Any:
+    return f.solve(a, b)
+
+
+def _diagonal(x: Any, offset: int = 0) -> Any:
+    return f.diagonal(x, offset, -2, -1)
+
+
+def _trace(x: Any, offset: int = 0) -> Any:
+    return f.trace(x, offset, -2, -1)
+
+
+NUMPY_FUNCTIONS.update(
+    {
+        np.linalg.solve: _solve,
+        np.linalg.norm: norm,
+        np.linalg.vector_norm: vector_norm,
+        np.linalg.matrix_norm: matrix_norm,
+        np.linalg.matmul: f.matmul,
+        np.linalg.outer: f.outer,
+        np.linalg.diagonal: _diagonal,
+        np.linalg.trace: _trace,
+        np.linalg.tensordot: f.tensordot,
+        np.linalg.matrix_transpose: f.matrix_transpose,
+    }
+)
