@@ -61,11 +61,15 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
+        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
     )
 
     #: The number of devices of its kind.
     devices: int = 1
+
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
+    #: the printers of every language.
+    sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ class CPUBackend(Backend):
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
-            return "\n".join(lazy.inspection.sources(program, "c"))
+            return "\n".join(self.sources(program, "c"))
         simple, calls = self._simple(program), steps_of(program, self._implementations(program, False))
         if len(simple.instructions) > LONGEST:
             return steps_text(program, calls)

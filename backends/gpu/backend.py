@@ -12,7 +12,6 @@ from weakref import finalize
 
 import numpy as np
 
-from backends import lazy
 from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
 from backends.execution.listing import steps_text
@@ -323,7 +322,7 @@ class GPUBackend(Backend):
             return steps_text(simple, self._steps(simple, False, False))
         known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
         arch = known if known in DEVICES else "sm_90"
-        return "\n".join(lazy.inspection.sources(program, "cuda", arch) if self.kernels is not None else ())
+        return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
