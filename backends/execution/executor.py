@@ -133,7 +133,7 @@ def _live(
                 made.assign_to(target, first + assignment)
             elif made.implementation.in_place and not made.sizes:
                 made.out = next((i for i in dead if i in made.inputs and _is_writable(program, calls, i, index)), None)
-        made.dead, made.index = dead, index
+        made.dead = dead
         found.append(made)
     return found
 
