@@ -331,7 +331,7 @@ class KernelStep:
         return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
 
     def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
-        """The step for these registers after it has run on them. That of a call is None if there is nothing to run again.
+        """The step for these registers after it has run on them; of a call, None if there is nothing to run again.
 
         Parameters
         ----------
