@@ -133,7 +133,7 @@ def _live(
                 made.assign_to(target, first + assignment)
             elif made.implementation.in_place and not made.sizes:
                 made.out = next((i for i in dead if i in made.inputs and _is_writable(program, calls, i, index)), None)
-        made.dead, made.index = dead, index
+        made.dead = dead
         found.append(made)
     return found
 
@@ -331,7 +331,7 @@ class KernelStep:
         return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
 
     def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
-        """The step for these registers after it has run on them; None if there is nothing to run again.
+        """The step for these registers after it has run on them; of a call, None if there is nothing to run again.
 
         Parameters
         ----------
