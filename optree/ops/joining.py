@@ -15,8 +15,8 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_of
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote, weak_dtype
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
+from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 
 class Concatenate(AssociativeOperator):
@@ -426,8 +426,7 @@ def column_stack(operands: Any) -> Any:
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
     """The operand with others behind it along an axis; each flattened, if that is None."""
     operands = [as_variable(as_operand(operand, "append")) for operand in (x, values)]
-    numbers = [number_of(operand) for operand in operands]
-    dtype = promote(*(v.dtype if n is None else weak_dtype(type(n)) for v, n in zip(operands, numbers, strict=True)))
+    dtype = promote(*(operand.dtype for operand in operands))  # a number's own too, which NumPy makes an array of
     # Cast before they are flattened, for an integer in between would have no derivative.
     return f.concatenate([in_dtype(operand, dtype) for operand in operands], axis)
 
