@@ -356,6 +356,7 @@ def table(be: Any, rounds: int, wanted: str) -> tuple[list[dict[str, Any]], list
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Measure the lines, print them, the slowest first, and write the results."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each line (15)")
     parser.add_argument("--only", default="", help="a pattern that names and dtypes have: --only 'clip.*float32'")
