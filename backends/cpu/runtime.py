@@ -62,13 +62,13 @@ class Compiled:
         places = scratch_places(self._scratch(sizes))
         words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(self._nest, sizes)
         return Entry(
-            self._function, reads, writes, in_place, self._nest.counted, words, numbers, places, split, parallel
+            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, places, split, parallel
         )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
     """Whether loops of these sizes are worth waking threads for."""
-    return prod(sizes) * nest.cost >= c.PARALLEL
+    return prod(sizes) * nest.cost >= c.PARALLEL_WORK
 
 
 def scratch_places(scratch: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from backends.execution.dialect import wide
+from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
 from backends.execution.runner import Layout, bits
 from backends.gpu.codegen import printer as cuda
@@ -118,7 +118,7 @@ class Launched:
     ) -> LaunchEntry:
         """The quickest way to run the nest on arrays that lie as these do."""
         here, there = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
-        laid_out = self._laid_out([*here, *[0] * self.nest.counted, *there], layout)
+        laid_out = self._laid_out([*here, *[0] * self.nest.flat_indices, *there], layout)
         return LaunchEntry(laid_out, reads, writes, in_place, numbers, memory)
 
     def _laid_out(self, pointers: Sequence[int], layout: Layout) -> _LaidOut:
@@ -163,10 +163,10 @@ class _LaidOut:
         self._pointers = [names.index(f"a{place}") for place in arrays]
         self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
         split = nest.reductions if geometry.variant.split else []
-        self._scratch = [(names.index(f"q{r.value}"), geometry.entries * wide(r).itemsize) for r in split]
+        self._scratch = [(names.index(f"q{r.value}"), geometry.entries * accumulator_dtype(r).itemsize) for r in split]
         open_ = {*self._pointers, *self._numbers, *(place for place, _ in self._scratch)}
         self._words = [0 if place in open_ else given[name] for place, name in enumerate(names)]
-        self.counted = [0] * nest.counted
+        self.flat_indices = [0] * nest.flat_indices
 
     def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
         """What launches each kernel on these addresses and numbers, and the memory that they need until they are."""
@@ -285,7 +285,7 @@ class LaunchEntry:
             (low, high), (start, end) = self._spans[write], self._spans[read]
             if not (may and there == here) and there + low < here + end and here + start < there + high:
                 return 2
-        pointers = [*addresses[: self._reads], *self._laid_out.counted, *addresses[self._reads :]]
+        pointers = [*addresses[: self._reads], *self._laid_out.flat_indices, *addresses[self._reads :]]
         return _Call([(i, ref(x)) for i, x in zip(self._places, arrays, strict=True)], pointers, [], [])
 
     def _launched(self, call: _Call, values: list[Any]) -> int:

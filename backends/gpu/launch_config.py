@@ -34,11 +34,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from backends.execution.dialect import computed
-from backends.execution.dialect import wide as accumulated
+from backends.execution.dialect import accumulator_dtype, compute_dtype
 from backends.gpu.codegen.printer import TILE, kernel_names, static_bytes
-from backends.gpu.codegen.variant import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
-from optree.compile.loopnest import LoopNest, crossing_reads, stages_of
+from backends.gpu.codegen.variant import (
+    BYTES_IN_FLIGHT,
+    Variant,
+    contiguous_arrays,
+    live_bytes,
+    loaded_bytes,
+    slot_bytes,
+)
+from optree.compile.loopnest import LoopNest, stages_of, strided_reads
 
 #: Bytes that a thread accesses at once.
 ACCESS = 16
@@ -182,7 +188,7 @@ def geometry_of(
     reach = max((sum(abs(step) * (n - 1) for step, n in zip(each, sizes, strict=True)) for each in steps), default=0)
     wide = max(reach, prod(sizes)) >= NARROW
     vector, shifted = _vector(nest, sizes, steps, addresses)
-    crossing = crossing_reads(nest)
+    crossing = strided_reads(nest)
     if crossing and static_bytes(nest, "tiles", THREADS["tiles"]) <= STATIC:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
@@ -198,7 +204,7 @@ def _vector(
     nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int]
 ) -> tuple[int, bool]:
     """How many elements a thread accesses at once, and whether rows begin within an access."""
-    together = along(nest)
+    together = contiguous_arrays(nest)
     if not together:
         return 1, False
     kept = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
@@ -226,7 +232,7 @@ def _power(count: int) -> int:
 def _under_way(nest: LoopNest, vector: int, most: int) -> int:
     """How many accesses a thread loads before it uses the first, a power of two."""
     bytes_ = vector * min(loaded_bytes(nest))
-    found = min(most, SEVERAL, FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
+    found = min(most, SEVERAL, BYTES_IN_FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
     return 1 << max(found, 1).bit_length() - 1
 
 
@@ -240,11 +246,11 @@ def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: De
 def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
     places, vector, slots = prod(sizes[: nest.outer]), variant.vector, slot_bytes(nest)
     accesses = variant.chunks(sizes[-1]) * prod(sizes[nest.outer : -1])
-    bytes_ = vector * held_bytes(nest)
+    bytes_ = vector * live_bytes(nest)
     several = min(ACCESSES, 2 * LONG // (nest.cost * vector))
     held = {team: min(several, most // bytes_ if bytes_ else several) for team, most in HELD.items()}
     if accesses <= 32 * held["warp"]:
-        together = min(_power(accesses), FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
+        together = min(_power(accesses), BYTES_IN_FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
         width = min(32, max(_power(-(-accesses // min(4, held["warp"]))), together))
         blocks = min(BLOCKS, -(-places * width // THREADS["warp"]))
         variant = replace(variant, team="warp", width=width, threads=THREADS["warp"])
@@ -298,7 +304,9 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
     bytes_ = sum(slots) * (-(-rows * width_of(1) // 16) * 16)
     kept = 0 < bytes_ <= device.shared // 4
     stages = stages_of(nest)
-    parts_bytes = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in stage.reductions] for stage in stages]
+    parts_bytes = [
+        [compute_dtype(r.dtype).itemsize + accumulator_dtype(r).itemsize for r in stage.reductions] for stage in stages
+    ]
     most = 1 if kept else min(COLUMNS_EACH, HELD["block"] // max(map(sum, parts_bytes)))
     enough = ACCESSES * device.multiprocessors * device.threads // 2
     while vector > 1 and (vector > most or columns // vector * rows < enough):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
-from backends.cpu.codegen.halves import NARROW, narrow_functions
+from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -40,7 +40,7 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
     path = folder / "kernels.c"
     path.write_text(
         "#include <stdint.h>\n#include <math.h>\n"
-        + narrow_functions(list(NARROW))
+        + narrow_functions(list(CONVERSIONS))
         + "#include <tgmath.h>\n\n"
         + "\n".join(case.source() for case in cases)
     )

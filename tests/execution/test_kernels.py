@@ -156,7 +156,7 @@ def loops_of(*trees: Any) -> list[tuple[int, int, tuple[int, ...]]]:
     found: list[tuple[int, int, tuple[int, ...]]] = []
 
     def compile(nest: Any) -> Any:
-        found.append((nest.rank, nest.outer, nest.steps))
+        found.append((nest.rank, nest.outer, nest.vector_strides))
         return lambda pointers, numbers, layout: None
 
     values = [getattr(leaf, "array", leaf) for leaf in program.leaves] + [None] * len(program.instructions)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
-from backends.execution.dialect import wide
+from backends.execution.dialect import accumulator_dtype
 from backends.gpu.codegen.variant import Variant
 from backends.gpu.kernel import divisor
 from backends.gpu.launch_config import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
@@ -86,7 +86,9 @@ def laid_out(nest: LoopNest, sizes: Sequence[int], device: Device = DEVICES["sm_
 def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
     variant, team, static = geometry.variant, geometry.variant.team, 0
     if team in ("block", "columns"):
-        static = sum((32 if team == "block" else THREADS[team]) * wide(r).itemsize for r in nest.reductions)
+        static = sum(
+            (32 if team == "block" else THREADS[team]) * accumulator_dtype(r).itemsize for r in nest.reductions
+        )
     assert static <= STATIC
     for launch in geometry.launches:
         (x, y), block = launch.grid, launch.block
@@ -163,7 +165,7 @@ def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any
     for device in EVERY.values():
         geometry = laid_out(nest, sizes, device)
         check_limits(nest, geometry, device)
-        assert geometry.variant.wide == (prod(sizes) >= NARROW)
+        assert geometry.variant.wide_index == (prod(sizes) >= NARROW)
         if geometry.variant.split:
             accesses = accesses_of(nest, sizes[nest.outer :], geometry.variant)
             assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
@@ -173,12 +175,12 @@ def test_indices_have_64_bits_from_where_32_might_not_do() -> None:
     nest = nest_of("elements")
     for count, is_wide in ((NARROW - 1, False), (NARROW, True), (2**31, True), (2**33 + 5, True)):
         geometry = laid_out(nest, [count])
-        assert geometry.variant.wide == is_wide
+        assert geometry.variant.wide_index == is_wide
         (launch,) = geometry.launches
         # Beyond its last element a thread looks one step of the whole grid further.
         assert is_wide or -(-count // geometry.variant.vector) + launch.grid[0] * launch.block < 2**31
     far = geometry_of(nest, [1000], [[-(1 << 21)], [1]], [256, 256], DEVICES["sm_90"])
-    assert far.variant.wide, "few elements, far apart"
+    assert far.variant.wide_index, "few elements, far apart"
 
 
 @given(number=st.integers(0, 2**31 - 1), by=st.one_of(st.integers(1, 2**31 - 1), st.integers(1, 3000)))
@@ -190,7 +192,7 @@ def test_kernels_divide_by_multiplying(number: int, by: int) -> None:
 
 def test_more_blocks_than_a_grid_has_go_on_in_steps() -> None:
     geometry = laid_out(nest_of("planes of columns"), [2**31, 200, 2**6])
-    assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide
+    assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide_index
 
 
 @pytest.mark.parametrize("name", TREES)
