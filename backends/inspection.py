@@ -13,7 +13,7 @@ from backends.cpu.codegen import printer as c
 from backends.execution.epilogues import multiplies_floats, with_epilogues
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
-from backends.gpu.kernel import Launched, Notes
+from backends.gpu.kernel import CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.fusion import LONGEST, Kernel, fuse
@@ -67,12 +67,12 @@ def launched(program: Program, target: str, arch: str) -> list[Launch]:
     return _noted(program, arch).launches
 
 
-def _noted(program: Program, arch: str) -> Notes:
+def _noted(program: Program, arch: str) -> RecordingHost:
     """What a program asks of a device of an architecture."""
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
-    notes = Notes(DEVICES[arch])
-    _meet_layouts(program, partial(Launched, host=notes), is_gpu=True)
+    notes = RecordingHost(DEVICES[arch])
+    _meet_layouts(program, partial(CudaNest, host=notes), is_gpu=True)
     return notes
 
 

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.thread_pool import share
-from backends.cpu.threads import thread_count
+from backends.cpu.thread_pool import share, thread_count
 from backends.execution.matrix_layout import order_and_lead
 from backends.execution.memory import HOST
 from optree import settings

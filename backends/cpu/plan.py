@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends import lazy
-from backends.cpu.runtime import Compiled
+from backends.cpu.runtime import CompiledNest
 from backends.execution.errstate import quietly
 from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
 from backends.execution.memory_planner import KeptSteps
-from backends.execution.runner import Way
+from backends.execution.runner import Entry
 from backends.execution.specialize import FusedKernel
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
@@ -52,7 +52,7 @@ class When(NamedTuple):
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
     """What runs a kernel through a C compiler."""
-    return FusedKernel(program, kernel, sizes, Compiled)
+    return FusedKernel(program, kernel, sizes, CompiledNest)
 
 
 class WhileItCompiles:
@@ -72,7 +72,7 @@ class WhileItCompiles:
     def __call__(self, program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
         return _OptionalKernel(program, kernel, sizes, self)
 
-    def compiled(self, nest: LoopNest) -> Compiled:
+    def compiled(self, nest: LoopNest) -> CompiledNest:
         """What runs a nest.
 
         Raises
@@ -82,7 +82,7 @@ class WhileItCompiles:
         """
         if self.failure is not None:
             raise CompilerError(str(self.failure))
-        return Compiled(nest)
+        return CompiledNest(nest)
 
     def give_up(self, error: CompilerError, is_foreign: bool) -> None:
         """Log, once, that NumPy runs from now on what is not compiled: all of it, or a kernel of a user's own op."""
@@ -115,7 +115,7 @@ class _OptionalKernel(FusedKernel):
             self._give_up(error)
             return None
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
         try:
             return super().entry(values, places)
         except CompilerError as error:

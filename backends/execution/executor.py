@@ -11,7 +11,7 @@ import numpy as np
 from backends.execution.epilogues import ProductWithEpilogue, places, with_epilogues
 from backends.execution.errstate import quietly
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import Way
+from backends.execution.runner import Entry
 from backends.execution.specialize import LAST
 from optree.arrays import is_array, overlap
 from optree.compile.dimensions import Dims, Sizes
@@ -59,7 +59,7 @@ class Runnable(Protocol):
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shapes of what it takes for its shape alone."""
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
         """The quickest way to run on values that lie as these do, and are written in these places, if there is one."""
 
 
@@ -212,7 +212,7 @@ def _is_view(x: Any, of: Any) -> bool:
 
 
 #: A way into a kernel, with the shapes and dtypes of what it makes anew, and the shapes of what is like it.
-_Entry = tuple[Way, list[Any], Any]
+_Entry = tuple[Entry, list[Any], Any]
 
 
 class KernelStep:
@@ -246,7 +246,7 @@ class KernelStep:
         self._entries: dict[Any, list[_Entry]] = {}
         self._last: list[_Entry] = []
 
-    def __call__(self, values: list[Any]) -> Way | None:
+    def __call__(self, values: list[Any]) -> Entry | None:
         """Run; how it can run again on arrays that lie as these do."""
         return (
             self._entered(self._last, values)
@@ -254,7 +254,7 @@ class KernelStep:
             or quietly(self.run, values)
         )
 
-    def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> Way | None:
+    def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> Entry | None:
         """Run by one of some ways, if one is for arrays that lie as these do."""
         for known in entries:
             entry, made, likes = known
@@ -289,9 +289,9 @@ class KernelStep:
         is_steady = steady.issuperset(self.kernel.takes) and steady.issuperset(self.target_of.values())
         if entry is None or not is_steady or not self.kept.issuperset(self.makes):
             return None
-        return entry.again(values)
+        return entry.bound(values)
 
-    def run(self, values: list[Any]) -> Way | None:
+    def run(self, values: list[Any]) -> Entry | None:
         """Run on any arrays."""
         kernel, memory = self.kernel, self.kernel.memory
         places = [self.target_of.get(i, i if i in self.kept else None) for i in kernel.writes]
@@ -316,7 +316,7 @@ class KernelStep:
         is_direct = all(x is y for x, y in zip(direct, there, strict=True))
         return self.remember(values) if ran and is_direct else None
 
-    def remember(self, values: list[Any]) -> Way | None:
+    def remember(self, values: list[Any]) -> Entry | None:
         """Let arrays that lie as these do be handed over as they are."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from backends.execution.axes import counting_strides, joined, strides_along
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import Runner, Way, bits
+from backends.execution.runner import Entry, Runner, as_int64
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
@@ -129,14 +129,14 @@ class FusedKernel:
         if runner is not None:
             written = [address(x) if place is None else place for x, place in zip(outputs, places[count:], strict=True)]
             pointers = [*places[:count], *[0] * len(self._counted), *written]
-            runner(pointers, [bits(values[i], dtype) for i, dtype in self.numbers], layout)
+            runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shapes of what it takes for its shape alone."""
         return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Way | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
         """The quickest way to what `run` does, for values that lie as these do, and are written in these places.
 
         None where there is none.

@@ -20,7 +20,7 @@ from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import call_of, into_target, writes_target
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
-from backends.gpu.kernel import Launched
+from backends.gpu.kernel import CudaNest
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost
@@ -315,7 +315,7 @@ class GPUBackend(Backend):
     ) -> Sequence[tuple[GPUStep, Sequence[int], int]]:
         """The steps, each with the values that nothing needs after it, and the place of its (last) instruction."""
         if self.kernels is not None and observe is None and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(Launched, host=self.kernels), self.memory)
+            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
             return fused_steps(program, executor, partial(call_of, self, program, keep=keep), self.memory)
         first, last = len(program.leaves), program.last_uses()
         steps: list[tuple[GPUStep, Sequence[int], int]] = []

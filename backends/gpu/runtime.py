@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from backends.execution.disk_cache import read, sha256, usable_folder, write
-from backends.gpu.launch_config import Device, Launch
+from backends.gpu.launch_config import DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
 from optree.errors import CompilerError
@@ -37,7 +37,7 @@ class KernelHost:
 
     Attributes
     ----------
-    device : Device
+    device : DeviceLimits
     counts : Counts
     """
 
@@ -45,7 +45,7 @@ class KernelHost:
         device = cupy.cuda.Device()
         limits = device.attributes
         names = ("MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxThreadsPerMultiProcessor")
-        self.device = Device(*(limits[name] for name in names))
+        self.device = DeviceLimits(*(limits[name] for name in names))
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())

@@ -91,7 +91,7 @@ class PlainPrinter(Printer):
 
 
 class PlainKernel:
-    """A nest compiled as C99, to run in the place of `backends.cpu.runtime.Compiled`."""
+    """A nest compiled as C99, to run in the place of `backends.cpu.runtime.CompiledNest`."""
 
     def __init__(self, nest: LoopNest) -> None:
         found = find_compiler()

@@ -85,13 +85,14 @@ def live_bytes(nest: LoopNest) -> int:
 def loaded_bytes(nest: LoopNest) -> list[int]:
     """For each stage that loads arrays, the bytes that it loads of each element."""
     reads = ([array for array in stage.reads if not nest.is_flat_index(array)] for stage in stages_of(nest))
-    return [stages for places in reads if (stages := sum(nest.reads[array].itemsize for array in places))] or [0]
+    sizes = (sum(nest.reads[array].itemsize for array in arrays) for arrays in reads)
+    return [size for size in sizes if size] or [0]
 
 
 def contiguous_arrays(nest: LoopNest) -> list[int]:
     """The arrays that are contiguous along the vector loop."""
-    stages = (array for array, step in enumerate(nest.vector_strides) if step == 1 and nest.levels[array] == "inner")
-    return [array for array in stages if not nest.is_flat_index(array)]
+    arrays = (i for i, stride in enumerate(nest.vector_strides) if stride == 1 and nest.levels[i] == "inner")
+    return [array for array in arrays if not nest.is_flat_index(array)]
 
 
 class Lifetime(NamedTuple):
