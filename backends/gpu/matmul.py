@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.execution.matrix_layout import order_and_lead
-from backends.gpu.cublaslt import ALIGNED, WORKSPACE, CuBLASLt, Matrix, Problem, Way, installed
+from backends.execution.matrix_layout import order_and_leading_dimension
+from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
 from optree.errors import BackendError
 from optree.locks import Locked, cached_property
 from optree.tree.types import promote
@@ -88,9 +88,9 @@ class Products(Locked):
     def __init__(self, cupy: Any, tf32: bool) -> None:
         super().__init__()
         self.cupy, self.tf32 = cupy, tf32
-        self._ways: dict[Problem, Way] = {}
+        self._ways: dict[Problem, Algorithm] = {}
         #: By how operands and target lie the way to compute them as they do, and whether it takes x as the library's a.
-        self._known: dict[Any, tuple[Way, bool]] = {}
+        self._known: dict[Any, tuple[Algorithm, bool]] = {}
 
     @cached_property
     def library(self) -> CuBLASLt:
@@ -161,7 +161,7 @@ class Products(Locked):
         if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
             x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
             stack = ()
-        swaps = order_and_lead(target)[0] == "F"
+        swaps = order_and_leading_dimension(target)[0] == "F"
         if bias is not None and (swaps or not bias.flags.c_contiguous):
             return False
         if swaps:
@@ -196,16 +196,16 @@ class Products(Locked):
         of_bias = 0 if bias is None else _alignment(bias)
         return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), of_bias, aligned)
 
-    def _way(self, problem: Problem) -> Way:
+    def _way(self, problem: Problem) -> Algorithm:
         with self.lock:
             way = self._ways.get(problem)
             if way is None:
                 if len(self._ways) >= WAYS:
                     self._ways.clear()
-                way = self._ways[problem] = Way(self.library, problem)
+                way = self._ways[problem] = Algorithm(self.library, problem)
             return way
 
-    def _run(self, way: Way, arrays: Sequence[Any], along: _Along) -> None:
+    def _run(self, way: Algorithm, arrays: Sequence[Any], along: _Along) -> None:
         assert way.choice is not None
         size, shared = way.choice.workspace, _shared.get()
         memory = None
@@ -258,7 +258,7 @@ def _lies(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
 
     None if it lies in no such way.
     """
-    order, lead = order_and_lead(x)
+    order, lead = order_and_leading_dimension(x)
     apart = _apart(x, stack)
     if order is None or apart is None:
         return None
