@@ -1,4 +1,4 @@
-"""Where trees run: `gen_backend` makes a backend."""
+"""Backends, which run trees; `gen_backend` makes one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends import (
-    intact,  # noqa: F401 the first: what follows fails where optree is another package
+    intact,  # noqa: F401 first: the other imports fail where optree is another package
     lazy,
 )
 from backends.backend import Backend
@@ -23,7 +23,7 @@ from optree.tree.variable import Variable
 if TYPE_CHECKING:
     from backends.gpu.launch_config import Launch
 
-#: From each backend's name to its class, or what gives it.
+#: Backend name -> a function that returns its class, so that CuPy is imported lazily.
 BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: lazy.gpu.GPUBackend}
 
 
@@ -37,42 +37,42 @@ def gen_backend(
     compat_mode: str | None = None,
     **options: Any,
 ) -> Backend:
-    """A new backend. Those made before stay usable; functions without tensors run on the last.
+    """A new backend. Earlier ones stay usable; functions without tensors run on the last one made.
 
     Parameters
     ----------
     backend : str
         ``'cpu'`` or ``'gpu'``.
     rng_seed : int, optional
-        Makes its random numbers the same in every run.
+        The seed, for reproducible random numbers.
     datatype : dtype
-        The floating dtype of new tensors that are given none.
+        The default floating dtype of new tensors.
     batch_size : int
         The last axis of buffers from `Backend.iobuf`.
     stochastic_round : bool
-        Whether values assigned to float16 and bfloat16 tensors are rounded up or down by chance.
+        Whether values assigned to float16 and bfloat16 tensors are rounded stochastically.
     device_id : int
         Which GPU; the CPU backend has one device, 0.
     compat_mode : str, optional
-        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (axes
-        are kept) and gradients of ties (each in full).
+        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep
+        axes) and gradients of ties (each operand gets the full delta).
     jit : {'auto', True, False}
-        Whether the CPU backend runs fused kernels compiled to C: ``'auto'``, by default, where they pay
-        (`backends.cpu.plan`), always, or never: then NumPy runs them, large ones in blocks, as without a compiler.
-        Whether the GPU backend runs fused kernels at all: True, by default, or False.
+        On the CPU, whether kernels are compiled to C: ``'auto'``, the default, where that pays (`backends.cpu.plan`),
+        always, or never. Without compiled kernels NumPy runs them, large ones in blocks.
+        On the GPU, whether there are fused kernels at all: True, the default, or False.
     allocator : {'pool', 'async'}
-        Where the GPU backend's memory comes from: CuPy's pool, by default, or CUDA's stream-ordered allocator.
+        The GPU backend's allocator: CuPy's pool, the default, or CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
-        What launches the GPU backend's kernels; CuPy by default.
+        The library that launches the GPU backend's kernels; CuPy by default.
     graphs : bool
         Whether the GPU backend captures functions as CUDA graphs; True by default.
     tf32 : bool
-        Whether the GPU backend multiplies float32 in TensorFloat-32, of 10 bits; False, whatever ``CUPY_TF32`` says.
+        Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
 
     Raises
     ------
     BackendError, SettingError
-        If there is no such backend, mode or option, an OPTREE_ variable is wrong, or a compiler, say, is missing.
+        If there is no such backend, mode or option, an OPTREE_ variable is wrong, or a compiler or driver is missing.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def gen_backend(
 
 
 def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
-    """Refuse options that the backend does not have, and variables of the environment that are wrong."""
+    """Refuse unknown options, and wrong environment variables."""
     kinds = inspect.signature(make).parameters.values()
     known = [parameter.name for parameter in kinds if parameter.kind is parameter.KEYWORD_ONLY]
     for name in options.keys() - set(known):
@@ -99,21 +99,21 @@ def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[st
 
 
 def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") -> list[str]:
-    """The source of the kernels that a tree or a function runs as where it is compiled, one for each kernel.
+    """The source of each kernel of a tree or a function, for arrays in C order.
 
-    Nothing is compiled or run, and no compiler, CuPy or GPU is needed. What calls
-    of NumPy or CuPy do has no source, and arrays in another layout than C order can have another.
+    Nothing is compiled or run, and no compiler, CuPy or GPU is needed. Library calls have
+    no source. Arrays in another layout may be specialized to another source.
 
     Parameters
     ----------
     what : Variable or Function
-        Sizes that it does not know count as 64.
+        Unknown sizes count as 64.
     target : str
         The language: ``'c'`` or ``'cuda'``.
     arch : str
-        For CUDA, which lays kernels out by sizes and the device's limits, the
-        architecture of a GPU, of which a usual card stands for all:
-        ``'sm_75'``, ``'sm_80'``, ``'sm_89'``, ``'sm_90'`` or ``'sm_100'``.
+        For CUDA, the architecture, whose limits determine the launch configuration:
+        ``'sm_75'``, ``'sm_80'``, ``'sm_89'``, ``'sm_90'`` or ``'sm_100'``. One common card
+        represents each (`backends.gpu.launch_config.DEVICES`).
 
     Raises
     ------
@@ -131,25 +131,25 @@ def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") ->
 
 
 def launches(what: Variable | Function, target: str = "cuda", arch: str = "sm_90") -> list[Launch]:
-    """The launches of the kernels that a tree or a function runs as on a GPU, in order.
+    """The kernel launches of a tree or a function on a GPU, in order.
 
     Nothing is compiled or run, and no CuPy or GPU is needed.
 
     Parameters
     ----------
     what : Variable or Function
-        Sizes that it does not know count as 64.
+        Unknown sizes count as 64.
     target : str
         ``'cuda'``.
     arch : str
-        As `source` takes it.
+        As in `source`.
 
     Returns
     -------
     list of Launch
         Each has a ``name``, a ``grid`` of blocks along x and y, the threads of a
         ``block``, and the bytes of dynamic ``shared`` memory of one. A kernel whose
-        rows are shared out to several blocks is launched once for each walk of a row.
+        rows are split among several blocks is launched once for each pass over a row.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Backend: where tensors live, and what runs trees on them."""
+"""Backend, the base class of backends: tensors' memory, plans, and the functions of operands."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
-from optree.compile.passes import rewrite
-from optree.compile.program import Instruction, Program, flatten, owners_of
-from optree.compile.schedule import apart, schedule
+from optree.cache import Cache, cache_stats
+from optree.compile.pipeline import Options, lower, show_stages
+from optree.compile.program import Instruction, Program, owners_of
+from optree.compile.steps import Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.ops.assignment import Assign
@@ -26,33 +27,26 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
-#: A backend keeps so many plans, and then forgets the oldest.
+#: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-#: Takes the values of a program's leaves, and for errors the trees that run, if not those that were compiled;
-#: gives the values of its outputs.
-Plan = Callable[[list[Any], Sequence[Any] | None], list[Any]]
-
-Observer = Callable[[int, float, Sequence[Any], Any], None]
 
 COMPAT_MODES = (None, "neon")
 
 
 class Backend(RandomMethods):
-    """A home for tensors, with NumPy's functions as functions that build trees.
+    """Memory and execution for tensors, with every function of operands as a method.
 
     Every op and every function composed of ops is a method: ``be.tanh(x)``,
     ``be.mean(x, axis=0)``. They return trees; with ``out=``, they run at once
-    and return `out`. A number or array given where an operand must be a tensor
-    (``be.exp(2.0)``) is made one.
+    and return `out`. If no operand is a tensor (``be.exp(2.0)``), the first becomes one.
 
-    Make backends with `backends.gen_backend`. One copies as itself, by `copy.deepcopy` too: a
-    tensor's copy stays on it.
+    Make backends with `backends.gen_backend`. `copy.copy` and `copy.deepcopy` return the
+    backend itself, so a tensor's copy stays on it.
 
     Attributes
     ----------
     datatype : numpy.dtype
-        The dtype of new tensors that are given none.
+        The default dtype of new tensors.
     batch_size : int
         The last axis of buffers from `iobuf`.
     compat_mode : str or None
@@ -63,13 +57,13 @@ class Backend(RandomMethods):
 
     name: str
 
-    #: What plans and subclasses use, and `dir` leaves out.
+    #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal on_host over owned plans program remark tensor_of to_host value_of".split()
+        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
     )
 
-    #: How many devices of its kind the machine has.
+    #: The number of devices of its kind.
     devices: int = 1
 
     def __init__(
@@ -83,7 +77,7 @@ class Backend(RandomMethods):
     ) -> None:
         if compat_mode == "caffe":
             raise BackendError(
-                "compat_mode 'caffe' is about the sizes of convolutions, which op-tree does not have yet"
+                "compat_mode 'caffe' concerns the sizes of convolutions, which op-tree does not have yet"
             )
         if compat_mode not in COMPAT_MODES:
             raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
@@ -102,7 +96,7 @@ class Backend(RandomMethods):
         self.device_id = device_id
         self.compat_mode = compat_mode
         self.home = ref(self)
-        self.plans: dict[tuple[Any, ...], Any] = {}
+        self.plans = Cache("plans", PLANS)
         self.compiles = 0
         self.executions = 0
         self._seed_states(rng_seed)
@@ -116,60 +110,69 @@ class Backend(RandomMethods):
     def bsz(self, size: int) -> None:
         self.batch_size = size
 
-    # What a backend is made of, beside what `Creation` says: a subclass defines these
+    # The interface of subclasses, with that of `Creation`
 
     def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
-        """A value that a plan gave as an array of this backend's, in C order, and of a dtype if that is given."""
+        """A plan's output as an array of this backend in C order, cast to a dtype if one is given."""
         raise NotImplementedError
 
     def borrowed(self, array: np.ndarray) -> Any:
-        """A NumPy array for a plan to read: itself where that can be, a copy on the device where not."""
+        """A NumPy array that a plan may read: itself, or a copy on the device."""
         raise NotImplementedError
 
     def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
-        """A copy of an array of this backend's as a NumPy array; if not `blocking`, perhaps before it is there."""
+        """A copy of an array of this backend as a NumPy array; if not `blocking`, the copy may be asynchronous."""
         raise NotImplementedError
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
-        """The plan, on this backend's arrays, of what runs a program on NumPy arrays."""
-        return lambda values, roots: run(values)
+    def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
+        """A plan, on this backend's arrays, from a function that runs a program on NumPy arrays."""
+        return Plan(lambda values, roots: run(values))
 
     def remark(self, instruction: Instruction) -> str:
-        """What `debugprint` has to say on how an instruction runs here."""
+        """A remark of `debugprint` on how this backend runs an instruction."""
         return ""
 
+    @property
+    def lowering(self) -> Options:
+        """The options of lowering for this backend."""
+        return Options()
+
+    def show(self, program: Program, stage: str) -> str:
+        """The text of a stage of this backend for a program: ``'source'`` or ``'plan'``."""
+        raise NotImplementedError
+
     def compiling(self) -> Backend | None:
-        """A backend like this one that compiles all that it can; None where that can't be, or this one does."""
+        """A backend like this one that compiles every kernel; None if there is none, or this one does."""
         return None
 
     def synchronize(self) -> None:
-        """Wait until all that was asked of the device is done; what the CPU is asked is done at once."""
+        """Wait until the device has finished; the CPU runs synchronously."""
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        """A plan for a program: called with its leaves' values, and for errors with the trees, it gives its outputs'.
+        """Compile a program to a plan.
 
         Parameters
         ----------
         keep : bool
-            Whether ops may keep their outputs' memory from call to call, for one
+            Whether ops may reuse their outputs' memory from call to call, for one
             caller at a time.
         observe : callable, optional
-            Called after each step with the instruction's place, the seconds that it
-            took, its inputs' values and its own.
+            Called after each step with the instruction's index, its time in seconds,
+            its inputs' values and its own.
         """
         raise NotImplementedError
 
     # Running trees
 
     def execute(self, tree: OpTreeNode) -> Tensor:
-        """Run an assignment and return its target; the value of any other tree in a new tensor.
+        """Run an assignment and return its target; run any other tree and return its value in a new tensor.
 
         Raises
         ------
         OperandError
             If it is no tree.
         BackendError
-            If the tree is of another backend.
+            If the tree is on another backend.
         """
         if tree.__class__ is not OpTreeNode:
             remedy = "; be.evaluate runs a list" if isinstance(tree, list | tuple) else ""
@@ -177,16 +180,16 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
-        if type(value) is OpTreeNode:  # its own signature, which outlives the assignment's
+        if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
             if value.ran is None:
                 value.ran = signature_of_assigned(value, target, tree.origin)
             value_key, leaves = value.ran
-            place = None
+            index = None
             for i, leaf in enumerate(leaves):
                 if leaf is target:
-                    place = i
-            key = op_dict.token, place, value_key
-            leaves = [target, *leaves] if place is None else [target, *leaves[:place], *leaves[place + 1 :]]
+                    index = i
+            key = op_dict.token, index, value_key
+            leaves = [target, *leaves] if index is None else [target, *leaves[:index], *leaves[index + 1 :]]
         else:
             key, leaves = signature(tree)
         self._run(key, leaves, (tree,))
@@ -196,14 +199,14 @@ class Backend(RandomMethods):
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
         """The values of trees in new tensors, computed together.
 
-        What they share is computed, and its random numbers are drawn, once.
+        Shared subtrees are computed, and their random numbers drawn, once.
 
         Raises
         ------
         OperandError
-            If that is no list or tuple, or something in it is no tree, tensor or number.
+            If `trees` is no list or tuple, or an item is no tree, tensor or number.
         BackendError
-            If a tree is of another backend.
+            If a tree is on another backend.
         """
         if isinstance(trees, Variable) or not isinstance(trees, list | tuple):  # a tree is a tuple
             remedy = "; put it into a list: be.evaluate([x])" if isinstance(trees, Variable) else ""
@@ -214,8 +217,8 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
-            for tree in trees:  # before any runs: those that come later are to read what the assignments write
-                _see(tree)
+            for tree in trees:  # check for stale trees first: later ones are meant to read what the assignments write
+                _check_stale(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None
         if not others and type(tree) is OpTreeNode:
@@ -224,10 +227,10 @@ class Backend(RandomMethods):
         return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
 
     def update(self, updates: Any) -> None:
-        """Write the values of trees into tensors, all of them computed before any is written.
+        """Write the values of trees into tensors, after all have been computed.
 
-        They are computed together, as by `evaluate`; where one fails, nothing is
-        written. What runs often is best an `optree.function` with these updates.
+        They are computed together, as by `evaluate`; if one fails, nothing is written.
+        For updates that run often, `optree.function` is faster.
 
         Parameters
         ----------
@@ -237,11 +240,11 @@ class Backend(RandomMethods):
         Raises
         ------
         OperandError
-            If a target is no tensor, or two of them have memory in common.
+            If a target is no tensor, or two of them share an element.
         DTypeError, ShapeError
-            If a value does not go into its target.
+            If a value cannot be written to its target.
         BackendError
-            If something in it is of another backend.
+            If a target or operand is on another backend.
 
         Examples
         --------
@@ -256,63 +259,63 @@ class Backend(RandomMethods):
         if not written:
             return
         key, leaves = signature_of_evaluated(written)
-        owners: dict[int, int] = {}  # the order of reads and writes depends on who lies where
-        lies_in = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
-        self._run(("update", *lies_in, key), leaves, written)
+        owners: dict[int, int] = {}  # the schedule depends on which leaves share memory
+        aliases = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
+        self._run(("update", *aliases, key), leaves, written)
         for assignment in written:
             assignment[1].advance(assignment.origin)
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
-        """A new tensor of a value that a plan gave, which `adopt` need not look at."""
+        """A new tensor over a plan's output, without the checks of `adopt`."""
         return self.over(self.owned(value, dtype))
 
-    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> list[Any]:
+    def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
-        """Whether one of the trees is another backend's."""
+        """Whether one of the trees is on another backend."""
         return any(root.spec.home not in (self.home, None) for root in roots)
 
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])
+        show_stages(roots, self.lowering, self)
         program = self.program(roots)
         plan = self.compile(program)
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
-        if constants:  # those that rewrites put in
+        if constants:  # those that rewrites added
             compiled = plan
-            plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
+            plan = Plan(lambda values, roots: compiled.run([*values, *constants], roots))
         self.compiles += 1
-        if len(self.plans) >= PLANS:
-            oldest, *_ = list(self.plans)  # a copy, for another thread may add a plan meanwhile
-            self.plans.pop(oldest, None)
         self.plans[key] = plan
         return plan
 
     def forget_plans(self) -> None:
-        """Forget the older half of the plans; they are compiled again, from kernels on disk, where they are needed."""
+        """Evict the older half of the plans; they are compiled again at their next use, from kernels cached on disk."""
         for key in list(self.plans)[: (len(self.plans) + 1) // 2]:
             self.plans.pop(key, None)
 
     @staticmethod
     def program(roots: Sequence[Any]) -> Program:
-        """What runs for these trees."""
-        return schedule(apart(rewrite(flatten(roots))))
+        """The program of trees: flattened, rewritten and scheduled."""
+        program: Program = lower(roots)
+        return program
 
     def value_of(self, leaf: Any) -> Any:
-        """What a plan takes for a leaf: an array, a Python number, or what a constant's type holds."""
+        """A leaf's value for a plan: an array, a Python number, or a constant's value."""
         if isinstance(leaf, Tensor):
             return leaf.array
         if isinstance(leaf, Input):
             raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
         return leaf.value if isinstance(leaf, Constant) else leaf
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the backend was made: plans compiled, plans kept, assignments run."""
-        return {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+    def stats(self) -> dict[str, Any]:
+        """Counts since the backend was made: plans compiled and cached, assignments run; and the process's caches."""
+        counts = {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
+        return {**counts, "caches": cache_stats()}
 
     # Functions
 
@@ -344,8 +347,8 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
-def _see(tree: Any) -> None:
-    """Look for what is stale in a tree that has not run, as running it does."""
+def _check_stale(tree: Any) -> None:
+    """Warn if a tree that has not run is stale, as running it does."""
     if type(tree) is not OpTreeNode:
         return
     if not isinstance(tree.op, Assign):
@@ -354,38 +357,57 @@ def _see(tree: Any) -> None:
         tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 
 
-#: What a function's first operand may be without being a tensor.
+#: The classes of first operands that a method converts to a tensor.
 _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
 def _method(backend: Backend, name: str) -> Callable[..., Any]:
-    """A function of operands as a backend's method, with ``out`` and a tensor in the first number's place."""
+    """A function of operands as a backend's method: with ``out``, and a first number converted to a tensor."""
     function = FUNCTIONS[name]
     own, own_name = inspect.signature(function), name
     takes_out = "out" in own.parameters
     homes = (backend.home, None)
 
-    def method(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+    def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
             first = backend.array(args[0], getattr(args[0], "dtype", None))
             args = (first, *args[1:])
         if takes_out:
             kwargs["out"] = out
-        tree = FUNCTIONS[own_name](*args, **kwargs)  # of now: an op that is defined anew has another
+        tree = FUNCTIONS[own_name](*args, **kwargs)  # looked up at each call: the op may have been redefined
+        if tree.__class__ is tuple or tree.__class__ is list:  # of several values
+            return _several(backend, own_name, tree, out)
         if tree.spec.home not in homes:
-            raise BackendError(
-                f"{own_name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
-                "over with be.array(x.get()), or call the other backend's function"
-            )
+            raise _foreign(backend, own_name, tree)
         return tree if out is None or takes_out else write_out(tree, out)
 
     if not takes_out:
-        place = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+        target = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
         variable = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD]
         plain = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        own = own.replace(parameters=[*plain, place, *variable])
+        own = own.replace(parameters=[*plain, target, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
     with_out = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
     method.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{with_out}"
     return method
+
+
+def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
+    """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
+    for tree in trees:
+        if tree.spec.home not in (backend.home, None):
+            raise _foreign(backend, name, tree)
+    if out is None:
+        return trees
+    if type(out) not in (tuple, list) or len(out) != len(trees):
+        raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
+    return type(trees)(write_out(*pair) for pair in zip(trees, out, strict=True))
+
+
+def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:
+    """The error for a tree of another backend."""
+    return BackendError(
+        f"{name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "
+        "over with be.array(x.get()), or call the other backend's function"
+    )

@@ -1,4 +1,4 @@
-"""The part of a backend that makes tensors."""
+"""Creation, the part of a backend that makes tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALWAYS_ACTIVE = nullcontext()
 
 
 class Creation:
-    """New tensors, in memory of a kind that a subclass knows."""
+    """Functions that make tensors, in memory that a subclass allocates."""
 
     datatype: np.dtype
     batch_size: int
@@ -27,35 +27,34 @@ class Creation:
     # Memory: a subclass defines these
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array of this backend's, its values left open."""
+        """An uninitialised array of this backend."""
         raise NotImplementedError
 
     def from_host(self, array: np.ndarray) -> Any:
-        """A copy of a NumPy array, in C order, as an array of this backend's."""
+        """A copy of a NumPy array, in C order, as an array of this backend."""
         raise NotImplementedError
 
     def active(self) -> AbstractContextManager[Any]:
-        """Within it, NumPy's functions of this backend's arrays may run: their device is the current one."""
+        """Make the backend's device the current one, so that NumPy's functions run on its arrays."""
         return _ALWAYS_ACTIVE
 
     # New tensors
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
-        """A tensor over an array of this backend's, not a copy.
+        """A tensor over an array of this backend, without a copy.
 
         Raises
         ------
         OperandError
-            If it is no such array, or one of memory that cannot be computed in: read-only, unaligned, or with several
-            elements in one place.
+            If it is no such array, or is read-only, unaligned, or has several elements at one address.
         DTypeError
-            If tensors are not of its dtype, or not in its byte order.
+            If its dtype or byte order is not supported.
         """
         self.check_adopted(array)
         return self.over(array, name)
 
     def check_adopted(self, array: Any) -> None:
-        """Refuse an array of this backend's that no tensor can be made over, whoever made it."""
+        """Refuse an array that cannot be a tensor's memory, on any backend."""
         copies = "be.array(...) copies it"
         if not array.dtype.isnative:
             raise DTypeError(f"adopt: {array.dtype} is not in this machine's byte order; {copies} into that")
@@ -65,12 +64,12 @@ class Creation:
             raise DTypeError(f"adopt: {error}") from None
         if overlaps_itself(array):
             raise OperandError(
-                f"adopt: several elements of the array of shape {array.shape} and strides {array.strides} lie in one "
-                f"place, as those of a broadcast array do, and what is written to one changes the others; {copies}"
+                f"adopt: several elements of the array of shape {array.shape} and strides {array.strides} share an "
+                f"address, as in a broadcast array, so that a write to one changes the others; {copies}"
             )
 
     def over(self, array: Any, name: str | None = None) -> Any:
-        """A tensor over an array that `adopt` need not look at."""
+        """A tensor over an array, without the checks of `adopt`."""
         if is_neon(self) and array.ndim < 2:
             array = array.reshape(-1, 1)
         return Tensor(self, array, name)
@@ -87,7 +86,7 @@ class Creation:
         return tuple(int(n) for n in sizes)
 
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-        """A new tensor, its values left open."""
+        """A new, uninitialised tensor."""
         tensor = self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
         tensor.written = -1
         return tensor
@@ -120,12 +119,12 @@ class Creation:
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         keeps = keeps or (dtype is None and array.dtype.kind == "b" and not is_neon(self))
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
-        if not isinstance(values, np.ndarray):  # an array's integers wrap, as in NumPy
+        if not isinstance(values, np.ndarray):  # an array's integers wrap around, as in NumPy
             check_fits(array, wanted, "array")
         return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
-        """A tensor over the memory of another library's array, by DLPack; not a copy."""
+        """A tensor over the memory of another library's array, by DLPack, without a copy."""
         raise NotImplementedError
 
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -146,7 +145,7 @@ class Creation:
         return self.array(np.eye(n, m, k), self._dtype(dtype), name)
 
     def empty_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
-        """A new tensor of an operand's shape and dtype, its values left open."""
+        """A new, uninitialised tensor of an operand's shape and dtype."""
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
 
     def zeros_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -158,7 +157,7 @@ class Creation:
         return self.empty_like(x, dtype, name).fill(1)
 
     def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
-        """A buffer of zeros for a batch: `dim0` and then the batch size; `x` itself where given.
+        """A buffer of zeros for a batch, of shape ``(dim0, batch_size)``; `x` itself if it is given.
 
         Parameters
         ----------
@@ -177,7 +176,7 @@ class Creation:
             raise BackendError("iobuf needs a batch size: gen_backend(..., batch_size=n)")
         rows = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
         buffer = self.zeros((rows, self.batch_size), dtype, name)
-        buffer.written = -1  # for the batches that are still to come
+        buffer.written = -1  # counts as uninitialised: trees on it mean batches to come
         return buffer
 
     def _dtype(self, dtype: Any) -> np.dtype:

@@ -10,30 +10,32 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from backends.cpu.codegen import printer as c
-from backends.execution.epilogues import multiplies_floats, with_epilogues
+from backends.execution.epilogues import with_epilogues
 from backends.execution.memory import Memory
+from backends.execution.routines import routine_of
 from backends.execution.specialize import FusedKernel
+from backends.gpu.calls import ROUTINES
 from backends.gpu.kernel import CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
-from optree.compile.fusion import LONGEST, Kernel, fuse
+from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.errors import BackendError, names
 
 #: The languages that kernels are printed in.
 TARGETS = ("c", "cuda")
 
-#: What stands for the size of an axis that is known only at the call.
+#: The assumed size of an axis whose size is known only at the call.
 UNKNOWN = 64
 
-#: Arrays that nobody reads or writes, aligned as a device's are.
+#: The memory of arrays that are never accessed, aligned as a device's.
 NOWHERE = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
 def sources(program: Program, target: str, arch: str) -> list[str]:
-    """The source of each kernel of a program, in order, for arrays that lie in C order.
+    """The source of each kernel of a program, in order, for arrays in C order.
 
     Raises
     ------
@@ -43,62 +45,57 @@ def sources(program: Program, target: str, arch: str) -> list[str]:
     if target not in TARGETS:
         raise BackendError(f"source: there is no target {target!r}; there are {names(TARGETS)}")
     if target == "cuda":
-        return _noted(program, arch).sources
+        return _notes(program, arch).sources
     found: list[str] = []
 
-    def keep(nest: LoopNest) -> Any:
+    def record(nest: LoopNest) -> Any:
         found.append(c.source(nest))
         return lambda pointers, numbers, layout: None
 
-    _meet_layouts(program, keep)
+    specialize_all(program, record)
     return found
 
 
 def launched(program: Program, target: str, arch: str) -> list[Launch]:
-    """The launches of a program's kernels, in order, for arrays that lie in C order.
+    """The launches of a program's kernels, in order, for arrays in C order.
 
     Raises
     ------
     BackendError
-        If nothing is launched for such a target, or there is no such architecture.
+        If the target has no launches, or there is no such architecture.
     """
     if target != "cuda":
         raise BackendError(f"launches: the target is 'cuda', not {target!r}: nothing else is launched in blocks")
-    return _noted(program, arch).launches
+    return _notes(program, arch).launches
 
 
-def _noted(program: Program, arch: str) -> RecordingHost:
-    """What a program asks of a device of an architecture."""
+def _notes(program: Program, arch: str) -> RecordingHost:
+    """The sources and launches of a program on an architecture."""
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     notes = RecordingHost(DEVICES[arch])
-    _meet_layouts(program, partial(CudaNest, host=notes), is_gpu=True)
+    specialize_all(program, partial(CudaNest, host=notes), is_gpu=True)
     return notes
 
 
-def _meet_layouts(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
-    """Let each kernel of a program meet arrays in C order."""
-    program = decompose(program, further=is_gpu)
-    if len(program.instructions) <= LONGEST:
-        known = Sizes(program)
+def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
+    """Specialize each kernel of a program to arrays in C order."""
+    program, known, steps = lower(program, Options(further=is_gpu), "parts", "fusion")
+    if any(isinstance(step, Kernel) for step in steps):
         sizes = _sizes(program, known.dims)
-        steps = fuse(program, known)
         for step in with_epilogues(program, steps, _products(program))[0] if is_gpu else steps:
             if isinstance(step, Kernel):
-                _meet_layout(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
+                _specialize(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
 
 
 def _products(program: Program) -> list[int]:
-    """The places of the products that have epilogues on a GPU."""
-    return [
-        place
-        for place, instruction in enumerate(program.instructions)
-        if instruction.op.numpy is np.matmul and multiplies_floats(program, place)
-    ]
+    """The indices of the instructions whose routines on a GPU take epilogues."""
+    found = ((i, routine_of(ROUTINES, program, i)) for i in range(len(program.instructions)))
+    return [i for i, routine in found if routine is not None and routine.takes_epilogue]
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
-    """The size of each dimension, as far as a value's type tells it."""
+    """The sizes of the dimensions that are known from values' types."""
     found = {ONE: 1}
     for value, own in enumerate(dims):
         if own is not None:
@@ -107,8 +104,8 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _meet_layout(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
-    """Let a kernel find the loop nest for arrays in C order, which have shapes and no memory."""
+def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
+    """Specialize a kernel to arrays in C order, which have a shape but no memory."""
 
     def array(value: int) -> np.ndarray:
         dtype = np.dtype(program.type_of(value).dtype)

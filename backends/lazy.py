@@ -1,7 +1,7 @@
-"""Lazy imports: modules that few programs need, each loaded when it is first asked for, as in ``lazy.tempfile``.
+"""Lazy imports: modules that few programs need, each imported at its first use, as in ``lazy.tempfile``.
 
-It is the `__getattr__` of a module (PEP 562) by which NumPy and SciPy load their subpackages. To type checkers
-an attribute is of type `Any`.
+It uses a module's `__getattr__` (PEP 562), as NumPy and SciPy do for subpackages. To type checkers an attribute is
+of type `Any`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-#: name here -> module: what starts programs, reports, or serves GPUs. `tests/test_startup.py` says what must not load.
+#: name here -> module. `tests/test_startup.py` lists the modules that starting must not import.
 MODULES = {
     **{name: name for name in ("difflib", "logging", "shutil", "signal", "subprocess", "tempfile")},
     "numpy_blocks": "backends.cpu.numpy_blocks",

@@ -1,4 +1,4 @@
-"""The part of a backend that draws random numbers."""
+"""RandomMethods, the part of a backend that draws random numbers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from optree.errors import OperandError, ParameterError, ShapeError, brief, descr
 from optree.locks import cached_property
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.types import as_dtype, promote
+from optree.tree.types import as_dtype, normalise_axis, promote
 from optree.tree.variable import Variable, constant, in_dtype
 
 
 class RandomMethods(Creation):
     """Random numbers as trees, and the two random states of a backend.
 
-    Draws in trees come from `rng_state`, by counter: element `i` of a draw
-    depends on the seed, on how much has been drawn before it, and on `i`
-    (`optree.ops.philox`). Draws on the host, by the user, come from `rng`.
+    Draws in trees use `rng_state` and a counter-based generator: element `i` of a draw
+    depends on the seed, on the number of earlier draws, and on `i` (`optree.ops.philox`).
+    Draws on the host use `rng`.
 
-    A tree draws when it runs, and again each time it runs. What is to be drawn
-    once and used in several assignments is assigned to a tensor first; within
-    one assignment or function, a tree that stands in several places is drawn once.
+    A tree draws each time it runs. To use one draw in several assignments, assign it to a
+    tensor first; within one assignment or function, a shared subtree is drawn once.
 
-    A shape may be given as any operand: that operand's shape and, where it is
-    floating and no dtype is given, its dtype are meant, even if they are known
-    only when a function is called.
+    A shape may be given as an operand, whose shape is used and, if it is floating and no
+    dtype is given, its dtype, even if they are known only when a function is called.
 
     Attributes
     ----------
@@ -47,12 +45,12 @@ class RandomMethods(Creation):
     # The states
 
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
-        """Seed both states, with fresh entropy where there is no seed; returns `rng`.
+        """Seed both states, without a seed from the system's entropy; returns `rng`.
 
         Raises
         ------
         ParameterError, OperandError
-            If the seed is no integer of 32 bits.
+            If the seed is no unsigned integer of 32 bits.
         """
         self._seed_states(seed)
         return self.rng
@@ -69,26 +67,26 @@ class RandomMethods(Creation):
 
     @cached_property
     def rng(self) -> np.random.RandomState:
-        """NumPy's generator for draws on the host; it is made when it is asked for, and NumPy's module loaded."""
+        """NumPy's generator for draws on the host, made at its first use, which imports `numpy.random`."""
         return np.random.RandomState(self._seed)
 
     def rng_reset(self) -> None:
-        """Go back to where the last `gen_rng` left both states."""
+        """Reset both states to those after the last `gen_rng`."""
         if "rng" in self.__dict__:
             self.rng.seed(self._seed)
         self._write_rng_state(self._start)
 
     def rng_get_state(self) -> dict[str, Any]:
-        """Both states as plain data, to keep and to give to `rng_set_state`."""
+        """Both states as plain data, for `rng_set_state`."""
         return {"rng": self.rng.get_state(), "rng_state": self.rng_state.get()}
 
     def rng_set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `rng_get_state` gave.
+        """Restore the states that `rng_get_state` returned.
 
         Raises
         ------
         OperandError
-            If it is something else; nothing has changed then.
+            If `state` has another form; nothing has changed then.
         """
         if not isinstance(state, dict) or state.keys() != {"rng", "rng_state"}:
             raise OperandError(
@@ -108,33 +106,32 @@ class RandomMethods(Creation):
         return self.from_host(np.array(values, np.uint64))
 
     def _write_rng_state(self, values: Any) -> None:
-        # In place, for trees that were built before hold this very tensor.
+        # In place: existing trees contain this tensor.
         with self.active():
             self.rng_state.array[...] = self._from_host(values)
 
     # Draws
 
     def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of [0, 1), each multiple of 2**-24 as probable (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
+        """Uniform numbers of [0, 1), multiples of 2**-24 (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
 
         Parameters
         ----------
         shape : int, tuple of int, or operand
-            That of `out` where it is left out.
+            By default the shape of `out`.
         dtype : dtype, optional
-            A floating one; by default the operand's whose shape is taken, or the backend's `datatype`.
+            A floating one; by default that of the operand given as the shape, or the backend's `datatype`.
         out : Tensor, optional
-            Where to write the numbers, at once; it is then what is returned.
+            The target: the numbers are written there at once, and it is returned.
         """
         return self._finish(self._draw("rand", shape, dtype, out), out)
 
     def uniform(
         self, low: Any = 0.0, high: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Numbers from `low` up to `high`, which may be operands; `size` may then be left out.
+        """Uniform numbers of [low, high). Both may be operands; `size` may then be left out.
 
-        The product with the width is rounded, so that `high` itself may come
-        out where it is rounded up to.
+        By rounding, `high` itself may occur.
         """
         low, high = _as_number(low, "uniform: low"), _as_number(high, "uniform: high")
         if isinstance(low, float) and isinstance(high, float) and low > high:
@@ -145,15 +142,15 @@ class RandomMethods(Creation):
         return self._finish(numbers, out)
 
     def standard_normal(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of the normal distribution of mean 0 and deviation 1; the parameters are `rand`'s."""
+        """Numbers of the standard normal distribution; the parameters are those of `rand`."""
         return self._finish(self._draw("standard_normal", shape, dtype, out), out)
 
     def normal(
         self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Numbers of the normal distribution of mean `loc` and standard deviation `scale`.
+        """Numbers of the normal distribution with mean `loc` and standard deviation `scale`.
 
-        Both may be operands, which derivatives then reach; `size` may then be left out.
+        Both may be operands, with derivatives by them; `size` may then be left out.
         """
         loc, scale = _as_number(loc, "normal: loc"), _as_number(scale, "normal: scale")
         if isinstance(scale, float) and scale < 0:
@@ -163,37 +160,146 @@ class RandomMethods(Creation):
             numbers = _scaled("normal", numbers, loc, scale)
         return self._finish(numbers, out)
 
+    def exponential(self, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of the exponential distribution of mean `scale`; that may be an operand, which derivatives reach."""
+        scale = _as_number(scale, "exponential: scale")
+        if isinstance(scale, float) and scale < 0:
+            raise ParameterError(f"exponential: a mean is 0 or more, not {scale}")
+        numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
+        return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
+
+    def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them."""
+        shape = _as_number(shape, "gamma: shape")
+        if isinstance(shape, Variable):
+            wanted = self._draw_dtype(dtype, shape)
+            alpha = in_dtype(shape, wanted)
+            if size is not None or out is not None:
+                alpha = f.broadcast_like(alpha, self._like(size, out))
+        else:
+            if shape < 0:
+                raise ParameterError(f"gamma: a shape parameter is 0 or more, not {shape}")
+            like = self._like(size, out)
+            wanted = self._draw_dtype(dtype, like)
+            alpha = f.broadcast_like(constant(np.asarray(shape, wanted)), like)
+        return self._finish(f.standard_gamma(self.rng_state, alpha, dtype=wanted), out)
+
+    def gamma(
+        self, shape: Any, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+    ) -> Any:
+        """Numbers of the gamma distribution, by its shape parameter and its scale, which derivatives reach."""
+        scale = _as_number(scale, "gamma: scale")
+        if isinstance(scale, float) and scale < 0:
+            raise ParameterError(f"gamma: a scale is 0 or more, not {scale}")
+        if size is None and out is None and isinstance(scale, Variable):
+            size = f.add(_as_number(shape, "gamma: shape"), scale)  # there for its shape alone
+        numbers = self.standard_gamma(shape, out if size is None else size, dtype)
+        return self._finish(_scaled("gamma", numbers, 0.0, scale), out)
+
+    def randint(
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, out: Tensor | None = None
+    ) -> Any:
+        """Integers from `low` to `high`, that excluded; from 0 to `low` where there is no `high`.
+
+        Each is as probable as the others but for one part in 2**53 over their number.
+        """
+        low, high = (0, low) if high is None else (low, high)
+        first, end = (_as_integer(each, "randint") for each in (low, high))
+        if isinstance(first, int) and isinstance(end, int) and not 0 < end - first <= 2**53:
+            raise ParameterError(f"randint: from {first} to {end}, that excluded, are no integers, or more than 2**53")
+        numbers = self._draw("rand", size, np.float64, out, first, end)
+        counted = in_dtype(f.floor(numbers * (end - first)), np.dtype("int64")) + first
+        return self._finish(in_dtype(counted, as_dtype(dtype)), out)
+
+    def permutation(self, x: Any, axis: int = 0, out: Tensor | None = None) -> Any:
+        """The elements of an operand along an axis in random order; of a number the integers from 0 to it."""
+        if isinstance(x, Variable | np.ndarray) and np.ndim(x):
+            x = x if isinstance(x, Variable) else constant(x)
+            axis = normalise_axis(axis, x.ndim, "permutation")
+            like = f.slice(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
+            return self._finish(f.take(x, self._order(like), axis=axis), out)
+        return self._finish(self._order(self._like(_as_integer(x, "permutation"), None)), out)
+
+    def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None, out: Tensor | None = None) -> Any:
+        """Elements of a vector, or rows of a matrix, picked by chance; of a number the integers from 0 to it.
+
+        Parameters
+        ----------
+        a : int or operand
+        size : int, tuple of int, or operand
+            How many; the value has this shape.
+        replace : bool
+            Whether an element may be picked twice.
+        p : vector, optional
+            The probability of each; only their proportions count.
+        """
+        rows = None if hasattr(a, "__index__") and not np.ndim(a) else self._rows(a)
+        count = _as_integer(a, "choice") if rows is None else rows.shape[0]
+        chances = None if p is None else in_dtype(self._rows(p), np.dtype("float64"))
+        if chances is not None and (chances.ndim != 1 or chances.shape[0] != count):
+            raise ShapeError(f"choice: {describe(chances)} is no probability for each of {count}")
+        if count is None or count < 1:
+            raise ShapeError(f"choice: it is known of how many one is picked, and they are 1 or more, not {count}")
+        if not replace:
+            picked = self._without_replacement(count, chances, self._like(size, out))
+        elif chances is None:
+            picked = self.randint(count, size=self._like(size, out))
+        else:
+            ends = f.cumsum(chances, 0)
+            drawn = self._draw("rand", size, np.float64, out) * f.slice(ends, (-1,))
+            picked = f.searchsorted(ends, drawn, "right")
+        return self._finish(picked if rows is None else f.take(rows, picked, axis=0), out)
+
+    def _without_replacement(self, count: int, chances: Any, like: Variable) -> Any:
+        """Integers below a count in random order, as many as an operand has elements: the first to be picked first."""
+        if None in like.shape or like.size > count:
+            raise ShapeError(f"choice: without replacement there are {count} at the most, not {like.shape}")
+        if chances is None:
+            order = self._order(self._like(count, None))
+        else:  # of exponentially distributed waits at these rates, who comes first is as probable as its rate
+            order = f.argsort(self.exponential(1.0, count, np.float64) / chances, 0)
+        return f.reshape(f.slice(order, (slice(0, like.size),)), like.shape)
+
+    def _order(self, like: Variable) -> Any:
+        """The places of a vector in random order."""
+        return f.argsort(f.rand(self.rng_state, like, dtype=np.dtype("float64")), 0)
+
+    def _rows(self, values: Any) -> Any:
+        if isinstance(values, Variable):
+            return values
+        array = np.asarray(values)
+        return self.array(array, array.dtype)
+
     def fill_normal(self, ary: Tensor, mean: Any = 0.0, stdv: Any = 1.0) -> Tensor:
         """Fill a tensor with normally distributed numbers, at once; returns it (neon's name)."""
         return self.normal(mean, stdv, out=ary)
 
     def make_binary_mask(self, out: Tensor, keepthresh: Any = 0.5) -> Tensor:
-        """Fill a tensor with ones, by chance as many as `keepthresh` says, and zeros; returns it (neon's name)."""
+        """Fill a tensor with ones, with probability `keepthresh`, and zeros; returns it (neon's name)."""
         return self._finish(self._draw("rand", out, np.float32, None) < _as_chance(keepthresh, "keepthresh"), out)
 
     def dropout_mask(self, shape: Any, keep: Any = 0.5, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Zeros and, with probability `keep`, ``1 / keep``: x * mask has the expected value x.
+        """A dropout mask: ``1 / keep`` with probability `keep`, else zero, so that x * mask has the expected value x.
 
         Parameters
         ----------
         shape : int, tuple of int, or operand
-            Such as the very operand that is masked: ``x * be.dropout_mask(x, 0.8)``.
+            The masked operand, for example: ``x * be.dropout_mask(x, 0.8)``.
         keep : number of (0, 1], or operand
         dtype, out
-            As for `rand`.
+            As in `rand`.
         """
         keep = _as_chance(keep, "keep")
         like = self._like(shape, out)
         wanted = self._draw_dtype(dtype, like)
-        kept = f.cast(f.rand(self.rng_state, like, dtype=np.dtype(np.float32)) < keep, wanted)
-        return self._finish(in_dtype(kept * (1.0 / keep), wanted), out)
+        mask = f.cast(f.rand(self.rng_state, like, dtype=np.dtype(np.float32)) < keep, wanted)
+        return self._finish(in_dtype(mask * (1.0 / keep), wanted), out)
 
     def binarize(self, x: Any, out: Tensor | None = None, stochastic: bool = True) -> Any:
         """Each element as 1 or -1.
 
-        By chance, 1 with the probability (x + 1) / 2, which is 0 below -1 and 1
-        above 1; with ``stochastic=False``, 1 from 0 on. A nan becomes -1. The
-        derivative is zero, as that of every step is.
+        It is 1 with probability (x + 1) / 2, clipped to [0, 1]; with ``stochastic=False``,
+        where x >= 0. A nan becomes -1. The derivative is zero.
         """
         operand = x if isinstance(x, Variable) else self.array(x, getattr(x, "dtype", None))
         wanted = self._draw_dtype(None, operand)
@@ -206,24 +312,24 @@ class RandomMethods(Creation):
         return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
 
     def stochastic_cast(self, x: Any, dtype: Any = np.float16, out: Tensor | None = None) -> Any:
-        """Values in a lower precision, each rounded up or down by chance, the nearer the more probable."""
+        """Values cast to a lower precision by stochastic rounding."""
         return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype)), out)
 
-    # How they are made
+    # Helpers
 
     def _draw(self, op: str, shape: Any, dtype: Any, out: Tensor | None, *parameters: Any) -> Any:
-        """Standard numbers of a shape, or of the shape that the parameters have together."""
+        """Numbers of the standard distribution, of a shape, or of the parameters' broadcast shape."""
         operands = [p for p in parameters if isinstance(p, Variable)]
         if shape is None and out is None and operands:
-            # The sum is there for its shape alone.
+            # Only the sum's shape is used.
             shape = f.add(*operands) if len({p.shape for p in operands}) > 1 else operands[0]
         like = self._like(shape, out)
         return getattr(f, op)(self.rng_state, like, dtype=self._draw_dtype(dtype, *(operands or [like])))
 
     def _like(self, shape: Any, out: Tensor | None) -> Variable:
-        """An operand of a shape: the one given, or a tensor that has no memory but for one element.
+        """An operand of a shape: the one given, or a tensor with one element in memory, of strides 0.
 
-        It is a leaf, and so the plan of a tree serves every size.
+        It is a leaf, so that a plan serves every size.
         """
         shape = out if shape is None else shape
         if shape is None:
@@ -235,11 +341,11 @@ class RandomMethods(Creation):
 
     @cached_property
     def _element(self) -> Any:
-        """What arrays lie on that are there for their shape alone."""
+        """The memory of tensors that only have a shape."""
         return self.from_host(np.zeros((), bool))
 
     def _draw_dtype(self, dtype: Any, *operands: Variable) -> np.dtype:
-        """The dtype asked for, or else that of the floating operands, or else the backend's."""
+        """The given dtype, else that of the floating operands, else the backend's."""
         if dtype is not None:
             return as_dtype(dtype)
         floating = [operand.dtype for operand in operands if is_floating(operand.dtype)]
@@ -264,7 +370,7 @@ def _as_seed(seed: Any) -> int:
 
 
 def _as_number(value: Any, what: str) -> Any:
-    """An operand as it is, or a finite number as a Python float, which is weak."""
+    """An operand unchanged, or a finite number as a Python float, which is weak."""
     if isinstance(value, Variable):
         return value
     if isinstance(value, np.ndarray) and value.ndim:
@@ -277,6 +383,15 @@ def _as_number(value: Any, what: str) -> Any:
     if not math.isfinite(number):
         raise ParameterError(f"{what} is finite, not {number}")
     return number
+
+
+def _as_integer(value: Any, what: str) -> Any:
+    """An operand as it is, or an integer as Python's."""
+    if isinstance(value, Variable):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__") or np.ndim(value):
+        raise OperandError(f"{what}: an integer is wanted, not {brief(value)}")
+    return int(value.__index__())
 
 
 def _as_chance(value: Any, what: str) -> Any:

@@ -1,8 +1,13 @@
-"""A picture of measured rows: a panel for each workload, a bar for each library, on a logarithmic scale."""
+"""Pictures of measured rows: all of them, and a summary of one size.
+
+``python benchmarks/chart.py benchmarks/results/RESULT.json`` writes the summary, ``RESULT-summary.png``.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,12 @@ from matplotlib import pyplot
 
 COLUMNS = 4
 
+#: The size of the summary: each workload's row of the nearest size is taken.
+SUMMARY = 2**22
+
 
 def draw(rows: list[dict[str, Any]], names: list[str], title: str, path: Path) -> None:
-    """Write the picture: bars stand on the time of ours, and hang down from it where a library was quicker."""
+    """Write all rows: a panel for each workload, a bar for each library, below 1 where that was quicker than ours."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     others = [name for name in names if name != "optree"]
     colours = dict(zip(others, pyplot.get_cmap("tab10").colors, strict=False))
@@ -25,10 +33,10 @@ def draw(rows: list[dict[str, Any]], names: list[str], title: str, path: Path) -
     )
     for panel, workload in zip(panels.flat, workloads, strict=False):
         own = [row for row in rows if row["workload"] == workload]
-        for place, name in enumerate(others):
+        for number, name in enumerate(others):
             ratios = [row["seconds"].get(name, math.nan) / row["seconds"]["optree"] for row in own]
-            places = [i + place * width for i in range(len(own))]
-            panel.bar(places, [r - 1 for r in ratios], width, bottom=1, label=name, color=colours[name])
+            lefts = [i + number * width for i in range(len(own))]
+            panel.bar(lefts, [r - 1 for r in ratios], width, bottom=1, label=name, color=colours[name])
         panel.axhline(1, color="black", linewidth=0.8)
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
@@ -43,3 +51,36 @@ def draw(rows: list[dict[str, Any]], names: list[str], title: str, path: Path) -
     figure.supylabel("time over op-tree's: above 1, op-tree is quicker")
     figure.savefig(path, dpi=90)
     pyplot.close(figure)
+
+
+def summarise(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Write a line for each workload in float32, near one size, and on it a mark for each library."""
+    own = [row for row in rows if row["dtype"] == "float32"]
+    workloads = reversed(dict.fromkeys(row["workload"] for row in own))  # the lowest line is the first
+    lines = [
+        min((row for row in own if row["workload"] == name), key=lambda row: abs(math.log2(row["elements"] / SUMMARY)))
+        for name in workloads
+    ]
+    names = [name for name in dict.fromkeys(name for row in lines for name in row["seconds"]) if name != "optree"]
+    figure, axes = pyplot.subplots(figsize=(8.4, 4.2), layout="constrained")
+    for name, marker in zip(sorted(names), "os^Dv*", strict=False):
+        marks = [(row["seconds"].get(name, math.nan) / row["seconds"]["optree"], y) for y, row in enumerate(lines)]
+        axes.scatter(*zip(*marks, strict=True), s=36, marker=marker, label=name, zorder=2)
+    axes.axvline(1, color="black", linewidth=1.2)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_yticks(range(len(lines)), [f"{row['workload']}, 2^{math.log2(row['elements']):.3g}" for row in lines])
+    axes.grid(alpha=0.3)
+    axes.set_xlabel("time over op-tree's: right of the line, op-tree is quicker")
+    axes.set_title(title, fontsize=10)
+    figure.legend(loc="outside right center")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    source = Path(sys.argv[1])
+    result = json.loads(source.read_text())
+    machine = result["machine"]
+    title = f"float32, {machine['processors']} processors ({machine['processor']}), {result['date']}"
+    summarise(result["rows"], title, source.with_name(f"{source.stem}-summary.png"))

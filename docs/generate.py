@@ -114,7 +114,7 @@ def operators() -> dict[str, list[str]]:
     for method in sorted(vars(Variable).keys() & vars(operator).keys()):
         apply = getattr(operator, method, None)
         if method.startswith("__") and inspect.isbuiltin(apply):
-            kind = "bool" if method in ("__and__", "__or__", "__xor__", "__invert__") else "float32"
+            kind = "int64" if method.strip("_") in ("and", "or", "xor", "invert", "lshift", "rshift") else "float32"
             x = TensorType(kind, (2, 2))("x")
             tree = apply(*[x] * len(inspect.signature(apply).parameters))
             text = (apply.__doc__ or "").removeprefix("Same as ").rstrip(".").replace("|", "\\|")

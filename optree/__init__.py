@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Modules that are loaded when something of them is first asked for.
+#: Modules imported lazily, at the first access to one of their names.
 LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "testing")
 
 __all__ = [

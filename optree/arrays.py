@@ -1,9 +1,8 @@
-"""Arrays of any library that speaks NumPy's protocols (NEP 13, NEP 18), such as CuPy's on a GPU.
+"""Arrays of NumPy, and of libraries that implement its protocols (NEP 13, NEP 18), such as CuPy.
 
-NumPy's ufuncs and functions, called on such an array, are that library's. What
-NumPy alone has a say in is left out of code that is to run there too:
-``np.asarray(x)`` of its arrays, ``np.zeros(shape)`` beside them (but
-``np.zeros(shape, like=x)``), the ``reduce`` of a ufunc (but ``np.max``).
+NumPy's ufuncs and functions dispatch such an array to its library. Portable code
+avoids the calls that do not: ``np.zeros(shape, like=x)`` instead of
+``np.zeros(shape)``, ``np.max`` instead of ``np.maximum.reduce``, and no ``np.asarray(x)``.
 """
 
 from __future__ import annotations
@@ -20,59 +19,63 @@ from optree.errors import OperandError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: What NumPy's own functions are that ask their arguments' library first.
+#: The types of NumPy's functions that dispatch on their arguments.
 _DISPATCHED = (np.ufunc, type(np.transpose))
 
 
 def portable(function: _Function) -> _Function:
-    """Mark an op's `value`, `numpy` or `perform` as one that takes arrays of any library that speaks NumPy's protocols.
+    """Mark an op's `value`, `numpy` or `perform` as portable: it takes arrays of any library, as this module says.
 
-    Without the mark it runs on the host, on NumPy arrays, wherever the tensors live.
+    Without the mark it runs on the host, on NumPy arrays, wherever the tensors are stored.
     """
     function.is_portable = True  # type: ignore[attr-defined]
     return function
 
 
 def is_portable(op: Any) -> bool:
-    """Whether an op runs where its operands' arrays are."""
+    """Whether an op runs on its operands' device."""
     if op.defines("make_thunk"):
         return False
     function = op.perform if op.defines("perform") else op.value if op.defines("value") else op.numpy
-    if isinstance(function, _DISPATCHED):  # NumPy's own, and no ufunc of someone else's
+    if isinstance(function, _DISPATCHED):  # NumPy's own, not another library's ufunc
         return getattr(np, function.__name__, None) is function
     return getattr(function, "is_portable", False)
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of NumPy's, or of a library that speaks its protocols."""
+    """Whether a value is an array of NumPy's, or of a library that implements its protocols."""
     return hasattr(value, "__array_function__")
 
 
 def check_unmasked(values: Any, what: str) -> None:
-    """Refuse a masked array, or a list of them: tensors have no masks, and what is masked would count.
+    """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
+
+    Parameters
+    ----------
+    what : str
+        The function and its operand, for the error.
 
     Raises
     ------
     OperandError
-        `what` names the function and its operand.
     """
     if values.__class__ is np.ndarray:
         return
     given = values if isinstance(values, list | tuple) else (values,)
-    # NumPy loads its module of masked arrays when it is first asked for, and so an array that is none of it is not.
+    # np.ma is imported lazily by NumPy: ask for it only where the array is of a subclass.
     if any(
         isinstance(x, np.ndarray) and x.__class__ is not np.ndarray and isinstance(x, np.ma.MaskedArray) for x in given
     ):
         raise OperandError(
-            f"{what}: a masked array would lose its mask; x.filled(value) puts a number in the masked places, "
+            f"{what}: a masked array would lose its mask; x.filled(value) replaces the masked elements by a number, "
             "and x.compressed() leaves them out"
         )
 
 
 def overlaps_itself(array: Any) -> bool:
-    """Whether several elements of an array may lie in the same memory, as those of a broadcast array do.
+    """Whether several elements of an array may share an address, as a broadcast array's do.
 
-    True for few others too: arrays whose rows lie between each other's elements.
+    Conservative: it is also true of arrays whose rows interleave.
     """
     axes = sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size != 1)
     extent = array.dtype.itemsize
@@ -103,23 +106,23 @@ def filled(shape: Sequence[int], value: Any, dtype: Any, like: Any) -> Any:
     return out
 
 
-_put_off: ContextVar[list[Any] | None] = ContextVar("put_off", default=None)
+_deferred: ContextVar[list[Any] | None] = ContextVar("deferred", default=None)
 
 
 @contextmanager
 def putting_off() -> Iterator[list[Any]]:
-    """Within it `is_any` waits for no device: it puts what it would have looked at into this list, and says no."""
+    """Defer checks: within it, `is_any` appends to this list instead of waiting for the device, and returns False."""
     found: list[Any] = []
-    token = _put_off.set(found)
+    token = _deferred.set(found)
     try:
         yield found
     finally:
-        _put_off.reset(token)
+        _deferred.reset(token)
 
 
 def is_any(wrong: Any) -> bool:
-    """Whether any element of an array is true."""
-    found = _put_off.get()
+    """Whether any element of an array is true; False while `putting_off` defers the answer."""
+    found = _deferred.get()
     if found is None or isinstance(wrong, np.ndarray | np.generic):
         return bool(wrong.any())
     found.append(wrong.any())
@@ -127,12 +130,12 @@ def is_any(wrong: Any) -> bool:
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether two values may lie in the same memory, so far as the bounds of their memory tell."""
+    """Whether two values may be aliased: whether the bounds of their memory overlap."""
     return is_array(x) and is_array(y) and type(x) is type(y) and bool(np.may_share_memory(x, y))
 
 
 def byte_bounds(array: Any) -> tuple[int, int]:
-    """The addresses of an array's first byte and of that after its last, whatever the order that it is laid out in."""
+    """The addresses of an array's first byte and of the one after its last, for any strides."""
     low = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
     high = low + array.itemsize
     if not array.size:
@@ -143,9 +146,9 @@ def byte_bounds(array: Any) -> tuple[int, int]:
 
 
 def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[int, int]]:
-    """The pairs among arrays, by their places, whose memory overlaps: that within their bounds, or `exactly` theirs.
+    """The pairs of arrays, by index, whose bounds overlap, or which with `exactly` share an element.
 
-    Where it takes too long to find out exactly, they do.
+    Where the exact test takes too long, they count as overlapping.
     """
     bounds = [byte_bounds(array) for array in arrays]
     before: list[int] = []
@@ -158,7 +161,7 @@ def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[
         before.append(i)
 
 
-#: How many steps NumPy may take to find out whether two arrays have an element in common.
+#: The limit on the work of NumPy's exact overlap test (`max_work`).
 OVERLAP_STEPS = 1 << 16
 
 
@@ -170,7 +173,7 @@ def _share_an_element(x: Any, y: Any) -> bool:
 
 
 class _Layout:
-    """Where an array lies, as NumPy is told it."""
+    """The array interface of a device array: its address and strides."""
 
     def __init__(self, array: Any) -> None:
         interface = {"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3}
@@ -178,23 +181,23 @@ class _Layout:
 
 
 def _on_host(array: Any) -> np.ndarray:
-    """An array that NumPy can compare the addresses of; nothing is read there."""
+    """An array whose addresses NumPy can compare; nothing is read from it."""
     return array if isinstance(array, np.ndarray) else np.asarray(_Layout(array))
 
 
 class Region:
-    """The memory of some arrays, of which it is asked at each call of a function whether another lies in it.
+    """The memory of some arrays, for quick overlap tests at each call of a function.
 
     Parameters
     ----------
     arrays : sequence of array
-        They are held, so that their memory is nobody else's.
+        They are referenced, so that their memory is not reused.
     """
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         self._arrays = list(arrays)
         owners = [_owner(array) for array in arrays]
-        #: NumPy's arrays own memory that no other overlaps; where another library lent it, addresses alone tell.
+        #: An owner's memory overlaps no other's; where another library owns it, addresses decide.
         self._owners = None if any(owner is None for owner in owners) else set(map(id, owners))
         self._lows: list[int] = []
         self._highs: list[int] = []
@@ -206,7 +209,7 @@ class Region:
                 self._highs.append(high)
 
     def touches(self, value: Any) -> bool:
-        """Whether a value is an array within whose bounds a part of the region lies."""
+        """Whether a value is an array whose bounds overlap the region."""
         if value.__class__ is np.ndarray:
             owner = value if value.base is None else value.base
             if self._owners is not None and id(owner) not in self._owners and _owns(owner):
@@ -214,8 +217,8 @@ class Region:
         elif not is_array(value) or isinstance(value, np.generic):
             return False
         low, high = byte_bounds(value)
-        place = bisect_left(self._lows, high) - 1
-        return place >= 0 and self._highs[place] > low
+        i = bisect_left(self._lows, high) - 1
+        return i >= 0 and self._highs[i] > low
 
 
 def _owns(array: Any) -> bool:
@@ -223,8 +226,17 @@ def _owns(array: Any) -> bool:
 
 
 def _owner(array: Any) -> Any:
-    """The array of NumPy's that owns an array's memory; None if that is of another kind."""
+    """The NumPy array that owns an array's memory; None if another library owns it."""
     if array.__class__ is not np.ndarray:
         return None
     owner = array if array.base is None else array.base
     return owner if _owns(owner) else None
+
+
+def frozen(value: Any) -> Any:
+    """A value that nobody else can change, where it is an array."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    own = np.array(value)
+    own.flags.writeable = False
+    return own

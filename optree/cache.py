@@ -1,4 +1,4 @@
-"""What is remembered for speed: dicts of a bounded size, each with a name."""
+"""Bounded caches, each with a name and statistics."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ _caches: dict[str, WeakSet[Cache]] = {}
 
 
 class Cache(dict[Any, Any]):
-    """A dict of at most `size` entries: a new one takes the place of the oldest.
+    """A dict of at most `size` entries; a new one evicts the oldest.
 
-    Reading is a dict's own. Several threads may read and write at once; one that
-    misses an entry which another has just dropped makes it again.
+    A look-up is a dict's own. Threads may read and write at once: one that misses an
+    entry which another has just evicted computes it again.
 
     Parameters
     ----------
     name : str
-        What is remembered, for `cache_stats`. Caches of one name are counted together.
+        For `cache_stats`, which counts caches of one name together.
     size : int
         The maximum number of entries.
+    dropped : callable, optional
+        Called with the value of each evicted entry.
     """
 
-    __slots__ = ("__weakref__", "size")
+    __slots__ = ("__weakref__", "dropped", "size")
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, dropped: Callable[[Any], None] | None = None) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.dropped = size, dropped
         _caches.setdefault(name, WeakSet()).add(self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         while len(self) >= self.size and key not in self:
             try:
-                self.pop(next(iter(self)), None)
+                gone = self.pop(next(iter(self)), None)
             except (RuntimeError, StopIteration):  # another thread has changed it meanwhile
                 continue
+            if gone is not None and self.dropped is not None:
+                self.dropped(gone)
         super().__setitem__(key, value)
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, for the set of caches
@@ -46,7 +50,7 @@ class Cache(dict[Any, Any]):
 
 
 def cached(name: str, size: int) -> Callable[[_Function], _Function]:
-    """A decorator that remembers a function's values by its positional arguments, which are hashable.
+    """A decorator that caches a function's values by its positional arguments, which are hashable.
 
     Examples
     --------
@@ -74,6 +78,14 @@ def cached(name: str, size: int) -> Callable[[_Function], _Function]:
 
 
 def cache_stats() -> dict[str, tuple[int, int]]:
-    """For each name, the entries in its caches now, and the most that they may have together."""
-    found = {name: list(caches) for name, caches in _caches.items()}
+    """For each name, the entries in its caches now, and their bound."""
+    found = {name: _living(caches) for name, caches in list(_caches.items())}
     return {name: (sum(map(len, c)), sum(x.size for x in c)) for name, c in sorted(found.items()) if c}
+
+
+def _living(caches: WeakSet[Cache]) -> list[Cache]:
+    while True:
+        try:
+            return list(caches)
+        except RuntimeError:  # another thread has made one meanwhile
+            continue

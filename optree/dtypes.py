@@ -1,10 +1,9 @@
-"""Floating dtypes, bfloat16 among them: NumPy does not have it, the package ml_dtypes gives it.
+"""Floating dtypes, including bfloat16, which the package ml_dtypes adds to NumPy.
 
-bfloat16 has the range of float32 and 8 bits of its precision. What NumPy says
-of float16 is said of it: operations are computed in float32 and rounded once,
-and promotion is float16's, so that a Python number and an int8 leave it as it
-is and an int16 makes it float32. The two together, neither of which holds the
-other, are float32.
+bfloat16 has the range of float32 and 8 bits of its precision. NumPy's rules for
+float16 apply to it: operations are computed in float32 and rounded once, and it
+is promoted as float16 is. A Python number or an int8 leaves it unchanged, an
+int16 promotes it to float32. float16 and bfloat16 together promote to float32.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ FLOAT16, FLOAT32 = np.dtype("float16"), np.dtype("float32")
 
 @cache
 def bfloat16() -> np.dtype:
-    """The dtype, from ml_dtypes, which is imported when it is first asked for.
+    """The dtype of ml_dtypes, which is imported at the first call.
 
     Raises
     ------
     DTypeError
-        If that is not installed.
+        If ml_dtypes is not installed.
     """
     try:
         return np.dtype(import_module("ml_dtypes").bfloat16)
@@ -47,7 +46,7 @@ def is_floating(dtype: np.dtype) -> bool:
 
 
 def is_narrow(dtype: np.dtype) -> bool:
-    """Whether a dtype is a floating one that is computed with in float32."""
+    """Whether a dtype has 16 bits and is therefore computed in float32."""
     return dtype.itemsize == 2 and is_floating(dtype)
 
 
@@ -57,7 +56,7 @@ def finfo(dtype: np.dtype) -> Any:
 
 
 def by_float16(rule: Callable[[Sequence[Any]], Sequence[Any]], dtypes: Sequence[Any]) -> tuple[Any, ...]:
-    """What a rule of NumPy's makes of dtypes, of bfloat16 what it makes of float16; of both, of float32."""
+    """Apply a promotion rule of NumPy's, with float16 substituted for bfloat16, and float32 where both occur."""
     if not any(map(is_bfloat16, dtypes)):
         return tuple(rule(dtypes))
     both = any(getattr(dtype, "char", "") == "e" for dtype in dtypes)
@@ -66,7 +65,7 @@ def by_float16(rule: Callable[[Sequence[Any]], Sequence[Any]], dtypes: Sequence[
 
 
 def ufunc_dtypes(ufunc: np.ufunc, dtypes: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """The dtypes that a ufunc of one output computes operands in, and its value's after them."""
+    """The dtypes of a ufunc's loop for these operands, its one output's last."""
     return by_float16(lambda known: ufunc.resolve_dtypes((*known, None)), dtypes)
 
 
@@ -77,7 +76,7 @@ def floating(*dtypes: np.dtype) -> np.dtype:
 
 
 def can_cast(given: np.dtype, wanted: np.dtype, casting: Any) -> bool:
-    """As `numpy.can_cast`; bfloat16 and float16 go into each other as float32 goes into either."""
+    """As `numpy.can_cast`; between bfloat16 and float16 the rule is that from float32 to float16."""
     if is_bfloat16(given) == is_bfloat16(wanted):
         return given == wanted or bool(np.can_cast(given, wanted, casting))
     if FLOAT16 in (given, wanted):
@@ -87,7 +86,7 @@ def can_cast(given: np.dtype, wanted: np.dtype, casting: Any) -> bool:
 
 
 def rounded(x: Any, dtype: np.dtype, copy: bool = True) -> Any:
-    """An array or number in another dtype, rounded once: into bfloat16 ml_dtypes goes by way of float32."""
+    """An array or number cast to another dtype, rounded once: ml_dtypes casts to bfloat16 through float32."""
     if not hasattr(x, "dtype"):
         x = np.float64(x)
     if is_bfloat16(dtype) and x.dtype.itemsize > 2 and x.dtype != FLOAT32:
@@ -96,26 +95,25 @@ def rounded(x: Any, dtype: np.dtype, copy: bool = True) -> Any:
 
 
 def _to_odd(x: Any) -> Any:
-    """float64 as float32: what lies between two numbers goes to the one with an odd last bit.
+    """float64 rounded to odd in float32: an inexact value goes to the neighbour whose last bit is odd.
 
-    Rounded further, it comes out as if it had been rounded once: no such number
-    is in the middle between two of fewer bits.
+    A second rounding, to fewer bits, is then exact: no such value is a tie there.
     """
     with np.errstate(over="ignore"):
         near = x.astype(np.float32)
-    below = near.view(np.uint32) - (np.abs(near) > np.abs(x))  # towards zero, and from infinity to the largest number
+    below = near.view(np.uint32) - (np.abs(near) > np.abs(x))  # towards zero; infinity becomes the largest number
     return (below | (near != x)).view(np.float32)
 
 
 def widens(op: Any, dtype: Any) -> bool:
-    """Whether an op computes in float32 what is of a dtype: bfloat16, and products of float16, for NumPy's are slow."""
+    """Whether an op computes a dtype in float32: bfloat16, and products of float16, where NumPy is slow."""
     return is_bfloat16(dtype) or (dtype == FLOAT16 and op.widens_halves)
 
 
 def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:
-    """An op's value, of a dtype, as a function of arrays of any: computed in float32 and rounded, where it widens them.
+    """An op's `value` with narrow operands widened to float32 and the result rounded to a dtype.
 
-    Of ops that overwrite their operands or look into them, the value itself.
+    For ops with a destroy_map or view_map it is `value` itself.
     """
     if op.destroy_map or op.view_map:
         value: Callable[..., Any] = op.value
@@ -133,7 +131,7 @@ def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:
 
 
 def _wide(op: Any, x: Any, dtype: np.dtype) -> Any:
-    """An operand that is computed with in a dtype: of a narrow one in float32, a number rounded to it before."""
+    """An operand widened to float32 where the op widens it; a number is rounded to the dtype first."""
     if hasattr(x, "dtype"):
         return x.astype(FLOAT32) if widens(op, x.dtype) else x
     return float(rounded(x, dtype)) if is_bfloat16(dtype) else x  # weak still

@@ -1,7 +1,7 @@
-"""The kinds of error, and how an operand is described in one.
+"""The exception classes, and how an error describes an operand.
 
-Every error is also the built-in kind that NumPy would raise in its place, so
-code that catches ``ValueError`` for a shape goes on working.
+Every exception is also the built-in one that NumPy would raise, so code that
+catches ``ValueError`` for a shape goes on working.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 from optree.clock import clock
 
-#: Where and when a node was built: the code object, the offset of the instruction in it, and the time by the clock of
-#: writes.
+#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `optree.clock`.
 Origin = tuple[CodeType, int, int]
 
-#: An error shows so many characters of a value.
+#: The characters of a value that an error shows, at most.
 BRIEF = 100
 
 _OWN_PACKAGES = frozenset(
@@ -92,7 +91,7 @@ class DeviceMemoryError(OptreeError, MemoryError):
 
 
 class ReentryError(OptreeError, RuntimeError):
-    """A call of something from inside itself, where one call is using its memory."""
+    """A call of a function from inside itself, while the outer call is using its memory."""
 
 
 class StaleTreeWarning(UserWarning):
@@ -100,7 +99,7 @@ class StaleTreeWarning(UserWarning):
 
 
 class StaleTreeError(OptreeError, RuntimeError):
-    """The same as an error, where the setting OPTREE_STALE_TREES asks for one."""
+    """A `StaleTreeWarning` raised as an error, where OPTREE_STALE_TREES is ``error``."""
 
 
 class GradientError(OptreeError, ValueError):
@@ -108,11 +107,11 @@ class GradientError(OptreeError, ValueError):
 
 
 class DisconnectedError(GradientError):
-    """A derivative with respect to something that the cost does not hold."""
+    """A derivative with respect to something that the cost does not contain."""
 
 
 def caller_origin() -> Origin:
-    """The innermost line on the stack that is not op-tree's own; what calls this is."""
+    """The innermost line on the stack outside op-tree; the caller of this function is inside."""
     frame, own = sys._getframe(2), _OWN_PACKAGES
     while frame is not None:
         if frame.f_globals.get("__package__") not in own:
@@ -131,7 +130,7 @@ def caller_frame() -> FrameType:
 
 
 def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
-    """A value as an error shows it, in one line, cut short where its text is long; of an operand its label."""
+    """A value in one line of at most `BRIEF` characters; an operand by its label and type."""
     if hasattr(value, "label"):
         return f"{value.label} {value.type}"
     if isinstance(value, int):
@@ -142,12 +141,12 @@ def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
 
 
 def line_of(origin: Origin | None) -> str | None:
-    """An origin as ``file.py:12``, or None where it is not known or is op-tree's own."""
+    """An origin as ``file.py:12``; None where it is not known or is inside op-tree."""
     if origin is None:
         return None
     code, offset, _ = origin
     file = Path(code.co_filename)
-    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # an operator does not look further than its caller
+    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record their caller alone
         return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
@@ -157,7 +156,7 @@ def line_of(origin: Origin | None) -> str | None:
 
 
 def describe(operand: Any) -> str:
-    """An operand as an error names it: its label, what it is a view of, shape, dtype and the line that made it."""
+    """An operand's label, base, shape, dtype and the line that made it."""
     kind = getattr(operand, "type", None)
     if kind is None:
         if isinstance(operand, list | tuple):
@@ -171,5 +170,5 @@ def describe(operand: Any) -> str:
 
 
 def names(available: Any) -> str:
-    """Names in order, for an error that lists what there is."""
+    """The available names, sorted, for an error."""
     return ", ".join(sorted(available))

@@ -1,8 +1,8 @@
 """A check for the other package `optree` of the Python Package Index, which cannot be installed beside this one.
 
 It is a library of trees of containers that Keras, among others, depends on. Both install a folder `optree`, and pip
-lets the later write over the earlier's files without a word. This module has a name that the other has not, and
-imports nothing of the package, so that it can tell even where the rest is broken.
+lets the later silently overwrite the earlier. This module's name occurs in op-tree alone, and it imports nothing of the
+package, so that it works even where the rest is broken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
-#: Files that the other package has in its folder, in every version of late, and this one has not.
+#: Files of the other package, in all its recent versions, that op-tree does not have.
 OTHERS = ("_C.pyi", "treespec.py", "version.py")
 
 REMEDY = (

@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, where the threads that held them are not."""
+"""Locks that are free in a forked child, where the threads that held them do not exist."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _Value = TypeVar("_Value")
 
 
 class Locked:
-    """What has a lock, to be taken by ``with x.lock:``.
+    """Base of objects with a lock, taken by ``with x.lock:``.
 
     Attributes
     ----------
     lock : threading.RLock
-        Its `_is_owned` tells whether this thread has it, and so whether an op has called what it is a part of.
+        Its `_is_owned` tells whether this thread holds it, and so detects reentry.
     """
 
     lock: Any
@@ -28,11 +28,10 @@ class Locked:
 
 
 class cached_property(functools.cached_property[_Value]):
-    """A property that is computed once for each object, and without a lock.
+    """`functools.cached_property` without a lock.
 
     Python 3.11's holds one lock for all objects while it computes: a child forked
-    meanwhile would wait for it for ever. Here two threads may both compute, and
-    one value is kept.
+    meanwhile would deadlock. Here two threads may both compute, and the first value stays.
     """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

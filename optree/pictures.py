@@ -1,7 +1,6 @@
 """Pictures of trees: boxes in layers, the root on top.
 
-It needs the packages of the ``examples`` extra, so `optree` itself does not
-import it.
+It needs the packages of the ``examples`` extra, so `optree` itself does not import it.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from optree.tree.node import OpTreeNode, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Constant, Variable
 
-#: A picture shows so many boxes, and larger trees are refused.
+#: The boxes of a picture, at most; larger trees are refused.
 LIMIT = 600
 
-#: An edge bends at each layer that it passes. The longest are drawn straight where there would be more
-#: bends than this, or the layout would take minutes.
+#: The bends of all edges, at most: an edge has one at each layer that it passes, and the layout's time grows with
+#: them. Beyond it, the longest edges are drawn straight.
 BENDS = 1500
 
-#: A box's text is cut at so many characters.
+#: The characters of a line in a box, at most.
 TEXT_LENGTH = 28
 
 # In points. A character of DejaVu Sans Mono, which Matplotlib brings, is 0.602 of its size wide.
 CHARACTER, LINE, MARGIN = 0.602, 1.25, 7.0
 NAME_SIZE, TYPE_SIZE, TITLE_SIZE = 9.0, 6.5, 11.0
 
-#: The same file for the same tree, its text as text, in letters as wide as the boxes take them to be.
+#: Reproducible files, with text as text, in the font that the boxes' widths are computed for.
 STYLE = {"svg.hashsalt": "op-tree", "svg.fonttype": "none", "font.monospace": ["DejaVu Sans Mono"]}
 
-#: A picture of pixels is of lower resolution where it would take more than this on a side.
+#: The pixels on a side, at most; the resolution of a larger picture is lowered.
 PIXELS, DPI = 8_000, 150
 
 COLORS = {"elementwise": "#dbe9f6", "reduction": "#fde3c8", "other": "#dcefdc", "leaf": "#ffffff", "number": "#f2f2f2"}
@@ -56,7 +55,7 @@ class PictureError(OptreeError, ValueError):
 
 
 class Picture:
-    """A drawn tree. A notebook shows it as it is.
+    """A drawn tree, which a notebook displays.
 
     Attributes
     ----------
@@ -89,10 +88,9 @@ class Picture:
 def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Picture:
     """A picture of a tree: a box for each operation and each leaf, with shape and dtype.
 
-    A shared subtree is drawn once, with a line from each place where it
-    stands; a leaf is drawn beside each operation that takes it. Operands stand
-    in order from left to right, and where they cannot, numbers on the lines
-    tell their order.
+    A shared subtree is drawn once, with a line from each operation that takes it; a leaf
+    is drawn beside each. Operands are in order from left to right; where the layout does
+    not allow that, numbers on the lines tell their order.
 
     Parameters
     ----------
@@ -100,7 +98,7 @@ def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Pictur
     title : str, optional
         Written above the tree.
     limit : int
-        The most boxes that are drawn.
+        The maximum number of boxes.
 
     Raises
     ------
@@ -121,7 +119,7 @@ def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Pictur
         raise OperandError(f"draw: a picture is of an op-tree or a tensor, not {type(tree).__name__} {tree!r}")
     boxes = _boxes(tree, limit)
     edges = _edges(boxes)
-    _place(boxes, edges)
+    _lay_out(boxes, edges)
     return Picture(_figure(boxes, edges, title))
 
 
@@ -169,19 +167,19 @@ class _Edge:
 
     Attributes
     ----------
-    places : list of int
-        Which of the operation's operands it is, counted from 1.
+    numbers : list of int
+        The operand's positions among the operation's operands, counted from 1.
     bends : list of tuple of float
-        Where the line passes the layers between.
+        The points at which the line passes the layers between.
     """
 
     parent: _Box
     child: _Box
-    places: list[int]
+    numbers: list[int]
     bends: list[tuple[float, float]] = field(default_factory=list)
 
 
-# What is drawn
+# Boxes and edges
 
 
 def _boxes(tree: Variable, limit: int) -> list[_Box]:
@@ -235,7 +233,7 @@ def _leaf(operand: Any) -> _Box:
 
 
 def _name(leaf: Variable) -> str:
-    """What a leaf is called: its name, what it is a view of, or its kind."""
+    """A leaf's name, its base's name, or its kind."""
     if isinstance(leaf, Constant):
         return leaf.label
     views = []
@@ -255,20 +253,20 @@ def _edges(boxes: Sequence[_Box]) -> list[_Edge]:
     edges: list[_Edge] = []
     for box in reversed(boxes):
         found: dict[int, _Edge] = {}
-        for place, operand in enumerate(box.operands, 1):
-            found.setdefault(id(operand), _Edge(box, operand, [])).places.append(place)
+        for number, operand in enumerate(box.operands, 1):
+            found.setdefault(id(operand), _Edge(box, operand, [])).numbers.append(number)
         edges.extend(found.values())
     return edges
 
 
-# Where it stands
+# Layout
 
 
-def _place(boxes: Sequence[_Box], edges: Sequence[_Edge]) -> None:
-    """Give each box its place, and each edge its bends."""
+def _lay_out(boxes: Sequence[_Box], edges: Sequence[_Edge]) -> None:
+    """Set each box's position and each edge's bends."""
     vertices = {id(box): _vertex(box) for box in reversed(boxes)}
-    kept = _short(edges)
-    lines = [Edge(vertices[id(edge.parent)], vertices[id(edge.child)]) for edge in kept]
+    bent = _short(edges)
+    lines = [Edge(vertices[id(edge.parent)], vertices[id(edge.child)]) for edge in bent]
     layout = SugiyamaLayout(graph_core(list(vertices.values()), lines))
     layout.xspace, layout.yspace = 12, 22
     layout.init_all(roots=[vertices[id(boxes[-1])]], inverted_edges=[])
@@ -276,20 +274,20 @@ def _place(boxes: Sequence[_Box], edges: Sequence[_Edge]) -> None:
         layout.draw(3)
     for box in boxes:
         box.x, box.y = vertices[id(box)].view.xy
-    for edge, line in zip(kept, lines, strict=True):
+    for edge, line in zip(bent, lines, strict=True):
         inner = range(edge.parent.rank + 1, edge.child.rank)
         edge.bends = [layout.ctrls[line][rank].view.xy for rank in inner]
 
 
 def _short(edges: Sequence[_Edge]) -> list[_Edge]:
-    """The edges without the longest of them, where all would have too many bends."""
-    kept, bends = set(), 0
+    """The edges without the longest ones, where all would have more than `BENDS` bends."""
+    chosen, bends = set(), 0
     for edge in sorted(edges, key=lambda edge: edge.child.rank - edge.parent.rank):
         bends += edge.child.rank - edge.parent.rank - 1
         # An edge left out changes no layer: a box hangs on its lowest parent by an edge of no bends.
         if bends <= BENDS:
-            kept.add(id(edge))
-    return [edge for edge in edges if id(edge) in kept]
+            chosen.add(id(edge))
+    return [edge for edge in edges if id(edge) in chosen]
 
 
 def _vertex(box: _Box) -> Vertex:
@@ -300,7 +298,7 @@ def _vertex(box: _Box) -> Vertex:
 
 @contextmanager
 def _recursion(depth: int) -> Iterator[None]:
-    """Room for the layout's recursion, which goes as deep as a layer is wide."""
+    """Raise the recursion limit for the layout, which recurses as deep as a layer is wide."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + depth)
     try:
@@ -309,7 +307,7 @@ def _recursion(depth: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-# The page
+# Drawing
 
 
 def _figure(boxes: Sequence[_Box], edges: Sequence[_Edge], title: str | None) -> Figure:
@@ -362,16 +360,15 @@ def _draw_edge(axes: Any, edge: _Edge) -> None:
         path += [(x0, middle), (x1, middle), (x1, y1)]
         codes += [Curve.CURVE4] * 3
     axes.add_patch(PathPatch(Curve(path, codes), fill=False, edgecolor="#888888", linewidth=0.8, zorder=0))
-    if len(edge.places) > 1 or not _is_ordered(parent):
+    if len(edge.numbers) > 1 or not _is_ordered(parent):
         x, y = points[1]
-        place = start[0] + 0.25 * (x - start[0]), start[1] + 0.4 * (y - start[1])
-        _write_text(axes, *place, ", ".join(map(str, edge.places)), TYPE_SIZE, "#b03060")
+        point = start[0] + 0.25 * (x - start[0]), start[1] + 0.4 * (y - start[1])
+        _write_text(axes, *point, ", ".join(map(str, edge.numbers)), TYPE_SIZE, "#b03060")
 
 
 def _is_ordered(box: _Box) -> bool:
-    """Whether the operands stand from left to right."""
-    places = [operand.x for operand in box.operands]
-    return all(a < b for a, b in pairwise(places))
+    """Whether the operands are in order from left to right."""
+    return all(a.x < b.x for a, b in pairwise(box.operands))
 
 
 def _write_text(axes: Any, x: float, y: float, text: str, size: float, color: str = "black") -> None:

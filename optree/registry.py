@@ -1,8 +1,7 @@
-"""The tables that op definitions fill and everything else reads.
+"""Registries of ops and functions, which op definitions fill.
 
-They stand at the bottom of the imports and know nothing of what they hold, so
-that an operator, an op's gradient and a backend can all reach an op by name
-without importing the file that defines it.
+They are at the bottom of the imports, so that operators, gradients and backends
+reach an op by name without importing the file that defines it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ OPS: dict[str, Any] = {}
 #: name -> function of operands: one for each op, and the functions composed of ops.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
-#: NumPy function or ufunc -> the function here that means the same.
+#: NumPy function or ufunc -> its equivalent here.
 NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
-#: name of an op with an operator -> its `applications` without parameters: operand specs -> op_dict.
-APPLICATIONS: dict[str, dict[tuple[Any, ...], Any]] = {}
+#: name of an op with a Python operator -> its cache of applications: operand specs -> op_dict.
+APPLICATIONS: dict[str, Any] = {}
 
-#: name of a method of Metadiff's -> the function of a variable that answers it.
+#: name of a Metadiff method -> its implementation, a function of a variable.
 METADIFF: dict[str, Callable[..., Any]] = {}
 
 
@@ -39,20 +38,15 @@ class FunctionNamespace:
 f = FunctionNamespace()
 
 
-def function(
-    *,
-    numpy: Any = None,
-    names: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that offers a function composed of ops wherever an op is offered.
+def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that registers a function composed of ops, as an op is registered.
 
     Parameters
     ----------
     numpy : callable, optional
-        The NumPy function that means the same; called on a tensor, it builds
-        this function's tree.
+        The equivalent NumPy function; called on a tensor, it builds this function's tree.
     names : tuple of str
-        Further names that the function goes by.
+        Aliases.
     """
 
     def register(composed: Callable[..., Any]) -> Callable[..., Any]:

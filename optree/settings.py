@@ -1,7 +1,7 @@
-"""Every OPTREE_ variable of the environment: its name, type, default and meaning, and its value now.
+"""The settings: every OPTREE_ environment variable, its type, default, meaning and current value.
 
-A variable is read when it is first asked for, or as a first backend is made, and
-kept. `override` changes settings for a block of code:
+A variable is read once, at its first use or as the first backend is made.
+`override` changes settings for a block of code:
 
 >>> with override(num_threads=2):
 ...     value("num_threads")
@@ -20,9 +20,12 @@ from typing import Any, NamedTuple
 
 from optree.errors import OptreeError, names
 
+#: The stages that can be printed: those of `optree.compile.pipeline`, and the two of backends.
+STAGES = ("program", "passes", "copies", "order", "parts", "fusion", "source", "plan")
+
 
 class SettingError(OptreeError, ValueError):
-    """A setting that there is not, or a value that it cannot take."""
+    """An unknown setting, or a value that it cannot take."""
 
 
 class Setting(NamedTuple):
@@ -65,26 +68,23 @@ def _seconds(given: Any) -> float:
 
 def _folder(given: Any) -> Path:
     path = Path(given)
-    if str(path).startswith("~") and os.environ.get("HOME") == "":  # which would make it a folder of the root
+    if str(path).startswith("~") and os.environ.get("HOME") == "":  # ~ would expand to the root
         raise ValueError
     return path.expanduser().absolute()
 
 
-def _blas(given: Any) -> str:
-    if given not in ("auto", "mkl", "numpy"):
-        raise ValueError
-    return str(given)
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def read(given: Any) -> str:
+        if given not in words:
+            raise ValueError
+        return str(given)
 
-
-def _answer(given: Any) -> str:
-    if given not in ("warn", "error", "ignore"):
-        raise ValueError
-    return str(given)
+    return read
 
 
 def _shown(given: Any) -> frozenset[str]:
     words = frozenset(given.replace(",", " ").split() if isinstance(given, str) else given)
-    if not words <= {"source"}:
+    if not words <= frozenset(STAGES):
         raise ValueError
     return words
 
@@ -97,7 +97,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             Setting(
                 "OPTREE_BLAS",
                 "auto, mkl or numpy",
-                _blas,
+                _one_of("auto", "mkl", "numpy"),
                 "auto",
                 "What multiplies large matrices on the CPU: auto is MKL where it is installed, else NumPy's BLAS.",
             ),
@@ -106,23 +106,22 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "an integer of 1 or more",
                 _count,
                 1 << 22,
-                "How many bytes of a kernel's values are in a block, where NumPy runs it: what fits a core's cache.",
+                "The bytes of a kernel's values in one block, where NumPy runs it: as many as fit a core's cache.",
             ),
             Setting(
                 "OPTREE_CACHE_BYTES",
                 "an integer of 1 or more",
                 _count,
                 1 << 30,
-                "How many bytes of compiled kernels are kept on disk; those that were not used for longest are deleted "
-                "where there are more.",
+                "The bytes of compiled kernels cached on disk; above that, the least recently used are deleted.",
             ),
             Setting(
                 "OPTREE_CACHE_DIR",
                 "a folder",
                 _folder,
                 None,
-                "Where compiled kernels are kept; a relative path counts from the working folder in which the process "
-                "makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
+                "Where compiled kernels are cached; a relative path counts from the working folder in which the "
+                "process makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
             ),
             Setting(
                 "OPTREE_COMPILE_SECONDS",
@@ -140,17 +139,18 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             ),
             Setting(
                 "OPTREE_SHOW",
-                "source, or nothing",
+                f"names of stages separated by commas, of {', '.join(STAGES)}",
                 _shown,
                 frozenset(),
-                "source prints each kernel's source as it is made, to the standard error stream.",
+                "Stages of lowering that are printed to the standard error stream, each as it is made; source is each "
+                "kernel's.",
             ),
             Setting(
                 "OPTREE_STALE_TREES",
                 "warn, error or ignore",
-                _answer,
+                _one_of("warn", "error", "ignore"),
                 "warn",
-                "What happens when a tree first runs after a tensor under it was written, whose new value it reads.",
+                "What happens when a tree first runs after one of its tensors was written, and so reads the new value.",
             ),
         )
     }
@@ -160,9 +160,9 @@ _environment: dict[str, Any] = {}
 
 
 class _Overrides(threading.local):
-    """What `override` has set in this thread."""
+    """The values that `override` has set in this thread."""
 
-    # Not a context variable: backends run kernels in a context of their own, where NumPy does not warn.
+    # Not a context variable: backends run kernels in their own context, where NumPy does not warn.
     values: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -188,7 +188,7 @@ def value(name: str) -> Any:
 
 @contextmanager
 def override(**values: Any) -> Iterator[None]:
-    """Within the block, and in this thread alone, these settings have these values; None stands for the default."""
+    """Set these settings within a block, in this thread alone; None stands for the default."""
     checked = {}
     for name, given in values.items():
         setting = _setting(name)
@@ -202,13 +202,13 @@ def override(**values: Any) -> Iterator[None]:
 
 
 def read() -> None:
-    """Read all variables of the environment that have not been read, so that a wrong one is an error early."""
+    """Read all variables of the environment, so that a wrong one is an error early."""
     for name in SETTINGS:
         value(name)
 
 
 def reread() -> None:
-    """Forget what was read of the environment: it is read again when it is next asked for."""
+    """Clear the values that were read, so that the environment is read again at the next use."""
     _environment.clear()
 
 

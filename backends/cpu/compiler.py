@@ -30,10 +30,11 @@ from optree.errors import CompilerError
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
-#: No builtin atan and atanh: GCC simplifies cos(atan(x)) and the like to roots, which are 0 for a NaN.
+#: No builtin atan and atanh: GCC simplifies cos(atan(x)) and the like to roots, which are 0 for a NaN. No builtin sin
+#: and cos: GCC joins both to sincos, which it does not vectorise.
 FLAGS = (
     *("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
-    *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
+    *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
 #: Flags that not every compiler supports, each with its alternatives.

@@ -186,7 +186,7 @@ def _looks_right(values: list[np.ndarray]) -> bool:
 
 
 class KernelEntry:
-    """A kernel's entry, for arrays of one layout (`backends.execution.runner.Entry`).
+    """The fast call of a C kernel, for arrays of one layout (`backends.execution.runner.FastCall`).
 
     Parameters
     ----------
@@ -243,10 +243,10 @@ class KernelEntry:
         if not (numbers or parallel):
             self.run = partial(self._enter, self._pack(self._start, 1))
 
-    def bound(self, values: list[Any]) -> Callable[[], int]:
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
         if self._parallel:
-            return partial(self.run, values)
-        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]), values)
+            return self._packed
+        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]))
         call.entry = self  # type: ignore[attr-defined]  # keeps the record alive that the packed bytes point to
         return call
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from backends.cpu.blocking import Tile, Tiling
 from backends.cpu.thread_pool import share
-from backends.execution.executor import CallOf
 from backends.execution.memory import HOST
+from backends.execution.routines import Implementation, ImplementationOf
 from optree import settings
+from optree.compile.aliasing import extend
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
@@ -72,12 +73,12 @@ class BlockKernel:
         The axes of the domain that each value runs along.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, known: Sizes, call_of: CallOf) -> None:
+    def __init__(self, program: Program, kernel: Kernel, known: Sizes, implementation_of: ImplementationOf) -> None:
         self._known, self.memory = known, HOST
         self.last_read: dict[int, int] = {}  # it has no walks: `_may_write` tells what may be written over
         self.written_in: dict[int, int] = {}
         self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
-        self.parts, self.slots = _parts(program, kernel, call_of)
+        self.parts, self.slots = _parts(program, kernel, implementation_of)
         made = {part.value for part in self.parts}
         taken = dict.fromkeys(i for part in self.parts for i in part.inputs if i not in made)
         self.reads = [i for i in taken if i >= len(program.leaves) or not _is_number(program.leaves[i])]
@@ -281,7 +282,9 @@ def _wide(part: _Part) -> np.dtype:
     return np.dtype("float64") if adds else part.dtype
 
 
-def block_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> BlockKernel | None:
+def block_kernel(
+    program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
+) -> BlockKernel | None:
     """What runs a kernel by blocks; None if one of its ops may not.
 
     An op of a user's can fail, or keep something from call to call: if it has
@@ -294,9 +297,9 @@ def block_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf
             return None
         if isinstance(op, ReductionOperator) and not (own and isinstance(op, Sum | Mean | UfuncReduction)):
             return None
-        if not own and not isinstance(call_of(place), np.ufunc):
+        if not own and implementation_of(place).into is None:
             return None
-    return BlockKernel(program, kernel, sizes, call_of)
+    return BlockKernel(program, kernel, sizes, implementation_of)
 
 
 def aligned(array: np.ndarray, axes: Axes, order: Sequence[int]) -> np.ndarray:
@@ -328,7 +331,7 @@ def _likes(program: Program, kernel: Kernel) -> list[int]:
     return [x.inputs[x.op.broadcasts[1]] for x in found if x.op.broadcasts is not None]
 
 
-def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Part], list[int]]:
+def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf) -> tuple[list[_Part], list[int]]:
     """A kernel's instructions, and the bytes of one element in each of the scratch memories that they need."""
     parts = []
     for place in kernel.places:
@@ -338,7 +341,7 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
         elif op.moves_axes:
             inputs = inputs[:1]
         value, dtype = len(program.leaves) + place, node.type.dtype
-        parts.append(_Part(value, op, inputs, dtype, _call(op, dtype, call_of(place)), None))
+        parts.append(_Part(value, op, inputs, dtype, _call(op, dtype, implementation_of(place)), None))
     last = _last_uses(parts)
     slots: list[int] = []
     taken: dict[int, int] = {}  # by the value that is there
@@ -355,13 +358,13 @@ def _parts(program: Program, kernel: Kernel, call_of: CallOf) -> tuple[list[_Par
     return parts, slots
 
 
-def _call(op: Any, dtype: np.dtype, call: Callable[..., Any]) -> Callable[..., Any]:
+def _call(op: Any, dtype: np.dtype, how: Implementation) -> Callable[..., Any]:
     """An op's function of arrays that stand as all do here."""
-    if isinstance(call, np.ufunc) and op.writes_strided:
-        return call
+    if how.into is not None and how.is_strided:
+        return how.into
     if op.broadcasts is not None:  # what takes the value spreads it
         return _into(lambda x: rounded(np.asarray(x), dtype, copy=False))
-    return _into(call if isinstance(op, ElementwiseOperator) else lambda x: x)
+    return _into(how.call if isinstance(op, ElementwiseOperator) else lambda x: x)
 
 
 def _into(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -382,11 +385,8 @@ def _same(parts: Sequence[_Part], value: int, part: _Part) -> bool:
 
 
 def _last_uses(parts: Sequence[_Part]) -> dict[int, int]:
-    """For each value the place of the last instruction that needs its memory, also through what looks into it."""
-    last = {part.value: place for place, part in enumerate(parts)}
-    for place in range(len(parts) - 1, -1, -1):
-        part = parts[place]
-        looks = not part.reduces and not isinstance(part.op, ElementwiseOperator)
-        for i in part.inputs:
-            last[i] = max(last.get(i, place), last[part.value] if looks else place)
+    """For each value the number of the last instruction that needs its memory, also through a view of it."""
+    last = dict.fromkeys((i for part in parts for i in part.inputs), -1) | {x.value: n for n, x in enumerate(parts)}
+    views = [() if part.reduces or isinstance(part.op, ElementwiseOperator) else part.inputs for part in parts]
+    extend(last, ((n, parts[n].value, parts[n].inputs, views[n]) for n in range(len(parts) - 1, -1, -1)))
     return last

@@ -12,15 +12,17 @@ import numpy as np
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
 from backends.execution.errstate import quietly
-from backends.execution.executor import CallOf, Executor, KernelStep, Runnable, fused_steps, walk
-from backends.execution.memory_planner import KeptSteps
-from backends.execution.runner import Entry
+from backends.execution.executor import Executor, KernelStep, Runnable, runnable, steps_of
+from backends.execution.memory_planner import BoundSteps
+from backends.execution.routines import ImplementationOf
+from backends.execution.runner import FastCall
 from backends.execution.specialize import FusedKernel
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
+from optree.compile.steps import Note, Plan, run_steps, taker
 from optree.errors import CompilerError
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
@@ -50,7 +52,7 @@ class When(NamedTuple):
     work: int
 
 
-def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
+def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
     """What runs a kernel through a C compiler."""
     return FusedKernel(program, kernel, sizes, CompiledNest)
 
@@ -69,7 +71,9 @@ class WhileItCompiles:
     def __init__(self) -> None:
         self.failure: CompilerError | None = None
 
-    def __call__(self, program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> FusedKernel:
+    def __call__(
+        self, program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
+    ) -> FusedKernel:
         return _OptionalKernel(program, kernel, sizes, self)
 
     def compiled(self, nest: LoopNest) -> CompiledNest:
@@ -115,7 +119,7 @@ class _OptionalKernel(FusedKernel):
             self._give_up(error)
             return None
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
         try:
             return super().entry(values, places)
         except CompilerError as error:
@@ -127,9 +131,11 @@ class _OptionalKernel(FusedKernel):
         self._executor.give_up(error, self.is_foreign)
 
 
-def numpy_kernel(program: Program, kernel: Kernel, sizes: Sizes, call_of: CallOf) -> Runnable | None:
+def numpy_kernel(
+    program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
+) -> Runnable | None:
     """What runs a kernel by NumPy in blocks; None if that does not."""
-    return lazy.numpy_blocks.block_kernel(program, kernel, sizes, call_of)
+    return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
 #: By a C compiler from the first call on.
@@ -145,7 +151,7 @@ def where_it_pays(executor: WhileItCompiles) -> When:
     return When(executor, 0, WORK)
 
 
-class KernelPlan:
+class KernelPlan(Plan):
     """A program's kernels, run where that pays; a plan as backends run them.
 
     Parameters
@@ -156,10 +162,9 @@ class KernelPlan:
         The values of its last leaves, which the plan is not given.
     by_numpy : callable
         The plan that runs the program by NumPy.
-    call_of : callable
-        From an instruction's place to its function of values, for those that no kernel runs.
+    implementation_of : callable
+        For instructions that no kernel runs.
     note : callable
-        Adds to an error what an instruction, by its place, was doing for the trees that ran.
     when : When
     arguments : list of int, optional
         The leaves that are given anew at each call: the plan has one caller at a
@@ -170,44 +175,50 @@ class KernelPlan:
         self,
         program: Program,
         constants: Sequence[Any],
-        by_numpy: Callable[[list[Any], Any], list[Any]],
-        call_of: Callable[[int], Callable[..., Any]],
-        note: Callable[[Exception, int, Any], None],
+        by_numpy: Callable[[list[Any], Any], Sequence[Any]],
+        implementation_of: ImplementationOf,
+        note: Note,
         when: When,
         arguments: list[int] | None = None,
     ) -> None:
-        self.program, self.by_numpy, self.call_of = program, by_numpy, call_of
+        self.program, self.by_numpy, self.implementation_of = program, by_numpy, implementation_of
         self.note, self.when, self.arguments = note, when, arguments
         self.count = len(program.instructions)
         #: What follows the leaves' values before anything has been computed.
         self.open = [*constants, *[None] * self.count]
         self.work = 0
         self._known: tuple[Any, int] = (None, 0)
-        self.run: Any = self._weigh
+        super().__init__(self._weigh)
         self._kernels: Any = None
+        self._is_quiet = False
+        self.bound: BoundSteps | None = None
 
-    def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
-        return self.run(values, roots)
-
-    def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+    def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
         """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""
         if self.count > LONGEST or not self._has_paid(values):
             return self.by_numpy(values, roots)
         if self._kernels is None:
-            self._kernels = self._fused(values)
-            if not self.when.small:  # from now on
-                self.run = self._kernels
-        return self._kernels(values, roots)
+            self._kernels = self._fused()
+        found = self._kernels(values, roots)
+        if not self.when.small:  # from now on
+            self.run = self._kernels
+            if self.bound is not None and not self.arguments:  # the first call has bound the steps for all calls
+                self.run = self._quiet(self.bound.runs[()])
+        return found
 
-    def _fused(self, values: list[Any]) -> Callable[[list[Any], Any], list[Any]]:
+    def _fused(self) -> Any:
         """What runs the program's steps; a kernel that is compiled is when it first runs."""
-        steps = fused_steps(self.program, self.when.executor, self.call_of)
-        run: Any = partial(walk, steps, self.open, self.program.outputs, self.note)
-        if self.arguments is not None:
-            kept = KeptSteps(self.program, steps, self.arguments, self.open, self.note)
-            run = kept.run if self.arguments else kept.memory(values).run
-        # Kernels alone give no warnings, and a step asks for quiet where NumPy runs it after all.
-        return run if all(isinstance(step, KernelStep) for step, *_ in steps) else partial(quietly, run)
+        steps = steps_of(self.program, self.implementation_of, self.when.executor)
+        self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
+        if self.arguments is None:
+            run = partial(run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+            return self._quiet(run)
+        self.bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
+        return self._quiet(self.bound.run)
+
+    def _quiet(self, run: Any) -> Any:
+        """The same without warnings: kernels alone give none, and their step asks for quiet where NumPy runs it."""
+        return run if self._is_quiet else partial(quietly, run)
 
     def _has_paid(self, values: Sequence[Any]) -> bool:
         """Whether kernels are worth it, by how much there is to do and has been done without."""

@@ -135,6 +135,47 @@ def without_unused(lines: Lines) -> Lines:
     return live[::-1]
 
 
+# Functions that kernel expressions call, beside those of <math.h>
+
+
+def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
+    """The functions that a nest's expressions call."""
+    return [*integer_functions(nest, dialect), *random_functions(nest, dialect)]
+
+
+#: Quotients of 64-bit integers, 0 by 0, by multiplication with the divisor's reciprocal, rounded down: compilers make
+#: it before a loop of one divisor, and take the rest into vectors. What it gives is 2 too little at the most.
+QUOTIENTS = """
+{0} unsigned long long upper_product(unsigned long long a, unsigned long long b)
+{{
+    const unsigned long long low = a & 0xffffffffu, high = a >> 32, right = b & 0xffffffffu, left = b >> 32;
+    const unsigned long long first = low * left + (low * right >> 32), second = high * right + (first & 0xffffffffu);
+    return high * left + (first >> 32) + (second >> 32);
+}}
+
+{0} unsigned long long quotient_of_uint64(unsigned long long a, unsigned long long b)
+{{
+    const unsigned long long near = upper_product(a, ~0ULL / (b + (b == 0))), rest = a - near * b;
+    const unsigned long long found = near + (rest >= b) + ((rest >= b) & (rest - b >= b));
+    return b == 0 ? 0 : found;
+}}
+
+{0} long long quotient_of_int64(long long a, long long b)
+{{
+    const unsigned long long divisor = b < 0 ? 0ULL - (unsigned long long)b : (unsigned long long)b;
+    const unsigned long long size = a < 0 ? 0ULL - (unsigned long long)a : (unsigned long long)a;
+    const unsigned long long falls = (a != 0) & ((a < 0) != (b < 0)) & (b != 0);
+    return (long long)(quotient_of_uint64(size - falls, divisor) ^ (0 - falls));
+}}
+"""
+
+
+def integer_functions(nest: LoopNest, dialect: Dialect) -> Lines:
+    """The functions of integers that a nest calls."""
+    called = any("quotient_of_" in s.expression for s in nest.statements if isinstance(s, Statement))
+    return QUOTIENTS.format(dialect.inline).splitlines() if called else []
+
+
 # Random numbers
 
 _ROUND = (

@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.aliasing import alias_sets
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
-from optree.compile.schedule import memories
-from optree.dtypes import is_floating
-from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.elementwise import Mul
-from optree.tree.types import NUMBERS
 
 
 class Factor(NamedTuple):
@@ -64,8 +61,6 @@ class ProductWithEpilogue:
     epilogue : Epilogue
     """
 
-    is_product = is_captured = True
-
     def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:
         self._product, self.epilogue = product, epilogue
 
@@ -74,15 +69,6 @@ class ProductWithEpilogue:
         given: dict[Any, Any] = dict(zip(along.inputs[2:], others, strict=True))
         addend, bias = given.get(along.addend), given.get(along.bias)
         return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out=out)
-
-
-def multiplies_floats(program: Program, place: int) -> bool:
-    """Whether an instruction is a product of arrays, and gives floats."""
-    instruction = program.instructions[place]
-    op = instruction.op
-    is_ours = type(op) in (Dot, MatMul, TensorDot)
-    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
-    return is_ours and is_floating(instruction.type.dtype) and not has_numbers
 
 
 def with_epilogues(
@@ -101,11 +87,12 @@ def with_epilogues(
     }
     found: dict[int, Epilogue] = {}
     kept = dict(enumerate(steps))
+    memories = alias_sets(program) if made_by else []
     for n, step in enumerate(steps) if made_by else ():
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
-        if product is None or not _may_wait(program, product, steps[made_by[product] : n], step.places):
+        if product is None or not _may_wait(program, memories, product, steps[made_by[product] : n], step.places):
             continue
         epilogue = _epilogue(program, step, product)
         if epilogue is not None:
@@ -115,15 +102,21 @@ def with_epilogues(
     return list(kept.values()), found
 
 
-def _may_wait(program: Program, product: int, between: Sequence[Kernel | Call], users: Sequence[int]) -> bool:
+def _may_wait(
+    program: Program,
+    memories: Sequence[frozenset[int]],
+    product: int,
+    between: Sequence[Kernel | Call],
+    users: Sequence[int],
+) -> bool:
     """Whether only these instructions need a product, and none before them overwrites its operands."""
-    first, owned = len(program.leaves), memories(program)
+    first = len(program.leaves)
     reading = {place for place, instruction in enumerate(program.instructions) if product in instruction.inputs}
     if product in program.outputs or not reading.issubset(users):
         return False
-    operands = frozenset().union(*(owned[i] for i in program.instructions[product - first].inputs))
+    operands = frozenset().union(*(memories[i] for i in program.instructions[product - first].inputs))
     passed = [program.instructions[place] for step in between for place in places(step)]
-    return not any(owned[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
+    return not any(memories[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
 
 
 def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None:

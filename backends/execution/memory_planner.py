@@ -2,158 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from backends.execution.executor import PlacedStep
+from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory import empty_array
+from optree.cache import Cache
 from optree.compile.program import Program
-from optree.compile.shapes import shapes_of, tells_shape
+from optree.compile.shapes import shapes_of, shapes_told
+from optree.compile.steps import Note, Step, run_steps, taker
 from optree.tree.types import TensorType
 
-#: A function keeps memory for so many combinations of its arguments' sizes.
+#: The most combinations of its arguments' sizes for which a function has memory.
 COMBINATIONS = 4
 
 
-class KeptSteps:
+class BoundSteps:
     """A program's steps, for one caller at a time, whose leaves other than the arguments stay the same.
 
     Parameters
     ----------
     program : Program
-    steps : list of PlacedStep
+    steps : list of CallStep and KernelStep
     arguments : list of int
         The leaves that are given anew at each call.
     open : list
         What follows the leaves' values before anything has been computed.
     note : callable
-        Takes the error of a step, its place, and what `run` was given as roots.
     """
 
     def __init__(
         self,
         program: Program,
-        steps: list[PlacedStep],
+        steps: list[CallStep | KernelStep],
         arguments: list[int],
         open: list[Any],
-        note: Callable[..., None],
+        note: Note,
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
-        self.open, self.note = open, note
+        self.open, self.note, self.outputs = open, note, taker(program.outputs)
         self.slots = slots_of(program, steps)
-        for step, *_ in steps:
-            step.kept = set(step.makes) & self.slots.keys()
-        self._memories: dict[Any, _Memory] = {}
+        for step in steps:
+            step.persistent = set(step.makes) & self.slots.keys()
+        #: By the arguments' sizes what runs the steps that are bound for them.
+        self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
-    def run(self, values: list[Any], roots: Any) -> list[Any]:
+    def run(self, values: list[Any], roots: Any) -> Sequence[Any]:
         """The outputs, for the values of the leaves."""
-        return self.memory(values).run(values, roots)
-
-    def memory(self, values: list[Any]) -> _Memory:
-        """The list of values for the arguments' sizes."""
         sizes = tuple([getattr(values[i], "shape", None) for i in self.arguments]) if self.arguments else ()
-        memory = self._memories.get(sizes)
-        if memory is None:
-            if len(self._memories) >= COMBINATIONS:
-                self._memories.pop(next(iter(self._memories)))
-            memory = self._memories[sizes] = _Memory(self, values + self.open)
-        return memory
+        run = self.runs.get(sizes)
+        return self._first(sizes, values, roots) if run is None else run(values, roots)
 
+    def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
+        """The first run for arguments of some sizes, which finds out what stays the same."""
+        registers, bound = values + self.open, list[Step]()
+        for i, array in planned(self.program, self.slots, registers, empty_array).items():
+            registers[i] = array
+        fixed = set(range(len(self.program.leaves))).difference(self.arguments)
+        found = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
+        rest = [x if i in fixed else None for i, x in enumerate(registers) if i >= len(values)]
+        self.runs[sizes] = partial(run_steps, bound, rest, self.outputs, self.note)
+        return found
 
-class _Memory:
-    """The list of values for arguments of one combination of sizes, and the steps on it."""
-
-    def __init__(self, kept: KeptSteps, registers: list[Any]) -> None:
-        self.kept, self.registers = kept, registers
-        found = planned(kept.program, kept.slots, registers, empty_array)
-        for i, array in found.items():
-            self.registers[i] = array
-        #: The values that stay from call to call, before it is known what steps make of them.
-        self._lasting = set(range(len(kept.program.leaves))).difference(kept.arguments) | found.keys()
-        self._steps: list[tuple[Callable[[], Any] | None, Callable[[list[Any]], Any], int]] = []
-        self._transient: list[int] = []
-        self._outputs: list[Any] = []
-
-    def run(self, given: Sequence[Any], roots: Any) -> list[Any]:
-        registers, place = self.registers, 0
-        for i in self.kept.arguments:
-            registers[i] = given[i]
-        if not self._steps:
-            return self._first(roots)
-        try:
-            for again, step, place in self._steps:  # noqa: B007 the failing step's place
-                if again is None or again():
-                    step(registers)
-            return self._outputs or [registers[i] for i in self.kept.program.outputs]
-        except Exception as error:
-            self.kept.note(error, place, roots)
-            raise
-        finally:
-            if self._transient:
-                for i in self._transient:
-                    registers[i] = None
-
-    def _first(self, roots: Any) -> list[Any]:
-        """The first run, which finds out what stays the same."""
-        kept, registers, found = self.kept, self.registers, []
-        first = len(kept.program.leaves)
-        steady = set(range(first)).difference(kept.arguments)
-        for step, dead, place in kept.steps:
-            try:
-                again = step.again(registers, steady)
-            except BaseException as error:  # an interrupt too
-                if isinstance(error, Exception):
-                    kept.note(error, place, roots)
-                for i in range(len(registers)):
-                    if i not in self._lasting:
-                        registers[i] = None
-                raise
-            unsteady = [i for i in dead if i not in steady and registers[i] is not None]
-            found.append((again, _freeing(step, unsteady) if unsteady else step, place))
-            for i in unsteady:
+    def _binding(self, registers: list[Any], fixed: set[int], bound: list[Step]) -> Iterator[Step]:
+        """The steps, each bound after it has run; the values that stay the same are added to the fixed ones."""
+        for step in self.steps:
+            fast: list[Any] = []
+            if isinstance(step, KernelStep):
+                yield step.step()._replace(call=partial(_noting, fast, step), dead=())
+                again = step.bind(registers, fixed, *fast)
+            else:
+                yield step.step()._replace(dead=())
+                again = step.bind(registers, fixed)
+            dead = [i for i in step.dead if i not in fixed and registers[i] is not None]
+            for i in dead:
                 registers[i] = None
-        outputs = [registers[i] for i in kept.program.outputs]
-        self._outputs = outputs if steady.issuperset(kept.program.outputs) else []
-        self._transient = [i for i, value in enumerate(registers) if i not in steady and value is not None]
-        self._steps = found
-        for i in self._transient:
-            registers[i] = None
-        return outputs
+            if again is not None:
+                bound.append(again._replace(dead=dead))
 
 
-def _freeing(step: Callable[[list[Any]], Any], dead: Sequence[int]) -> Callable[[list[Any]], None]:
-    """A step that lets go of values that nothing needs after it."""
-
-    def run(values: list[Any]) -> None:
-        step(values)
-        for i in dead:
-            values[i] = None
-
-    return run
+def _noting(fast: list[Any], step: KernelStep, registers: list[Any]) -> None:
+    """Run a step, and note what it gives."""
+    fast.append(step(registers))
 
 
 def _shape_of(value: Any) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 
-def slots_of(program: Program, steps: list[PlacedStep]) -> dict[int, int]:
+def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[int, int]:
     """For each value that can have memory of its own the number of that memory; values of different times share one."""
-    last, end, told = program.last_uses(), len(program.instructions), [True] * len(program.leaves)
-    for instruction in program.instructions:
-        told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
+    told = shapes_told(program)
+    goes = {i for step in steps for i in step.dead}
     slots: dict[int, int] = {}
     free: list[int] = []
     count = 0
-    for step, dead, _ in steps:
+    for step in steps:
         for i in step.makes:
-            if last[i] < end and told[i] and isinstance(program.type_of(i), TensorType):
+            if i in goes and told[i] and isinstance(program.type_of(i), TensorType):
                 if not free:
                     free.append(count)
                     count += 1
                 slots[i] = free.pop()
-        free += [slots[i] for i in dead if i in slots]
+        free += [slots[i] for i in step.dead if i in slots]
     return slots
 
 

@@ -1,4 +1,4 @@
-"""The interface of a backend's runtime: compiled loop nests, and entries for arrays of a known layout."""
+"""The interface of a backend's runtime: compiled loop nests, and fast calls for arrays of a known layout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Layout = tuple[Sequence[int], Sequence[int]]
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
-class Entry(Protocol):
-    """The fast path into a kernel, for arrays of one layout among the values of a program."""
+class FastCall(Protocol):
+    """A call of a kernel for arrays of one layout among the values of a program, which checks the layout alone."""
 
     @property
     def run(self) -> Callable[[list[Any]], int]:
@@ -30,8 +30,8 @@ class Entry(Protocol):
             and 3 if there is no memory for scratch arrays.
         """
 
-    def bound(self, values: list[Any]) -> Callable[[], int]:
-        """`run`, bound to a list of values, whose numbers do not change."""
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
+        """`run`, bound to the numbers among these values."""
 
 
 class Runner(Protocol):
@@ -48,8 +48,8 @@ class Runner(Protocol):
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
-    ) -> Entry | None:
-        """The entry for arrays of the same layout as these; None where the runtime has none.
+    ) -> FastCall | None:
+        """The fast call for arrays of the same layout as these; None where the runtime has none.
 
         Parameters
         ----------

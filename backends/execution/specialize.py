@@ -11,7 +11,8 @@ import numpy as np
 
 from backends.execution.axes import c_order_strides, collapsed_axes, strides_along
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import Entry, Runner, as_int64
+from backends.execution.runner import FastCall, Runner, as_int64
+from optree.cache import Cache
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
@@ -20,7 +21,7 @@ from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
 
-#: A kernel remembers so many combinations of its arrays' shapes and strides.
+#: The most combinations of its arrays' shapes and strides that a kernel remembers, and the most variants for them.
 LAYOUTS = 256
 
 #: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
@@ -70,8 +71,8 @@ class FusedKernel:
         memory: Memory = HOST,
     ) -> None:
         self._compile, self._known, self.memory = compile, sizes, memory
-        self._runners: dict[Any, Runner] = {}
-        self._layouts: dict[Any, Any] = {}
+        self._runners = Cache("variants of kernels", LAYOUTS)
+        self._layouts = Cache("layouts of kernels", LAYOUTS)
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         first = len(program.leaves)
@@ -116,8 +117,6 @@ class FusedKernel:
         known = self._layouts.get(key)
         if known is None:
             known = self._layout(inputs, targets, likes)
-            if len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
             self._layouts[key] = known
         shapes, layout, runner = known
         outputs = [
@@ -136,8 +135,8 @@ class FusedKernel:
         """The shapes of what it takes for its shape alone."""
         return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> Entry | None:
-        """The quickest way to what `run` does, for values that lie as these do, and are written in these places.
+    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
+        """The fast call for values that are laid out as these are, and are written in these places.
 
         None where there is none.
         """
@@ -202,7 +201,7 @@ class FusedKernel:
         steps = tuple(each[vector] if each[vector] in (0, 1) else -1 for each in strides)
         split = bool(self._reduced) and is_split(sizes, kept, columns)
         key = len(sizes), kept, steps, columns, split, -1 if self._reduced else _across(sizes, strides)
-        runner = self._runners.get(key)
+        runner: Runner | None = self._runners.get(key)
         if runner is None:
             try:
                 runner = self._runners[key] = self._compile(self.nest(*key))

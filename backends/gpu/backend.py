@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from time import perf_counter
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
-from backends.backend import Backend, Observer, Plan
-from backends.execution.executor import fused_steps, walk
+from backends.backend import Backend
+from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
 from backends.execution.memory import Memory
+from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.runner import Runner
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import call_of, into_target, writes_target
+from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
 from backends.gpu.kernel import CudaNest
@@ -25,11 +25,13 @@ from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost
 from optree.arrays import is_portable
+from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.passes import decompose
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
+from optree.compile.steps import Observer, Plan, run_steps, taker
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -37,9 +39,6 @@ from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype
 from optree.tree.variable import Constant, Input
-
-#: Fills in the values that it makes among all values of leaves and instructions.
-GPUStep = Callable[[list[Any]], Any]
 
 #: DLPack's numbers for memory that a CUDA device can reach (`kDLCUDA`, `kDLCUDAManaged`).
 CUDA_MEMORY = (2, 13)
@@ -283,85 +282,66 @@ class GPUBackend(Backend):
         simple = self._simple(program) if observe is None else program
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
-        steps = self._steps(outline, keep, observe)
+        steps = self._steps(outline, keep, observe is not None)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
+        ready, outputs = runnable(steps, observe, self.synchronize), taker(outline.outputs)
 
-        def note(error: Exception, place: int, roots: Sequence[Any] | None = None) -> None:
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))
-            error.add_note(f"while running {describe(ran.instructions[place].node)}")
+            error.add_note(f"while running {describe(ran.instructions[index].node)}")
 
-        def run(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+        def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             with self.active():
                 if graphs is not None:
                     return graphs.run(values, note)
-                return walk(steps, open_registers, outline.outputs, note, values, roots)
+                return run_steps(ready, open_registers, outputs, note, values, roots)
 
-        return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+        return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+
+    @property
+    def lowering(self) -> Options:
+        return Options(further=self.kernels is not None)
 
     def _simple(self, program: Program) -> Program:
         """The program as kernels take it, where there are any."""
-        return decompose(program, further=self.kernels is not None)
+        simple: Program = lower(program, self.lowering, "parts", "parts")
+        return simple
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
 
-    def _steps(
-        self, program: Program, keep: bool, observe: Observer | None
-    ) -> Sequence[tuple[GPUStep, Sequence[int], int]]:
-        """The steps, each with the values that nothing needs after it, and the place of its (last) instruction."""
-        if self.kernels is not None and observe is None and len(program.instructions) <= LONGEST:
+    def _steps(self, program: Program, keep: bool, is_observed: bool) -> list[CallStep | KernelStep]:
+        """The steps: kernels and calls, or one call for each instruction of those that are observed or too many."""
+        plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
+        if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
             executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
-            return fused_steps(program, executor, partial(call_of, self, program, keep=keep), self.memory)
-        first, last = len(program.leaves), program.last_uses()
-        steps: list[tuple[GPUStep, Sequence[int], int]] = []
-        for place, instruction in enumerate(program.instructions):
-            inputs = instruction.inputs
-            dead = tuple(i for i in dict.fromkeys(inputs) if last[i] == place and i >= first)
-            if observe is None and writes_target(program, place, last):
-                _, freed, made = steps.pop()
-                call = into_target(self, program, made)
-                inputs = inputs[0], *program.instructions[made].inputs
-                steps.append((_step(call, inputs, first + place), (*freed, *dead), made))
-                continue
-            composite = observe is not None and isinstance(instruction.op, CompositeOperator)  # else it is in its parts
-            call = self._parts(program, place) if composite else call_of(self, program, place, keep)
-            if observe is not None:
-                call = self._observed(call, place, observe)
-            steps.append((_step(call, inputs, first + place), dead, place))
-        return steps
+            return steps_of(program, plain, executor, self.memory)
 
-    def _parts(self, program: Program, place: int) -> Callable[..., Any]:
+        def implementation(index: int) -> Implementation:
+            is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is in its parts
+            return Implementation(self._parts(program, index)) if is_composite and is_observed else plain(index)
+
+        return steps_of(program, implementation)
+
+    def _parts(self, program: Program, index: int) -> Callable[..., Any]:
         """A composite op's instruction as a function of arrays, by its simpler ops."""
-        op, inputs, node = program.instructions[place]
+        op, inputs, node = program.instructions[index]
         leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
-        run = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
-        return lambda *values: run(list(values), None)[0]
-
-    def _observed(self, call: Callable[..., Any], place: int, observe: Observer) -> Callable[..., Any]:
-        """A call that reports what it took; the device has nothing else to do meanwhile."""
-
-        def observed(*values: Any) -> Any:
-            self.synchronize()
-            start = perf_counter()
-            value = call(*values)
-            self.synchronize()
-            observe(place, perf_counter() - start, values, value)
-            return value
-
-        return observed
+        plan = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
+        return lambda *values: plan.run(list(values), None)[0]
 
     def remark(self, instruction: Instruction) -> str:
         return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
 
-    def on_host(self, program: Program, run: Callable[[list[Any]], list[Any]]) -> Plan:
+    def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         written = _written_leaves(program)
 
-        def run_there(values: list[Any], roots: Sequence[Any] | None) -> list[Any]:
+        def run_there(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             copies = [self.to_host(x) if self.is_own(x) else x for x in values]
             found = run(copies)
             for i in written:
@@ -369,13 +349,7 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return _remarked(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
-
-
-def _remarked(plan: Plan, remark: Callable[[], str]) -> Plan:
-    """A plan, and what `debugprint` says of the whole."""
-    plan.remark = remark  # type: ignore[attr-defined]
-    return plan
+        return Plan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
@@ -388,24 +362,20 @@ def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
 
 
 def _fused(
-    compile: Callable[[LoopNest], Runner], memory: Memory, program: Program, kernel: Kernel, sizes: Sizes, call_of: Any
+    compile: Callable[[LoopNest], Runner],
+    memory: Memory,
+    program: Program,
+    kernel: Kernel,
+    sizes: Sizes,
+    implementation_of: ImplementationOf,
 ) -> FusedKernel:
     """What runs a kernel."""
     return FusedKernel(program, kernel, sizes, compile, memory)
 
 
-def _step(call: Callable[..., Any], inputs: Sequence[int], output: int) -> GPUStep:
-    def run(values: list[Any]) -> None:
-        values[output] = call(*(values[i] for i in inputs))
-
-    return run
-
-
 def _written_leaves(program: Program) -> list[int]:
     """The leaves that instructions overwrite, directly or through a view."""
-    lies_in = [{i} for i in range(len(program.leaves))]
-    written: set[int] = set()
-    for instruction in program.instructions:
-        written.update(*(lies_in[instruction.inputs[i]] for i in instruction.op.destroyed_inputs()))
-        lies_in.append(set().union(*(lies_in[instruction.inputs[i]] for i in instruction.op.shared_inputs())))
-    return sorted(i for i in written if i < len(program.leaves))
+    leaves = range(len(program.leaves))
+    origins = alias_sets(program, leaves)
+    overwritten = [each.inputs[n] for each in program.instructions for n in each.op.destroyed_inputs()]
+    return sorted({i for value in overwritten for i in origins[value] if i in leaves})

@@ -1,19 +1,24 @@
-"""Instructions as functions of a device's arrays: run there where the op is portable, and on the host where not."""
+"""Instructions as functions of a device's arrays: a table of libraries' routines, CuPy's functions, and ops' own code.
+
+What is not portable runs on the host.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.epilogues import multiplies_floats
+from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
+from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
-from optree.ops.assignment import Assign
+from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -33,76 +38,74 @@ class Device(Protocol):
         """A copy of an array as a NumPy array."""
 
 
-def call_of(device: Device, program: Program, place: int, keep: bool) -> Callable[..., Any]:
-    """The function of arrays that computes an instruction."""
-    instruction = program.instructions[place]
-    if not is_portable(instruction.op):
-        return _host_call(device, instruction, performer(instruction, program.given_away(place) if keep else None))
-    if multiplies_floats(program, place):
-        return device.products if instruction.op.numpy is np.matmul else _Contraction(device.products, instruction.op)
-    if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
-        return performer(instruction, program.given_away(place) if keep else None)
-    return checked(instruction, _device_value(device, program, place))
-
-
-def writes_target(program: Program, place: int, last_uses: Sequence[int]) -> bool:
-    """Whether an instruction assigns what the one before it, a ufunc, made for nobody else: in one call, no copy."""
-    instruction, made = program.instructions[place], len(program.leaves) + place - 1
-    if (
-        not isinstance(instruction.op, Assign)
-        or place == 0
-        or instruction.inputs[1] != made
-        or last_uses[made] != place
-    ):
-        return False
-    producer = program.instructions[place - 1]
-    return _is_plain_ufunc(producer) and producer.type is instruction.type
-
-
-def into_target(device: Device, program: Program, place: int) -> Callable[..., Any]:
-    """A ufunc's call that writes into the target, its first argument; by way of a copy where the two overlap."""
-    run: Callable[..., Any] = device.products if multiplies_floats(program, place) else ufunc_call(program, place)
-
-    def call(target: Any, *values: Any) -> Any:
-        if any(overlap(target, x) for x in values):  # a kernel does not look out for that
-            target[...] = run(*values)
-        else:
-            run(*values, out=target)
-        return target
-
-    return call
-
-
-def _is_plain_ufunc(instruction: Instruction) -> bool:
-    """Whether an instruction's value is that of a ufunc, called as it is."""
-    op = instruction.op
-    plain = isinstance(op.numpy, np.ufunc) and is_portable(op) and not op.defines("value") and not op.props
-    return plain and not is_widened(instruction.node)
-
-
-class _Contraction:
+def _contraction(device: Device, op: Any) -> Callable[..., Any]:
     """A tensordot as a product of matrices."""
+    left, right = op.axes
 
-    is_captured = True
-
-    def __init__(self, product: Products, op: Any) -> None:
-        self._product, self._axes = product, op.axes
-
-    def __call__(self, x: Any, y: Any) -> Any:
-        left, right = self._axes
+    def call(x: Any, y: Any) -> Any:
         kept = [[i for i in range(z.ndim) if i not in axes] for z, axes in ((x, left), (y, right))]
         shape = (*(x.shape[i] for i in kept[0]), *(y.shape[i] for i in kept[1]))
         count = prod(x.shape[i] for i in left)
         rows = x.transpose(*kept[0], *left).reshape(prod(x.shape[i] for i in kept[0]), count)
         columns = y.transpose(*right, *kept[1]).reshape(count, prod(y.shape[i] for i in kept[1]))
-        return self._product(rows, columns).reshape(shape)
+        return device.products(rows, columns).reshape(shape)
+
+    return call
 
 
-def ufunc_call(program: Program, place: int) -> Callable[..., Any]:
+def _product(device: Device, op: Any) -> Callable[..., Any]:
+    return device.products
+
+
+_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+
+#: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
+ROUTINES: dict[type, Routine] = {
+    Dot: _PRODUCT,
+    MatMul: _PRODUCT,
+    TensorDot: Routine(_contraction, takes_floats, is_captured=True),
+}
+
+
+def implementation_of(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+    """What computes an instruction.
+
+    Parameters
+    ----------
+    last : sequence of int or None
+        The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
+    """
+    instruction = program.instructions[index]
+    op = instruction.op
+    given = None if last is None else given_away(program, index, last)
+    if not is_portable(op):
+        return Implementation(_host_call(device, instruction, performer(instruction, given)))
+    routine = routine_of(ROUTINES, program, index)
+    if routine is not None:
+        return routine.implementation(device, op)
+    if not isinstance(instruction.type, TensorType) or op.defines("perform"):
+        return Implementation(performer(instruction, given), is_captured=bool(op.is_captured))
+    is_ufuncs = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
+    ufunc = _ufunc_call(program, index) if is_ufuncs and not is_widened(instruction.node) else None
+    call = checked(instruction, _device_value(device, instruction, ufunc or value_of_op(instruction)))
+    into = None if ufunc is None else partial(_into, ufunc, call)
+    return Implementation(call, into, is_captured=bool(op.is_captured))
+
+
+def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
+    """A ufunc's value in an array; by way of a copy where that overlaps the operands."""
+    if any(overlap(out, x) for x in values):  # a kernel does not look out for that
+        out[...] = call(*values)
+    else:
+        ufunc(*values, out=out)
+    return out
+
+
+def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:
     """An instruction's ufunc, on operands of the dtypes that NumPy computes in; other libraries choose others."""
-    op, leaves = program.instructions[place].op, program.leaves
+    op, leaves = program.instructions[index].op, program.leaves
     given: list[Any] = []
-    for i in program.instructions[place].inputs:
+    for i in program.instructions[index].inputs:
         is_weak = i < len(leaves) and type(leaves[i]) in NUMBERS
         given.append(weak_dtype(type(leaves[i])) if is_weak else program.type_of(i).dtype)
     pairs = enumerate(zip(given, op.resolve_dtypes(*given), strict=False))
@@ -120,10 +123,9 @@ def ufunc_call(program: Program, place: int) -> Callable[..., Any]:
     return call
 
 
-def _device_value(device: Device, program: Program, place: int) -> Callable[..., Any]:
+def _device_value(device: Device, instruction: Instruction, value: Callable[..., Any]) -> Callable[..., Any]:
     """An op's value, an array of the device's whatever the operands are, and of the dtype that NumPy's would have."""
-    instruction, dtype = program.instructions[place], program.instructions[place].type.dtype
-    value = ufunc_call(program, place) if _is_plain_ufunc(instruction) else value_of_op(instruction)
+    dtype = instruction.type.dtype
 
     def run(*values: Any) -> Any:
         result = value(*values)

@@ -17,13 +17,16 @@ from weakref import proxy
 
 import numpy as np
 
-from backends.execution.executor import CallStep, KernelStep, PlacedStep
+from backends.execution.executor import CallStep, KernelStep, runnable
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.cupy_device import InFlight, is_want_of_memory
 from backends.gpu.matmul import Workspace
 from optree.arrays import is_portable, putting_off
+from optree.cache import Cache
+from optree.compile.aliasing import alias_sets
 from optree.compile.program import Program
-from optree.compile.shapes import tells_shape
+from optree.compile.shapes import shapes_told
+from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
 
 #: The default stream that each thread has of its own is called the same in all of them (`cudaStreamPerThread`).
@@ -49,13 +52,13 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    steps : list of PlacedStep
+    steps : list of CallStep and KernelStep
     is_graph : bool
     waits : bool
         Whether they may only run when all that was to be looked through before them is known to be right.
     """
 
-    steps: list[PlacedStep]
+    steps: list[CallStep | KernelStep]
     is_graph: bool
     waits: bool = False
 
@@ -81,7 +84,7 @@ class Graphs:
         self,
         in_flight: InFlight,
         program: Program,
-        steps: list[PlacedStep],
+        steps: list[CallStep | KernelStep],
         arguments: Sequence[int],
         open: list[Any],
         on_device: Callable[[Any], Any],
@@ -91,15 +94,15 @@ class Graphs:
         self.program, self.on_device, self.counts = program, on_device, counts
         self.slots, self.given, self.open = slots_of(program, steps), arguments, open
         #: Steps that look at sizes alone: they run once for each combination of them.
-        self.constant = [step for step, *_ in steps if isinstance(step, CallStep) and _looks_at_sizes(step)]
-        for step, *_ in steps:
-            step.kept = set(step.makes) & self.slots.keys()
-        self.parts, self.refusal = _parts(program, [placed for placed in steps if placed[0] not in self.constant]), ""
+        self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
+        for step in steps:
+            step.persistent = set(step.makes) & self.slots.keys()
+        self.parts, self.refusal = _parts(program, [step for step in steps if step not in self.constant]), ""
         self._failures = 0
-        origins = _origins(program)
-        needed = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in step.takes}
+        origins = alias_sets(program, range(len(program.leaves)))
+        needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.takes}
         needed = needed.union(*(origins[i] for i in needed))
-        made = {i for part in self.parts if part.is_graph for step, *_ in part.steps for i in step.gives}
+        made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.gives}
         #: The arguments that graphs read, and what other steps make for them in memory that is nobody's yet.
         self.arguments = [i for i in arguments if i in needed]
         there = made.union(self.slots, range(len(program.leaves)), *(step.gives for step in self.constant))
@@ -113,15 +116,17 @@ class Graphs:
         #: The stream that was the last one, and, if that was a thread's own, the event of what it was asked for.
         self._last: Any = None
         self._done: Any = None
-        self._memories: dict[Any, _Memory] = {}
+        # The graphs of one that is dropped may be still running.
+        current = self.cupy.cuda.get_current_stream
+        self._memories = Cache("memory of graphs", COMBINATIONS, lambda gone: in_flight.keep(current().record(), gone))
 
     @property
     def remark(self) -> str:
         """What `debugprint` says."""
         graphs = [part for part in self.parts if part.is_graph]
-        others = [step for part in self.parts if not part.is_graph for step, *_ in part.steps]
+        others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
-        named = [_named(step.instruction.op) for step in calls if not _is_capturable(step) or _is_checked(step)]
+        named = [_named(step.op) for step in calls if not _is_capturable(step) or _is_checked(step)]
         apart = ", ".join(dict.fromkeys(named))
         if self.refusal:
             return f"not captured: {self.refusal}"
@@ -131,7 +136,7 @@ class Graphs:
         many = "a CUDA graph" if len(graphs) == 1 else f"{len(graphs)} CUDA graphs"
         return f"captured as {many} of {steps} steps" + (f"; uncaptured between them: {apart}" if apart else "")
 
-    def run(self, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+    def run(self, values: list[Any], note: Note) -> list[Any]:
         """The outputs, for the leaves' values."""
         stream = self.cupy.cuda.get_current_stream()
         self._wait(stream)
@@ -150,13 +155,10 @@ class Graphs:
             stream.wait_event(self._last.record())
         self._last = stream
 
-    def _run(self, stream: Any, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+    def _run(self, stream: Any, values: list[Any], note: Note) -> list[Any]:
         sizes = tuple([getattr(values[i], "shape", None) for i in self.given])
         memory = self._memories.get(sizes)
         if memory is None:
-            if len(self._memories) >= COMBINATIONS:
-                # Its graphs may be still running.
-                self.in_flight.keep(stream.record(), self._memories.pop(next(iter(self._memories))))
             memory = self._memories[sizes] = _Memory(self, values + self.open)
         registers = memory.run(self, values, note)
         return [self.copy(registers[i]) if is_own else registers[i] for i, is_own in self.outputs]
@@ -208,17 +210,16 @@ class _Memory:
         self.of = proxy(of)  # so that the memory goes with the function at once
         self._malloc = of.cupy.get_default_memory_pool().malloc
         #: The values that stay from call to call: those of leaves, planned memory, what is known by sizes alone.
-        self._steady = registers.copy()
+        self._fixed = registers.copy()
         for i in of.given:
-            self._steady[i] = None
+            self._fixed[i] = None
         for i, array in planned(of.program, of.slots, registers, self._empty).items():
-            self._steady[i] = array
+            self._fixed[i] = array
         for step in of.constant:
-            values = registers.copy()
-            step(values)
-            self._steady[step.output] = of.on_device(values[step.output])
+            (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())
+            self._fixed[step.output] = of.on_device(value)
         #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
-        self._fixed: dict[int, Any] = {}
+        self._found: dict[int, Any] = {}
         self._own: set[int] = set()
         #: For how many calls nothing is captured, because memory was wanting; and for how many the last time.
         self._pause = self._paused = 0
@@ -227,14 +228,14 @@ class _Memory:
     def _renew(self) -> None:
         """Forget the graphs; the next call runs uncaptured, and the one after it captures them anew."""
         self._graphs: dict[int, _Captured] = {}
-        #: What a call begins with: what is steady, and what graphs make.
-        self._registers = self._steady.copy()
+        #: What a call begins with: what is fixed, and what graphs make.
+        self._registers = self._fixed.copy()
         self._is_new = True
 
-    def run(self, of: Graphs, values: list[Any], note: Callable[[Exception, int], None]) -> list[Any]:
+    def run(self, of: Graphs, values: list[Any], note: Note) -> list[Any]:
         """Run all steps on the leaves' values; all values."""
         for i in of.arguments:
-            if values[i] is not self._fixed.get(i):
+            if values[i] is not self._found.get(i):
                 self._find(i, of.on_device(values[i]))
         registers = self._begun(of, values)
         told: list[tuple[Any, np.ndarray]] = []
@@ -248,7 +249,7 @@ class _Memory:
                 self._look(told, values, note)
                 told = []
             if captured is None:
-                self._walk(part, registers, note)
+                self._uncaptured(part, registers, note)
             else:
                 captured.graph.launch()
                 of.counts.replays += 1
@@ -262,10 +263,10 @@ class _Memory:
         """What a call begins with: the values that stay, and the leaves' that are given."""
         registers = self._registers.copy()
         for i in of.given:
-            registers[i] = self._fixed.get(i, values[i])
+            registers[i] = self._found.get(i, values[i])
         return registers
 
-    def _look(self, told: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Callable[..., None]) -> None:
+    def _look(self, told: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Note) -> None:
         """Wait for what graphs say of indices; where one is out of range, raise what running step by step raises."""
         for event, wrong in told:
             event.synchronize()
@@ -273,23 +274,26 @@ class _Memory:
                 registers = self._begun(self.of, values)
                 for part in self.of.parts:
                     if not part.waits:
-                        self._walk(part, registers, note)
+                        self._uncaptured(part, registers, note)
                 raise BackendError("an index was out of range, and no longer is: something else writes there meanwhile")
 
-    def _walk(self, part: Part, registers: list[Any], note: Callable[[Exception, int], None]) -> None:
+    def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            for step, dead, place in part.steps:
-                try:
-                    step(registers)
-                    for i in step.gives:
-                        if i in self.of.settled:
-                            self._settle(i, registers)
-                except Exception as error:
-                    note(error, place)
-                    raise
-                for i in dead:
-                    registers[i] = None
+            run_steps(self._settling(part, registers), [], _NOTHING, note, registers)
+
+    def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
+        """The steps of a part; what each makes for graphs goes to where they find it."""
+        for step in part.steps:
+            settled = self.of.settled.intersection(step.gives)
+            if not settled:
+                yield step.step()
+                continue
+            yield step.step()._replace(dead=())
+            for i in settled:
+                self._settle(i, registers)
+            for i in step.dead:
+                registers[i] = None
 
     def _graph(self, number: int, part: Part, registers: list[Any]) -> _Captured | None:
         """Steps as a graph, captured if they are not yet; None if they are refused, or memory was wanting lately."""
@@ -317,10 +321,7 @@ class _Memory:
             of.stream.begin_capture()
             try:
                 with _collected(errors):
-                    for step, dead, _ in part.steps:
-                        step(found)
-                        for i in dead:
-                            found[i] = None
+                    run_steps(runnable(part.steps), [], _NOTHING, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the reason of the others
@@ -350,23 +351,31 @@ class _Memory:
 
     def _find(self, i: int, value: Any) -> None:
         """Let graphs find an argument: it stays where it was first, or else is copied from then on."""
-        if i not in self._fixed:
-            self._fixed[i] = value
+        if i not in self._found:
+            self._found[i] = value
         elif i not in self._own:
-            if _place(value) == _place(self._fixed[i]):
+            if _place(value) == _place(self._found[i]):
                 return
             self._own.add(i)
-            self._fixed[i] = self._empty(value.shape, value.dtype)
+            self._found[i] = self._empty(value.shape, value.dtype)
             self._renew()  # kernels may depend on how addresses are aligned, and none is compiled in a capture
         if i in self._own:
-            self.of.write(self._fixed[i], value)
+            self.of.write(self._found[i], value)
 
     def _settle(self, i: int, registers: list[Any]) -> None:
         """Copy what a step has made to where graphs find it."""
         value = self.of.on_device(registers[i])
-        if i not in self._fixed:
-            self._fixed[i] = self._empty(value.shape, value.dtype)
-        registers[i] = self.of.write(self._fixed[i], value)
+        if i not in self._found:
+            self._found[i] = self._empty(value.shape, value.dtype)
+        registers[i] = self.of.write(self._found[i], value)
+
+
+#: Takes no outputs.
+_NOTHING = taker(())
+
+
+def _unnoted(error: Exception, index: int, roots: Any) -> None:
+    """Leave an error as it is."""
 
 
 @contextmanager
@@ -385,29 +394,26 @@ def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
         return cupy.empty(shape, dtype)
 
 
-def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
+def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
     """The steps in order, as few parts as can be; a graph has a kernel or a product.
 
     After the last step that looks through indices, and before the first that writes to tensors, a part ends: what is
     between keeps the device busy while the host is told what was found. What looks through indices after something has
     been written, a generator's state among it, is not captured: where one is wrong, what a graph has run runs again.
     """
-    told = [True] * len(program.leaves)
-    for instruction in program.instructions:
-        told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
+    told = shapes_told(program)
     parts: list[Part] = []
-    writes = next((n for n, (step, *_) in enumerate(steps) if _writes(step)), len(steps))
-    checking = [n for n, (step, *_) in enumerate(steps[:writes]) if _is_checked(step)]
+    writes = next((n for n, step in enumerate(steps) if _writes(step)), len(steps))
+    checking = [n for n, step in enumerate(steps[:writes]) if _is_checked(step)]
     ends = (checking[-1] + 1, writes) if checking else ()
-    for n, placed in enumerate(steps):
-        step = placed[0]
+    for n, step in enumerate(steps):
         fits = _is_capturable(step) and all(told[i] for i in step.takes) and not (n > writes and _is_checked(step))
         if not parts or parts[-1].is_graph is not fits or n in ends:
             parts.append(Part([], fits, n >= writes))
-        parts[-1].steps.append(placed)
+        parts[-1].steps.append(step)
     found: list[Part] = []
     for part in parts:
-        is_graph = part.is_graph and any(_computes(step) for step, *_ in part.steps)
+        is_graph = part.is_graph and any(_computes(step) for step in part.steps)
         if found and not is_graph and not found[-1].is_graph and found[-1].waits is part.waits:
             found[-1].steps.extend(part.steps)
         else:
@@ -415,45 +421,29 @@ def _parts(program: Program, steps: list[PlacedStep]) -> list[Part]:
     return found
 
 
-def _looks_at_sizes(step: CallStep) -> bool:
-    return len(step.shaped) == len(step.instruction.inputs) > 0
-
-
 def _computes(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, KernelStep) or getattr(step.call, "is_captured", False) or _is_checked(step)
+    return isinstance(step, KernelStep) or step.implementation.is_routine or _is_checked(step)
 
 
 def _is_capturable(step: KernelStep | CallStep) -> bool:
-    if isinstance(step, KernelStep) or getattr(step.call, "is_captured", False):
-        return True
-    op = step.instruction.op
-    return bool(op.is_captured) and is_portable(op)
+    return isinstance(step, KernelStep) or step.implementation.is_captured
 
 
 def _is_checked(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, CallStep) and step.instruction.op.checks_indices and _is_capturable(step)
+    return isinstance(step, CallStep) and step.op.checks_indices and _is_capturable(step)
 
 
 def _writes(step: KernelStep | CallStep) -> bool:
     """Whether a step writes to tensors."""
     if isinstance(step, KernelStep):
         return bool(step.assigned)
-    return step.target is not None or bool(step.instruction.op.destroy_map)
+    return step.target is not None or bool(step.op.destroy_map)
 
 
 def _taken(part: Part) -> set[int]:
     """The values that a part takes from others."""
-    made = {i for step, *_ in part.steps for i in step.gives}
-    return {i for step, *_ in part.steps for i in step.takes} - made
-
-
-def _origins(program: Program) -> list[set[int]]:
-    """For each value those in whose memory it may lie: itself, or what it looks into or was written over."""
-    found = [{i} for i in range(len(program.leaves))]
-    for i, instruction in enumerate(program.instructions, len(found)):
-        shared = instruction.op.shared_inputs()
-        found.append(set().union(*(found[instruction.inputs[n]] for n in shared)) if shared else {i})
-    return found
+    made = {i for step in part.steps for i in step.gives}
+    return {i for step in part.steps for i in step.takes} - made
 
 
 def _place(array: Any) -> tuple[int, tuple[int, ...]]:

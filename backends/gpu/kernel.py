@@ -13,14 +13,14 @@ from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
 from backends.execution.runner import Layout, as_int64
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.variant import Variant
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
+from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 
-#: Maximum entries of a nest's cache of layouts.
+#: Maximum entries of a nest's caches of layouts and variants.
 LAYOUTS = 256
 
-#: Maximum entries of a kernel entry's cache of calls.
+#: Maximum entries of the cache of a kernel's calls.
 CALLS = 64
 
 #: The alignment up to which the addresses of arrays are part of a layout.
@@ -98,8 +98,8 @@ class CudaNest:
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
-        self._kernels: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
-        self._layouts: dict[Any, _Specialized] = {}
+        self._kernels = Cache("variants of CUDA kernels", LAYOUTS)
+        self._layouts = Cache("launch configurations", LAYOUTS)
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         # The scratch memory outlives the launches: memory freed then is reused in stream order.
@@ -116,7 +116,7 @@ class CudaNest:
         layout: Layout,
         memory: Memory,
     ) -> LaunchEntry:
-        """The entry for arrays of the same layout as these."""
+        """The fast call for arrays of the same layout as these."""
         inputs, outputs = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
         specialized = self._specialized([*inputs, *[0] * self.nest.flat_indices, *outputs], layout)
         return LaunchEntry(specialized, reads, writes, in_place, numbers, memory)
@@ -130,12 +130,11 @@ class CudaNest:
             strides = [flat[index * rank : (index + 1) * rank] for index in range(len(self.nest.arrays))]
             config = configure(self.nest, sizes, strides, pointers, self.host.device)
             variant = config.variant
-            if variant not in self._kernels:
+            ready = self._kernels.get(variant)
+            if ready is None:
                 kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
-                self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
-            if len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
-            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, *self._kernels[variant])
+                ready = self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
+            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, *ready)
         return found
 
 
@@ -208,7 +207,7 @@ class _BoundCall(NamedTuple):
 
 
 class LaunchEntry:
-    """The launches of a nest on arrays of one layout (`backends.execution.runner.Entry`).
+    """The launches of a nest on arrays of one layout (`backends.execution.runner.FastCall`).
 
     Where a call's arrays and numbers are the same objects as in an earlier call, its arguments are reused unchecked.
 
@@ -235,12 +234,12 @@ class LaunchEntry:
         pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
         self._pairs = [(*pair, may_alias) for pair, may_alias in zip(pairs, in_place, strict=True)]
         self._spans = [_span(x) for x in arrays]
-        #: Calls by the identities of their arrays, and the last one.
-        self._calls: dict[tuple[int, ...], _BoundCall] = {}
+        #: Calls by the identities of their arrays, and the last.
+        self._calls = Cache("calls of kernels", CALLS)
         self._last: _BoundCall | None = None
 
     def run(self, values: list[Any]) -> int:
-        """Launch on the arrays among these values; the status of `backends.execution.runner.Entry.run`."""
+        """Launch on the arrays among these values; the status of `backends.execution.runner.FastCall.run`."""
         call = self._last
         if call is None or not call.matches(values):
             call = self._calls.get(tuple([id(values[i]) for i in self._indices]))
@@ -259,9 +258,9 @@ class LaunchEntry:
             launch()
         return 0
 
-    def bound(self, values: list[Any]) -> Callable[[], int]:
-        """`run`, bound to a list of values."""
-        return partial(self.run, values)
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
+        """`run`, which caches bound launches itself."""
+        return self.run
 
     def _checked(self, values: list[Any]) -> _BoundCall | int:
         """The call on the arrays among these values, or a status other than 0."""
@@ -294,8 +293,6 @@ class LaunchEntry:
             launch()
         numbers = [(i, values[i]) for i, _ in self._numbers]
         self._last = _BoundCall(call.arrays, call.pointers, numbers, [] if memory else launches)
-        if len(self._calls) >= CALLS:
-            self._calls.clear()
         self._calls[tuple([id(values[i]) for i in self._indices])] = self._last
         return 0
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from backends.execution.matrix_layout import order_and_leading_dimension
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
+from optree.cache import Cache
 from optree.errors import BackendError
 from optree.locks import Locked, cached_property
 from optree.tree.types import promote
 
-#: So many ways to compute products are remembered.
-WAYS = 1024
+#: The most algorithms of products that are remembered.
+ALGORITHMS = 1024
 
 
 class Workspace:
@@ -81,16 +82,12 @@ class Products(Locked):
         Whether float32 is multiplied in TensorFloat-32.
     """
 
-    #: It writes into memory that it is given as `out`, as a ufunc does, takes more than a product along, and can be
-    #: captured in a CUDA graph.
-    is_product = takes_epilogue = is_captured = True
-
     def __init__(self, cupy: Any, tf32: bool) -> None:
         super().__init__()
         self.cupy, self.tf32 = cupy, tf32
-        self._ways: dict[Problem, Algorithm] = {}
+        self._algorithms = Cache("algorithms of products", ALGORITHMS)
         #: By how operands and target lie the way to compute them as they do, and whether it takes x as the library's a.
-        self._known: dict[Any, tuple[Algorithm, bool]] = {}
+        self._known = Cache("layouts of products", ALGORITHMS)
 
     @cached_property
     def library(self) -> CuBLASLt:
@@ -128,9 +125,9 @@ class Products(Locked):
             alike = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in given])
             known = self._known.get(alike)
             if known is not None:
-                way, swaps = known
+                algorithm, swaps = known
                 operands = (x, y) if swaps else (y, x)
-                self._run(way, (*operands, out if addend is None else addend, out), along)
+                self._run(algorithm, (*operands, out if addend is None else addend, out), along)
                 return out
         dtype, as_they_are = promote(x.dtype, y.dtype), x.dtype == y.dtype
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
@@ -169,19 +166,17 @@ class Products(Locked):
         operands = [self._laid_out(z, stack) for z in (y, x)]
         arrays = (*operands, target if addend is None else addend, target)
         problem = self._problem(arrays, bias)
-        way = None if problem is None else self._way(problem)
-        if way is None:
+        algorithm = None if problem is None else self._algorithm(problem)
+        if algorithm is None:
             return False
-        if way.choice is None and addend is None and bias is None:
+        if algorithm.choice is None and addend is None and bias is None:
             raise BackendError(f"cuBLASLt has no way to multiply {x.shape} by {y.shape} of {x.dtype}")
-        if way.choice is not None:
-            self._run(way, arrays, along)
+        if algorithm.choice is not None:
+            self._run(algorithm, arrays, along)
             if alike is not None and operands[0] is y and operands[1] is x:
                 with self.lock:
-                    if len(self._known) >= WAYS:
-                        self._known.clear()
-                    self._known[alike] = way, swaps
-        return way.choice is not None
+                    self._known[alike] = algorithm, swaps
+        return algorithm.choice is not None
 
     def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
         """What the library is asked: the arrays are columns for it, so that it swaps and transposes all."""
@@ -196,18 +191,16 @@ class Products(Locked):
         of_bias = 0 if bias is None else _alignment(bias)
         return Problem(dtype, tf32, prod(stack), a, b, c, d, (flip_a, flip_b), of_bias, aligned)
 
-    def _way(self, problem: Problem) -> Algorithm:
+    def _algorithm(self, problem: Problem) -> Algorithm:
         with self.lock:
-            way = self._ways.get(problem)
-            if way is None:
-                if len(self._ways) >= WAYS:
-                    self._ways.clear()
-                way = self._ways[problem] = Algorithm(self.library, problem)
-            return way
+            algorithm = self._algorithms.get(problem)
+            if algorithm is None:
+                algorithm = self._algorithms[problem] = Algorithm(self.library, problem)
+            return algorithm
 
-    def _run(self, way: Algorithm, arrays: Sequence[Any], along: _Along) -> None:
-        assert way.choice is not None
-        size, shared = way.choice.workspace, _shared.get()
+    def _run(self, algorithm: Algorithm, arrays: Sequence[Any], along: _Along) -> None:
+        assert algorithm.choice is not None
+        size, shared = algorithm.choice.workspace, _shared.get()
         memory = None
         if size:
             memory = self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
@@ -216,7 +209,7 @@ class Products(Locked):
         beta = 0.0 if along.addend is None else along.beta
         stream = self.cupy.cuda.get_current_stream().ptr
         with self.lock:
-            way.run(addresses, along.alpha, beta, bias, 0 if memory is None else memory.data.ptr, stream)
+            algorithm.run(addresses, along.alpha, beta, bias, 0 if memory is None else memory.data.ptr, stream)
 
     def _in_parts(self, x: Any, y: Any, target: Any, along: _Along) -> None:
         """Compute the product, and then what goes along with it."""

@@ -15,10 +15,14 @@ from backends.execution.disk_cache import read, sha256, usable_folder, write
 from backends.gpu.launch_config import DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
+from optree.cache import Cache
 from optree.errors import CompilerError
 
 #: As for C: no contraction and no fast math, so that results are deterministic and follow IEEE 754.
 OPTIONS = ("--std=c++17", "--fmad=false")
+
+#: The most sources whose kernels stay loaded though nothing may use them.
+LOADED = 1024
 
 
 @dataclass
@@ -49,7 +53,7 @@ class KernelHost:
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
-        self._loaded: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+        self._loaded = Cache("loaded CUDA kernels", LOADED)
 
     def stats(self) -> dict[str, Any]:
         """The counts by name."""
@@ -64,7 +68,8 @@ class KernelHost:
             If NVRTC refuses the source, or the driver the kernels.
         """
         key = source, tuple(names)
-        if key in self._loaded:
+        kernels: Sequence[Any] | None = self._loaded.get(key)
+        if kernels is not None:
             self.counts.hits += 1
         else:
             image, is_new = self._image(source)
@@ -75,7 +80,7 @@ class KernelHost:
                     raise self._not_loaded(error) from error
                 kernels = self._recompiled(source, names)  # cached with another driver, or damaged
             self._loaded[key] = kernels
-        return self._loaded[key]
+        return kernels
 
     def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
         """A function that launches a kernel on CuPy's current stream."""

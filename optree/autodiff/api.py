@@ -1,4 +1,4 @@
-"""Derivatives: adjoints of a tree's operands, as trees. `optree.autodiff.reverse` finds them."""
+"""Derivatives as trees: `grad`, Nervana graph's `deriv` and neon's `Autodiff`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Variable, as_operand, as_variable
 
-#: What `disconnected_inputs` and `return_disconnected` may be.
+#: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
 RETURN_DISCONNECTED = ("zero", "none", "disconnected")
 
@@ -45,26 +45,26 @@ def grad(
     Parameters
     ----------
     cost : Variable or None
-        A tree of one element. None where `known_grads` says all.
+        A tree of one element. None where `known_grads` replaces it.
     wrt : Variable, or list or tuple of them
-        Tensors, inputs or nodes that the cost is made of, by identity; views and
-        what they are views of share their derivative.
+        Tensors, inputs or nodes in the cost, found by identity; a derivative by a tensor
+        includes those by its views.
     known_grads : dict, optional
-        From variables to the cost's derivative by them, taken as they are.
+        From variables to the cost's derivative by them.
     disconnected_inputs : {'raise', 'warn', 'ignore'}
-        What to do about an operand whose elements the cost does not depend on.
+        The response to an operand whose elements the cost does not depend on.
     consider_constant : Variable, or list or tuple of them
-        What no derivative goes through.
+        Variables through which no derivative propagates.
     return_disconnected : {'zero', 'none', 'disconnected'}
-        What stands for the derivative by such an operand: zeros, None, or a
-        variable of `DisconnectedType`.
+        The derivative by a disconnected operand: zeros, None, or a variable of
+        `DisconnectedType`.
 
     Returns
     -------
     OpTreeNode, or list of them
-        One for each operand, of its shape and dtype; by integers, taken as the
-        real numbers that they are, of the cost's. Zeros where the cost does not
-        change, as it does not through what has a value of integers.
+        One for each operand, of its shape and dtype; by an operand of integers, which are
+        treated as real numbers, of the cost's dtype. No derivative propagates through a
+        value of integers: it is zero.
 
     Raises
     ------
@@ -95,16 +95,16 @@ def grad(
 
 
 def deriv(dependent: Variable, independent: Variable, error: Any = None) -> Any:
-    """Nervana graph's derivative: that of one operand by another, times an error.
+    """Nervana graph's derivative: a vector-Jacobian product of one operand by another.
 
     Parameters
     ----------
     dependent : Variable
-        What is differentiated: without an error, a scalar.
+        A scalar, unless an error is given.
     independent : Variable
-        What it is differentiated by; the derivative is zero if it is not in it.
+        The derivative is zero if `dependent` does not contain it.
     error : Variable or number, optional
-        What the derivative is multiplied by: of the shape of `dependent`.
+        The vector, of the shape of `dependent`.
 
     Examples
     --------
@@ -123,9 +123,9 @@ class Autodiff:
     Parameters
     ----------
     op_tree : Variable
-        What is differentiated.
+        The tree to differentiate.
     be : Backend
-        Where it runs.
+        The backend that runs it.
     next_error : Variable or number, optional
         The derivative of the final cost by `op_tree`'s value, of its shape.
         Without it `op_tree` must be a scalar, except on a backend in neon's
@@ -134,8 +134,8 @@ class Autodiff:
     Raises
     ------
     GradientError, ShapeError, BackendError
-        If it is no scalar, if `next_error` has not its shape, or if it is of
-        another backend.
+        If it is no scalar, `next_error` has another shape, or the tree is on another
+        backend.
 
     Examples
     --------
@@ -169,18 +169,18 @@ class Autodiff:
     def back_prop_grad(self, tensors: Any, gradients: Any) -> None:
         """Write the derivatives into buffers, which may be tensors that `op_tree` or `next_error` reads.
 
-        All are computed, together, before the first is written.
+        All are computed before the first is written.
 
         Parameters
         ----------
-        tensors, gradients : Tensor, or lists of as many
-            What to differentiate by, and where the derivative goes.
+        tensors, gradients : Tensor, or lists of equal length
+            The tensors to differentiate by, and the buffers for their derivatives.
 
         Raises
         ------
         ShapeError, DTypeError
-            If a buffer has not its tensor's shape, or is not floating; nothing has
-            been written then.
+            If a buffer has another shape than its tensor, or is not floating; nothing
+            has been written then.
         """
         tensors, buffers = as_list(tensors), as_list(gradients)
         if len(tensors) != len(buffers):
@@ -232,7 +232,7 @@ def _listed(variables: Sequence[Variable]) -> str:
 
 
 def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) -> None:
-    """Raise or warn because the cost does not depend on an operand's elements."""
+    """Raise or warn that the cost does not depend on an operand's elements."""
     if how == "ignore":
         return
     if any(x is operand for x in post_order(roots, inputs_of)):
@@ -242,8 +242,8 @@ def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) ->
         )
     else:
         reason = (
-            f"the cost {_listed(roots)} does not hold {describe(operand)}; operands are told apart by identity, "
-            "so one must be the very object that the cost was built from"
+            f"the cost {_listed(roots)} does not contain {describe(operand)}; operands are compared by identity, "
+            "so it must be the very object that the cost was built from"
         )
     reason += "; disconnected_inputs='ignore' gives zeros"
     if how == "raise":
@@ -252,19 +252,19 @@ def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) ->
 
 
 def operand_of(given: Any) -> Any:
-    """What is derived by, or derived: an output of an Apply as the node that it stands for."""
+    """A variable of a derivative, checked; an Apply's output is replaced by its node."""
     if not isinstance(given, Variable):
         raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(given)}")
     return as_operand(given, "grad")
 
 
 def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
-    """A cost with its own adjoint, which is 1 unless it is given.
+    """A cost with its seed, the adjoint that it starts from: 1 unless it is given.
 
     Raises
     ------
     GradientError, ShapeError
-        If the cost is no tree, or without an adjoint no scalar, or of another shape than the adjoint.
+        If the cost is no tree, is no scalar where no seed is given, or has another shape than the seed.
     """
     if not isinstance(cost, Variable) or not isinstance(cost.type, TensorType):
         raise GradientError(
@@ -288,12 +288,12 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
 
 
 def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
-    """An adjoint that a user gave for a variable, in its dtype; a number stands for an array of it.
+    """A user's adjoint for a variable, cast to its dtype; a number is broadcast to its shape.
 
     Raises
     ------
     ShapeError, GradientError
-        If it has another shape, or type; `what` names it.
+        If it has another shape or type; `what` names it.
     """
     error = as_variable(given) if not isinstance(given, Variable) else operand_of(given)
     if not isinstance(variable.type, TensorType):

@@ -1,10 +1,9 @@
-"""Products with Jacobians from either side, and matrices of derivatives.
+"""Vector-Jacobian and Jacobian-vector products (`Lop`, `Rop`), Jacobians and Hessians.
 
-`Lop` is what `grad` does, from a given vector. `Rop` walks from the operands
-up, each op giving what its `R_op` says. An op without one is differentiated
-twice: its gradient is linear in the output's, so the derivative of that by the
-output's gradient, from the directions in its inputs, is the directional
-derivative of the op.
+`Lop` is reverse mode, seeded by a given vector. `Rop` is forward mode: it traverses
+the tree from the leaves up and applies each op's `R_op`. An op without one is
+differentiated twice: its vjp is linear in the output's gradient, so the derivative of
+the vjp by that gradient, seeded by the directions in the inputs, is the jvp.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from optree.tree.variable import Variable, constant
 
 
 def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
-    """A vector times the Jacobian: the derivative of ``sum(eval_points * f)``.
+    """The vector-Jacobian product: the derivative of ``sum(eval_points * f)``.
 
     Parameters
     ----------
     f : Variable, or list or tuple of them
-        What is differentiated.
+        The differentiated variables.
     wrt : Variable, or list or tuple of them
-        What it is differentiated by.
+        The variables to differentiate by.
     eval_points : Variable or number, or list or tuple of them
-        The vector: for each f a part of its shape.
+        The vector: one part for each f, of its shape.
     consider_constant, disconnected_inputs
         As in `grad`.
 
@@ -61,16 +60,16 @@ def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconn
 
 
 def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
-    """The Jacobian times a vector: how f changes in the direction of `eval_points`.
+    """The Jacobian-vector product: the directional derivative of f along `eval_points`.
 
     Parameters
     ----------
     f : Variable, or list or tuple of them
-        What is differentiated.
+        The differentiated variables.
     wrt : Variable, or list or tuple of them
-        What it is differentiated by.
+        The variables to differentiate by.
     eval_points : Variable, number or None, or list or tuple of them
-        The vector: for each operand in `wrt` a part of its shape, None for zero.
+        The vector: one part for each operand in `wrt`, of its shape, None for zero.
 
     Returns
     -------
@@ -80,7 +79,7 @@ def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
     Raises
     ------
     DisconnectedError
-        If no f holds an operand.
+        If no f contains an operand.
     GradientError
         If there is no derivative by it.
 
@@ -115,25 +114,25 @@ def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
 
 
 def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
-    """The derivatives of each element of an expression: its Jacobian.
+    """The Jacobian of an expression.
 
-    It has one backward pass for each element of the expression, all in one
-    tree: its size and the time to compile it grow with their number, and `Lop`
-    or `Rop` give products with it for one.
+    It has one backward pass for each element of the expression, all in one tree, whose
+    size and compile time grow with their number. `Lop` and `Rop` give products with the
+    Jacobian in one pass.
 
     Parameters
     ----------
     expression : Variable
-        Of known sizes.
+        All its sizes must be known.
     wrt : Variable, or list or tuple of them
-        What it is differentiated by.
+        The variables to differentiate by.
     consider_constant, disconnected_inputs
         As in `grad`.
 
     Returns
     -------
     Variable, or list of them
-        For each operand one of the expression's shape and then the operand's: a
+        One for each operand, of the expression's shape followed by the operand's: a
         matrix where both are vectors.
 
     Examples
@@ -165,9 +164,9 @@ def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), discon
 
 
 def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
-    """The second derivatives of a scalar by each operand: the Jacobian of its gradient.
+    """The Hessian of a scalar by each operand: the Jacobian of its gradient.
 
-    The cost of it is `jacobian`'s: one backward pass for each element of the operand.
+    As in `jacobian`, there is one backward pass for each element of the operand.
 
     Parameters
     ----------
@@ -177,7 +176,7 @@ def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_
     Returns
     -------
     Variable, or list of them
-        For each operand one of its shape twice over: a matrix for a vector.
+        One for each operand, of its shape twice: a matrix for a vector.
 
     Examples
     --------
@@ -190,20 +189,20 @@ def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_
     """
     operands = [operand_of(x) for x in as_list(wrt)]
     first = gradients(seeded(cost, None), operands, disconnected_inputs, constants=consider_constant)
-    # The gradient of what is linear does not hold the operand, and its derivative is zero.
+    # Where the cost is linear, its gradient does not contain the operand, and the Hessian is zero.
     found = [jacobian(g, x, consider_constant, "ignore") for g, x in zip(first, operands, strict=True)]
     return found[0] if isinstance(wrt, Variable) else found
 
 
 def hessian_vector_product(cost: Variable, wrt: Any, p: Any) -> Any:
-    """The Hessian of a scalar times a vector, in two passes, without the Hessian.
+    """The Hessian-vector product of a scalar, in two passes, without the Hessian.
 
     Parameters
     ----------
     cost, wrt
         As in `grad`.
     p : Variable or number, or list or tuple of them
-        The vector: for each operand in `wrt` a part of its shape.
+        The vector: one part for each operand in `wrt`, of its shape.
 
     Returns
     -------
@@ -222,7 +221,7 @@ def hessian_vector_product(cost: Variable, wrt: Any, p: Any) -> Any:
 
 
 def _pairs(what: str, name: str, variables: Any, points: Any) -> list[tuple[Any, Any]]:
-    """Each variable with the part of a vector that is for it, in its dtype."""
+    """Each variable with its part of a vector, in its dtype."""
     operands, given = [operand_of(x) for x in as_list(variables)], as_list(points)
     if len(operands) != len(given):
         raise ShapeError(f"{what}: {len(given)} eval_points for {len(operands)} of {name}")
@@ -243,7 +242,7 @@ def _stacked(rows: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
-    """A direction in a view as one in what it is a view of."""
+    """A direction in a view, as a direction in its base."""
     while operand is not target:
         adjoints: dict[Variable, Any] = {}
         operand.view_op.generate_adjoints(adjoints, direction, operand.base)
@@ -252,10 +251,7 @@ def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
 
 
 def _push(variable: Any, directions: dict[Variable, Any], dtype: Any) -> Any:
-    """The directional derivative of a node or a view from those of its operands: None where it is zero.
-
-    That of a tuple of several outputs is a list.
-    """
+    """The jvp of a node or view from its operands' directions; None where it is zero, a list for several outputs."""
     if not inputs_of(variable):
         return None
     op, operands = application_of(variable)
@@ -281,7 +277,7 @@ def _push(variable: Any, directions: dict[Variable, Any], dtype: Any) -> Any:
 
 
 def _checked(op: Any, found: Any, outputs: Sequence[Any]) -> list[Any]:
-    """What an op's R_op returned, each of its output's shape and dtype."""
+    """The values of an op's R_op, checked, each broadcast and cast to its output's type."""
     if not isinstance(found, list | tuple) or len(found) != len(outputs):
         raise DefinitionError(f"{op}.R_op returns a list of {len(outputs)} derivatives, not {describe(found)}")
     checked: list[Any] = []
@@ -303,8 +299,8 @@ def _checked(op: Any, found: Any, outputs: Sequence[Any]) -> list[Any]:
 
 
 def _differentiated_twice(variable: Any, points: dict[Variable, Any], outputs: Sequence[Any], dtype: Any) -> list[Any]:
-    """The directional derivatives of an op's outputs, by the derivative of its gradient."""
-    # Any value would do; a node of its own, so that the gradient can be derived by it.
+    """The jvp of an op's outputs, by differentiating its vjp."""
+    # The value does not matter; each is a new node, by which the vjp can be differentiated.
     units = [zero_gradient(out, dtype) for out in outputs]
     sent = deltas_of(variable, units if isinstance(variable.type, TupleType) else units[0], dtype)
     seeds: dict[Variable, Any] = {}

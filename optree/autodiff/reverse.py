@@ -1,8 +1,8 @@
-"""How adjoints travel: from the cost down, each op sending its operands their deltas.
+"""Reverse-mode differentiation: adjoints propagate from the cost to the leaves.
 
-They travel as in Nervana graph ("Computing Derivatives"): what an operand has
-received when all that use it have sent is its adjoint. What travels may also be
-that there is no derivative, and a value of integers sends zeros.
+As in Nervana graph ("Computing Derivatives"), each op sends its operands their deltas,
+and the sum of the deltas from all uses of an operand is its adjoint. Null gradients
+propagate too, and a value of integers sends zeros.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ def adjoints_of(
     known: dict[Variable, Any] | None = None,
     constants: Iterable[Variable] = (),
 ) -> list[Any]:
-    """What each operand's adjoint is, given those of some variables.
+    """The adjoints of operands, given the adjoints of some variables.
 
     Parameters
     ----------
     seeds : dict
-        From variables to what the cost itself adds to their adjoints.
+        From variables to the initial contribution to their adjoints.
     operands : list of Variable
     dtype : dtype
-        The floating dtype of gradients by what is of integers.
+        The floating dtype of gradients by operands of integers.
     known : dict, optional
-        From variables to their adjoints, whatever else is sent to them.
+        From variables to their complete adjoints; deltas sent to them are ignored.
     constants : iterable of Variable
-        What no adjoint goes through.
+        Variables through which no adjoint propagates.
 
     Returns
     -------
     list
         For each operand a tree, or a variable of `NullType` or `DisconnectedType`.
     """
-    walk = _Walk(seeds, known or {}, constants, dtype)
-    targets = [target_of(operand, walk.order) for operand in operands]
-    adjoints = walk.run({id(target) for target in targets})
+    backward = _Backward(seeds, known or {}, constants, dtype)
+    targets = [target_of(operand, backward.order) for operand in operands]
+    adjoints = backward.run({id(target) for target in targets})
     found: list[Any] = []
     for operand, target in zip(operands, targets, strict=True):
         adjoint = adjoints.get(target)
-        if id(target) not in walk.connected:
+        if id(target) not in backward.connected:
             found.append(DisconnectedType()())
         elif adjoint is None:
-            found.append(walk.zero(operand))
+            found.append(backward.zero(operand))
         elif is_null(adjoint):
             found.append(adjoint)
         else:
@@ -65,25 +65,25 @@ def adjoints_of(
 
 
 def deltas_of(variable: Variable, delta: Any, dtype: Any) -> dict[Variable, Any]:
-    """What a node, or a view, sends its operands of a delta of its own; a list of these for several outputs."""
-    walk = _Walk({}, {}, (), dtype)
-    walk.send(variable, delta)
-    return walk.adjoints
+    """The deltas that a node or view sends its operands for its own delta, a list for several outputs."""
+    backward = _Backward({}, {}, (), dtype)
+    backward.send(variable, delta)
+    return backward.adjoints
 
 
-class _Walk:
-    """A walk from the cost down, on which each variable sends its operands their deltas.
+class _Backward:
+    """The backward pass: in reverse topological order, each variable sends its operands their deltas.
 
     Attributes
     ----------
     order : list of Variable
-        All that the cost is made from, operands first.
+        The variables that the cost depends on, in topological order.
     inputs : dict
-        What each of them is made from, by its id.
+        The inputs of each of them, by its id.
     connected : set of int
-        The ids of those whose elements it depends on, as far as the walk has come.
+        The ids of the variables reached so far on whose elements the cost depends.
     adjoints : dict
-        Absent where it is zero; a list of them for the tuple of several outputs.
+        Absent where zero; a list for the tuple of several outputs.
     """
 
     def __init__(self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: Any) -> None:
@@ -103,11 +103,11 @@ class _Walk:
     def zero(self, variable: Variable) -> Any:
         """A gradient of zero."""
         if not isinstance(variable.type, TensorType):
-            raise GradientError(f"the gradient by {describe(variable)} is zero, which there is none of for its type")
+            raise GradientError(f"the gradient by {describe(variable)} is zero, and its type has no zero")
         return zero_gradient(variable, self.dtype)
 
     def run(self, wanted: set[int]) -> dict[Variable, Any]:
-        """The adjoints, among them those of the variables with these ids."""
+        """The adjoints, including those of the variables with these ids."""
         dependent: set[int] = set()
         for variable in self.order:
             if id(variable) in wanted or any(id(x) in dependent for x in self.inputs[id(variable)]):
@@ -130,7 +130,7 @@ class _Walk:
             links = links_of(variable, op, operands, delta)
             if isinstance(variable.type, TupleType):
                 self._send_all(variable, op, operands, links, delta)
-            elif isinstance(operands[0].type, TupleType):  # zero, too, tells that this output is used
+            elif isinstance(operands[0].type, TupleType):  # an explicit zero marks the output as used
                 flat = delta is None or is_discrete(variable)
                 self._collect(op, operands, links, self.zero(variable) if flat else delta)
             elif delta is None or is_discrete(variable):
@@ -146,7 +146,7 @@ class _Walk:
             raise
 
     def _send_all(self, variable: Any, op: Any, operands: list[Any], links: list[bool], deltas: list[Any]) -> None:
-        """Send what follows from the deltas of several outputs; what depends on one without has none either."""
+        """Send the deltas of an op with several outputs; a null output makes the operands it depends on null."""
         nulls = [delta if is_null(delta) else DisconnectedType()() for delta in deltas]
         outputs = variable.owner.outputs
         known = [self.zero(out) if is_null(delta) else delta for delta, out in zip(deltas, outputs, strict=True)]
@@ -164,7 +164,7 @@ class _Walk:
             self._spread(operands, links_of(variable, op, operands, nulls), null)
 
     def _collect(self, op: Any, operands: list[Any], links: list[bool], delta: Any) -> None:
-        """Let an op send its operands their deltas."""
+        """Call the op's `generate_adjoints`, and check it against its connection_pattern."""
         adjoints = self.adjoints
         linked = {id(x) for x, link in zip(operands, links, strict=True) if link}
         before = {x: adjoints.get(x) for x in operands if id(x) not in linked}
@@ -181,7 +181,7 @@ class _Walk:
                 adjoints.pop(x)
 
     def _probe(self, variable: Any, op: Any, operands: list[Any], links: list[bool]) -> None:
-        """Where a value is flat, its operands' deltas are zero: find those by which there is no derivative."""
+        """Of a value with zero derivative, send the null gradients alone: the other deltas are zero."""
         sent: dict[Variable, Any] = {}
         if isinstance(variable.type, TensorType):
             op.generate_adjoints(sent, self.zero(variable), *operands)
@@ -192,7 +192,7 @@ class _Walk:
                     x.generate_add_delta(self.adjoints, sent[x])
 
     def _spread(self, operands: list[Any], links: list[bool], null: Any) -> None:
-        """Without a derivative by a value, there is none by its operands."""
+        """Send a null gradient on to the operands."""
         for x, link in zip(operands, links, strict=True):
             if link:
                 self._connect(x)
@@ -204,7 +204,7 @@ class _Walk:
 
 
 def is_discrete(variable: Variable) -> bool:
-    """Whether the value is of integers or bools: nothing changes smoothly with what it is made from."""
+    """Whether the value is of integers or bools, and so has no derivative."""
     return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
 
 
@@ -229,7 +229,7 @@ def links_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> lis
 
 
 def inputs_of(variable: Any) -> list[Any]:
-    """What a variable is made from: a node's operands, a view's base."""
+    """A node's operands, or a view's base."""
     if isinstance(variable, Tensor):
         return [] if variable.base is None else [variable.base]
     return _operands(variable)
@@ -242,7 +242,7 @@ def _operands(variable: Any) -> list[Any]:
 
 
 def target_of(operand: Variable, order: Iterable[Variable]) -> Variable:
-    """The operand whose adjoint tells this one's: itself, or where other views overlap it, its root."""
+    """The variable whose adjoint gives an operand's: itself, or its root tensor if other views may overlap it."""
     if not isinstance(operand, Tensor) or operand.base is None:
         return operand
     root = operand.root
@@ -251,14 +251,14 @@ def target_of(operand: Variable, order: Iterable[Variable]) -> Variable:
 
 
 def _looks_into(tensor: Tensor | None, other: Tensor) -> bool:
-    """Whether a tensor is the other, or a view made from it."""
+    """Whether a tensor is the other, or a view of it."""
     while tensor is not None and tensor is not other:
         tensor = tensor.base
     return tensor is other
 
 
 def _view_of(adjoint: Any, operand: Variable, target: Variable) -> Any:
-    """The part of a target's adjoint that a view of it sees."""
+    """A target's adjoint, seen through the views from it to an operand."""
     views = []
     while operand is not target:
         views.append(operand.view_op)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Metadiff's methods of nodes ("A guide to operators"), on every variable.
+"""Metadiff's methods of nodes ("A guide to operators"), for every variable.
 
-A node's op answers, by its traits. A tensor or input answers as an
-`InputOperator`, a constant as a `ConstantOperator`.
+They delegate to a node's op and its traits; for a tensor or input to an
+`InputOperator`, for a constant to a `ConstantOperator`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optree.tree.variable import Constant, Variable, as_operand, as_variable
 
 
 def operator_of(variable: Variable) -> Any:
-    """The op that answers for a variable."""
+    """The op that a variable's methods delegate to."""
     if isinstance(variable, OpTreeNode):
         return variable.op
     if isinstance(variable, Constant):
@@ -29,46 +29,39 @@ def operator_of(variable: Variable) -> Any:
 
 
 class Metadiff:
-    """The methods as functions of a variable: `Variable`'s of these names call them."""
+    """The methods as functions of a variable. `Variable`'s methods of these names call them, and document them."""
 
     def is_input_dependent(self) -> bool:
-        """Whether the value depends on a tensor or an input."""
         return _answers(self, get_ancestors, lambda op, node, found: op.is_input_dependent(found))
 
     def is_differentiable(self) -> bool:
-        """Whether a derivative can be had by something that the value is made from."""
         return _answers(self, get_parents, lambda op, node, found: op.is_differentiable(found))
 
     def get_grad_level(self) -> int:
-        """How often what the value is made from has been differentiated: 0, 1 for a gradient, 2 for one of a gradient.
+        """The order of differentiation in the tree: 0, 1 for a gradient, 2 for a gradient of one.
 
-        A gradient is told by the 1.0 that `grad` starts from; one that starts from
-        a tensor given as ``next_error`` is of that tensor's level, 0.
+        A gradient is recognised by its seed, the 1.0 of `grad`; one that is seeded with a
+        tensor as ``next_error`` has that tensor's level, 0.
         """
         return _answers(self, get_ancestors, lambda op, node, found: op.get_grad_level(found) + _starts_gradient(node))
 
     def get_data_type(self) -> Any:
-        """The value's dtype."""
         return operator_of(_node(self)).get_data_type(self)
 
     def get_shape(self) -> Any:
-        """The value's shape."""
         return operator_of(_node(self)).get_shape(self)
 
     def get_parents(self) -> list[Variable]:
-        """The operands that affect the value in a differentiable manner, in order."""
         return get_parents(_node(self))
 
     def get_arguments(self) -> list[Variable]:
-        """The operands that affect it otherwise: indices, conditions, what only a shape is taken of."""
         return operator_of(_node(self)).get_arguments(_node(self))
 
     def get_ancestors(self) -> list[Variable]:
-        """All the operands, in order."""
         return get_ancestors(_node(self))
 
     def get_parent_grad(self, my_grad: Any, index: int) -> Any:
-        """The gradient of a parent, by its place among them, given this node's own.
+        """The gradient of a parent, by its index among the parents, given this node's own.
 
         Raises
         ------
@@ -78,12 +71,12 @@ class Metadiff:
         return operator_of(_node(self)).get_parent_grad(_node(self), as_variable(my_grad), index)
 
     def send_grad_message(self, parent: Variable, message: Variable, messages: dict[Variable, Any]) -> None:
-        """Add a gradient to what a parent has been sent, or begin with it.
+        """Add a gradient to a parent's adjoint in `messages`.
 
         Raises
         ------
         GradientError
-            If it is no parent, or the gradient has not its shape.
+            If it is no parent, or the gradient has another shape.
         """
         if not any(parent is x for x in self.get_parents()):
             raise GradientError(f"{describe(parent)} is no parent of {describe(self)}")
@@ -101,11 +94,9 @@ class Metadiff:
         return messages
 
     def equals(self, other: Any) -> bool:
-        """Whether this is the same expression, up to associativity and commutativity."""
         return equality.equal(self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
-        """The node's op on other ancestors, as many as it has; a leaf is itself."""
         node = _node(self)
         if not isinstance(node, OpTreeNode):
             return node
@@ -115,7 +106,7 @@ class Metadiff:
 
 
 def get_parents(node: Variable) -> list[Variable]:
-    """The operands that affect a node in a differentiable manner."""
+    """The operands by which a node is differentiable."""
     return operator_of(node).get_parents(node)
 
 
@@ -125,21 +116,21 @@ def get_ancestors(node: Variable) -> list[Variable]:
 
 
 def _node(variable: Any) -> Any:
-    """The variable; for an output of an `Apply` the node that it stands for."""
+    """The variable; for an output of an `Apply`, its node."""
     return variable if isinstance(variable, Constant) else as_operand(variable, "Metadiff")
 
 
 def _answers(variable: Any, inputs_of: Callable[[Any], list[Any]], answer: Callable[..., Any]) -> Any:
-    """The op's answer for a variable, from those for what it is made from."""
+    """The op's answer for a variable, computed from its operands' answers in topological order."""
     node = _node(variable)
     inputs: dict[int, list[Any]] = {}
 
-    def remembered(entry: Any) -> list[Any]:
+    def cached_inputs(entry: Any) -> list[Any]:
         return inputs.setdefault(id(entry), inputs_of(entry))
 
     known: dict[int, Any] = {}
-    for entry in post_order([node], remembered):
-        known[id(entry)] = answer(operator_of(entry), entry, [known[id(x)] for x in remembered(entry)])
+    for entry in post_order([node], cached_inputs):
+        known[id(entry)] = answer(operator_of(entry), entry, [known[id(x)] for x in cached_inputs(entry)])
     return known[id(node)]
 
 

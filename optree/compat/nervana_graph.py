@@ -1,4 +1,4 @@
-"""Ops in Nervana graph's style: a class that is called like a function, and says what runs and what is sent back."""
+"""Ops in Nervana graph's style: classes that are called like functions."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from optree.tree.variable import Input, Variable, as_operand, as_variable
 
 
 class _CalledLikeAFunction(type):
-    """The class of `ComputationOp`: what its classes give when they are called is a node."""
+    """The metaclass of `ComputationOp`: calling a class builds a node."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         op: Any = cls.__new__(cls)  # type: ignore[call-overload]
         op.__init__(*args, **kwargs)
         operands = op.__dict__.pop("args", None)
         if operands is None:
-            raise DefinitionError(f"{cls.__name__}: its __init__ gives the operands on: super().__init__(x, y)")
+            raise DefinitionError(f"{cls.__name__}: its __init__ passes the operands on: super().__init__(x, y)")
         return _with_props(op)(*operands)
 
 
 class ComputationOp(Op, metaclass=_CalledLikeAFunction):
     """An op as Nervana graph's "Computation Ops" describes them.
 
-    A subclass writes `transform`, and `generate_adjoints` if it is to stand in a
-    derivative. Called like a function, it gives a node. Its `__init__`, if it
-    has parameters beside operands, keeps them as attributes and hands the
-    operands to ``super().__init__``. Ops with equal attributes are equal.
+    A subclass defines `transform`, and `generate_adjoints` if it is differentiated.
+    Calling the class builds a node. Its `__init__`, if it has parameters beside
+    operands, stores them as attributes and passes the operands to
+    ``super().__init__``. Ops with equal attributes are equal.
 
     Examples
     --------
@@ -57,14 +57,14 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
         self.args = args
 
     def transform(self, transformer: Any, *args: Variable) -> Any:
-        """The value, made of the transformer's functions.
+        """The value as a tree, built by the transformer's functions.
 
         Parameters
         ----------
         transformer : object
-            It has every function that a backend has, as a method that builds a tree.
+            A namespace of every function that a backend has; each builds a tree.
         *args : Variable
-            The operands, or inputs in their place.
+            The operands.
         """
         raise DefinitionError(f"{type(self).__name__}: write transform(self, transformer, *args)")
 
@@ -82,7 +82,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
         return {name: getattr(self, name) for name in self.__props__ or ()}
 
     def make_node(self, *inputs: Any) -> Apply:
-        """The op on operands, of the type that `transform` gives."""
+        """The op applied to operands; the type is that of `transform`'s tree."""
         operands = [as_variable(as_operand(x, str(self))) for x in inputs]
         return Apply(self, operands, [self._tree(operands).type()])
 
@@ -93,7 +93,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
         return tree
 
     def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-        """Run what `transform` gives by the reference."""
+        """Run `transform`'s tree by the reference."""
         operands = [
             Input(TensorType(v.dtype, v.shape)) if isinstance(v, np.ndarray | np.generic) else as_variable(v)
             for v in inputs
@@ -110,7 +110,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
 
 
 def _with_props(op: Any) -> Any:
-    """An op whose attributes are its parameters; if one of them cannot be hashed, it is equal to itself alone."""
+    """Set an op's `__props__` to its attributes; to None, equality by identity, if one is not hashable."""
     op.__props__ = tuple(sorted(name for name in vars(op) if name != "applications"))
     try:
         hash(op)
@@ -120,7 +120,7 @@ def _with_props(op: Any) -> Any:
 
 
 def _again(cls: Any, props: dict[str, Any]) -> Any:
-    """An op that was pickled."""
+    """An op, unpickled."""
     op = cls.__new__(cls)
     vars(op).update(props)
     return _with_props(op)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.compile.aliasing import alias_sets
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import may_fail, memories
+from optree.compile.schedule import may_fail
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.traversal import in_order
@@ -90,21 +91,23 @@ class _Fusion:
 
     def __init__(self, program: Program, sizes: Sizes) -> None:
         self.program, self.dims = program, sizes.dims
-        self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
         self.first = len(program.leaves)
+        self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
+        self.needed = _needed(program, self.waits)
         self.made_in: dict[int, int] = {}  # the step that makes each value
         self.steps: list[Kernel | Call] = []
-        self.memories = memories(program)
+        self.memories = alias_sets(program)
         self.destroyed: dict[int, frozenset[Any]] = {}  # by the instruction that overwrites it
         self.readers: dict[int, list[Instruction]] = {}
-        for instruction, waits in zip(program.instructions, self.waits, strict=True):
-            for i in waits:
-                self.readers.setdefault(i, []).append(instruction)
-        self.failing = [place for place, each in enumerate(program.instructions) if may_fail(each.op, each.node)]
+        for place in self.needed:
+            for i in self.waits[place]:
+                self.readers.setdefault(i, []).append(program.instructions[place])
+        self.failing = [i for i in self.needed if may_fail(program.instructions[i].op, program.instructions[i].node)]
         self.needs: list[int] = []  # for each step, a bit for each step that it needs, by others too, and its own
 
     def run(self) -> list[Kernel | Call]:
-        for place, instruction in enumerate(self.program.instructions):
+        for place in self.needed:
+            instruction = self.program.instructions[place]
             step = self._place(place, instruction)
             needs = 1 << step
             for i in self.waits[place]:
@@ -116,8 +119,6 @@ class _Fusion:
             self.made_in[self.first + place] = step
         gone = {step for step in range(len(self.steps)) if self._is_absorbed(step)}
         self._mark_writes()
-        # What is taken for its shape alone, which is known, need not be made.
-        gone.update(i for i, step in enumerate(self.steps) if isinstance(step, Kernel) and not step.writes)
         return [self.steps[step] for step in self._order() if step not in gone]
 
     def _order(self) -> list[int]:
@@ -134,9 +135,9 @@ class _Fusion:
         if not isinstance(small, Kernel) or small.reduced:
             return False
         made = {self.first + place for place in small.places}
-        users = {
-            self.made_in[self.first + place] for place, waits in enumerate(self.waits) if made.intersection(waits)
-        } - {step}
+        users = {self.made_in[self.first + place] for place in self.needed if made.intersection(self.waits[place])} - {
+            step
+        }
         taker = next(iter(users), step)
         kernel = self.steps[taker]
         if len(users) != 1 or not isinstance(kernel, Kernel) or len(small.places) + len(kernel.places) > LARGEST:
@@ -166,8 +167,8 @@ class _Fusion:
         if positions:
             mine = frozenset().union(*(self.memories[instruction.inputs[i]] for i in positions))
             self.destroyed[place] = mine
-            for earlier, other in enumerate(self.program.instructions[:place]):
-                if any(self.memories[i] & mine for i in other.inputs):
+            for earlier in self.needed:
+                if earlier < place and any(self.memories[i] & mine for i in self.program.instructions[earlier].inputs):
                     found.add(self.made_in[self.first + earlier])
         return found
 
@@ -315,12 +316,25 @@ class _Fusion:
     def _mark_writes(self) -> None:
         """Tell each kernel which of its values others need."""
         outside = set(self.program.outputs)
-        for place, waits in enumerate(self.waits):
+        for place in self.needed:
             here = self.made_in[self.first + place]
-            outside.update(i for i in waits if self.made_in.get(i, here) != here)
+            outside.update(i for i in self.waits[place] if self.made_in.get(i, here) != here)
         for step in self.steps:
             if isinstance(step, Kernel):
                 step.writes = [self.first + place for place in step.places if self.first + place in outside]
+
+
+def _needed(program: Program, waits: Sequence[Sequence[int]]) -> list[int]:
+    """The places of the instructions whose values something waits for, or that destroy something; in order.
+
+    A value of which all that is taken is its shape, which is known, is not made.
+    """
+    first, wanted, found = len(program.leaves), set(program.outputs), []
+    for place in range(len(program.instructions) - 1, -1, -1):
+        if first + place in wanted or program.instructions[place].op.destroy_map:
+            wanted.update(waits[place])
+            found.append(place)
+    return found[::-1]
 
 
 def _moved_along(small: Kernel, kernel: Kernel) -> dict[int, Axes] | None:

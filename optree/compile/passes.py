@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from optree.compile import rules
 from optree.compile.program import Program
-from optree.compile.rewriter import apply_rules, on
+from optree.compile.rewriter import Change, apply_rules, on
 from optree.errors import OperandError, names
 from optree.ops.traits import CompositeOperator
 from optree.registry import OPS
@@ -30,6 +30,8 @@ class Pass(NamedTuple):
 PASSES = (
     # First: the others then see each value once, and how often it is needed.
     Pass("merge", (rules.equal_constants,)),
+    # Before others look how often values are needed.
+    Pass("shapes", (rules.shapes_of_operands,)),
     # While log(1 + x) still shows its 1, and before folding could round it.
     Pass(
         "stabilise",
@@ -94,17 +96,20 @@ def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) 
     OperandError
         If there is no pass or rule of such a name.
     """
-    for _, rewritten in stages(program, fixed, without):
+    for _, rewritten, _ in each_pass(program, fixed, without):
         program = rewritten
     return program
 
 
-def stages(program: Program, fixed: bool = False, without: Sequence[str] = ()) -> Iterator[tuple[str, Program]]:
-    """Each pass's name, and the program that it and those before it have made."""
+def each_pass(
+    program: Program, fixed: bool = False, without: Sequence[str] = ()
+) -> Iterator[tuple[str, Program, list[Change]]]:
+    """Each pass's name, the program that it and those before it have made, and what its rules changed."""
     given = len(program.leaves)
     for name, table in _tables(fixed, tuple(without)):
-        program = apply_rules(program, table, fixed, given)
-        yield name, program
+        changes: list[Change] = []
+        program = apply_rules(program, table, fixed, given, changes)
+        yield name, program, changes
 
 
 @lru_cache

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from optree.arrays import overlapping
-from optree.ops.structure import Output
-from optree.tree.node import ARGS, OpTreeNode, operands_of
+from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
 
 
 class Instruction(NamedTuple):
@@ -50,14 +49,14 @@ class Program(NamedTuple):
     instructions : list of Instruction
     outputs : list of int
         The numbers of the roots' values.
-    owners : list, optional
-        For each leaf a mark of the memory that it lies in, where the leaves themselves no longer tell.
+    owners : list of int, optional
+        What `memories` gives, where the leaves themselves no longer tell.
     """
 
     leaves: list[Any]
     instructions: list[Instruction]
     outputs: list[int]
-    owners: list[Any] | None = None
+    owners: list[int] | None = None
 
     def type_of(self, number: int) -> Any:
         """The type of a value."""
@@ -66,44 +65,16 @@ class Program(NamedTuple):
 
     def outline(self) -> Program:
         """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
-        numbers: dict[int, int] = {}
-        owners = [numbers.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
         leaves = [
             Input(x.type) if isinstance(x, Variable) else x
             for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
         ]
-        return Program(leaves, self.instructions, self.outputs, owners)
+        return Program(leaves, self.instructions, self.outputs, self.memories())
 
-    def last_uses(self) -> list[int]:
-        """For each value, the last instruction that needs its memory; -1 for none.
-
-        A view needs the memory of what it looks into, so a use of the view is
-        a use of that too. Outputs are needed to the end.
-        """
-        first = len(self.leaves)
-        last = [-1] * (first + len(self.instructions))
-        for number in self.outputs:
-            last[number] = len(self.instructions)
-        for place in range(len(self.instructions) - 1, -1, -1):
-            instruction = self.instructions[place]
-            viewed = instruction.op.shared_inputs()
-            for position, number in enumerate(instruction.inputs):
-                until = max(place, last[first + place]) if position in viewed else place
-                last[number] = max(last[number], until)
-        return last
-
-    def given_away(self, place: int) -> tuple[bool, ...]:
-        """For each output of an instruction, whether it, or a view of it, is an output of the program."""
-        number, last, end = len(self.leaves) + place, self.last_uses(), len(self.instructions)
-        count = len(self.instructions[place].node.owner.outputs)
-        if count == 1 or number in self.outputs:
-            return (last[number] == end,) * count
-        given = {
-            instruction.op.index
-            for i, instruction in enumerate(self.instructions, len(self.leaves))
-            if instruction.inputs == (number,) and isinstance(instruction.op, Output) and last[i] == end
-        }
-        return tuple(index in given for index in range(count))
+    def memories(self) -> list[int]:
+        """For each leaf the name of its memory: the number of the first leaf over the same array."""
+        first: dict[int, int] = {}
+        return self.owners or [first.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
 
 
 def flatten(roots: Sequence[Any]) -> Program:
@@ -126,32 +97,56 @@ def owners_of(leaves: Sequence[Any]) -> list[Any]:
     return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
+class _Kind(NamedTuple):
+    """The facts of an op_dict that numbering asks for: equal ops have one `number`."""
+
+    number: int
+    is_commutative: bool
+    is_merged: bool
+
+
 class Builder:
-    """Numbers values as a walk meets them: leaves from 0 up, instructions from -1 down."""
+    """Numbers values as a traversal meets them: leaves from 0 up, instructions from -1 down.
+
+    Attributes
+    ----------
+    nodes, inputs : list
+        The instructions: what each computes, and the numbers of the values that it takes.
+    """
 
     def __init__(self) -> None:
         self.leaves: list[Any] = []
-        self.instructions: list[Instruction] = []
+        self.nodes: list[OpTreeNode] = []
+        self.inputs: list[tuple[int, ...]] = []
         self.numbers: dict[int, int] = {}
-        self.merged: dict[tuple[Any, tuple[int, ...]], int] = {}
+        self.merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        # Nodes share op_dicts: an op is hashed, and its operands are outlined, once for each, not for each node.
+        self._kinds: dict[OpDict, _Kind] = {}
+        self._ops: dict[Any, int] = {}
+        self._outlines: dict[tuple[Any, ...], OpTreeNode] = {}
 
     def add(self, root: Any) -> int:
         """The number of a tree's value, its leaves met in the order of `node.signature`."""
-        found: list[int] = []
-        pending: list[tuple[Any, list[int], list[int] | None]] = [(root, found, None)]
+        found: list[int] = []  # a stack of values that no instruction has taken yet
+        pending: list[Any] = [root]
         while pending:
-            entry, consumer, inputs = pending.pop()
-            if inputs is not None:
-                self.numbers[id(entry)] = self.instruction(entry, tuple(inputs))
-                consumer.append(self.numbers[id(entry)])
-            elif isinstance(entry, Variable) and id(entry) in self.numbers:
-                consumer.append(self.numbers[id(entry)])
-            elif type(entry) is OpTreeNode:
-                operands: list[int] = []
-                pending.append((entry, consumer, operands))
-                pending.extend((operand, operands, None) for operand in reversed(operands_of(entry)))
+            entry = pending.pop()
+            kind = entry.__class__
+            if kind is tuple:  # a node, and how many operands it has: they are found now
+                node, count = entry
+                taken = len(found) - count
+                number = self.numbers[id(node)] = self.instruction(node, tuple(found[taken:]))
+                found[taken:] = [number]
+            elif kind is not OpTreeNode and not isinstance(entry, Variable):
+                found.append(self.leaf(entry))
+            elif id(entry) in self.numbers:
+                found.append(self.numbers[id(entry)])
+            elif kind is OpTreeNode:
+                operands = operands_of(entry)
+                pending.append((entry, len(operands)))
+                pending += reversed(operands)
             else:
-                consumer.append(self.leaf(entry))
+                found.append(self.leaf(entry))
         return found[0]
 
     def leaf(self, entry: Any) -> int:
@@ -170,34 +165,43 @@ class Builder:
         outlined : bool
             Whether the node is an instruction's already.
         """
-        key = node.op, inputs
+        op_dict, _, _ = node
+        kind = self._kinds.get(op_dict) or self._kind(op_dict)
+        key = kind.number, inputs
         number = self.merged.get(key)
-        if number is None and node.op.commutative:
-            number = self.merged.get((node.op, inputs[::-1]))
+        if number is None and kind.is_commutative:
+            number = self.merged.get((kind.number, inputs[::-1]))
         if number is None:
-            number = ~len(self.instructions)
-            self.instructions.append(Instruction(node.op, inputs, node if outlined else _outline(node)))
-            if not node.op.destroy_map:
+            number = ~len(self.nodes)
+            self.nodes.append(node if outlined else self._outline(node))
+            self.inputs.append(inputs)
+            if kind.is_merged:
                 self.merged[key] = number
         return number
+
+    def _kind(self, op_dict: OpDict) -> _Kind:
+        op = op_dict.op
+        number = self._ops.setdefault(op, len(self._ops))
+        kind = self._kinds[op_dict] = _Kind(number, op.commutative, not op.destroy_map)
+        return kind
+
+    def _outline(self, node: OpTreeNode) -> OpTreeNode:
+        """The node with inputs of the same types in the place of its operands; one for all that were built alike."""
+        op_dict, *_ = node
+        operands = operands_of(node)
+        code, offset, *_ = node.origin
+        key = (op_dict, id(code), offset, *map(spec_of, operands))
+        outline = self._outlines.get(key)
+        if outline is None:
+            outline = self._outlines[key] = applied(op_dict, [Input(as_variable(x).type) for x in operands])
+            outline.origin = node.origin
+        return outline
 
     def program(self, outputs: Sequence[int]) -> Program:
         """The program that gives these values."""
         first = len(self.leaves)
-
-        def final(number: int) -> int:
-            return number if number >= 0 else first + ~number
-
-        instructions = [Instruction(op, tuple(map(final, inputs)), node) for op, inputs, node in self.instructions]
-        return Program(self.leaves, instructions, [final(number) for number in outputs])
-
-
-def _outline(node: OpTreeNode) -> OpTreeNode:
-    """The node with inputs of the same types in the place of its operands."""
-    stand_ins: list[Any] = [Input(as_variable(operand).type) for operand in operands_of(node)]
-    left, right = (*stand_ins[:1], None)[0], (None, *stand_ins[1:])[-1]
-    for operand in reversed(stand_ins[1:-1]):
-        right = OpTreeNode(ARGS, operand, right)
-    outline = OpTreeNode(node[0], left, right)
-    outline.origin = node.origin
-    return outline
+        instructions = []
+        for node, inputs in zip(self.nodes, self.inputs, strict=True):
+            numbers = tuple([i if i >= 0 else first + ~i for i in inputs])
+            instructions.append(Instruction(node.op, numbers, node))
+        return Program(self.leaves, instructions, [i if i >= 0 else first + ~i for i in outputs])

@@ -6,13 +6,15 @@ Every backend and every rewrite is tested against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import overlap
+from optree.cache import Cache
 from optree.compile.program import Instruction, Program
+from optree.compile.steps import Observer, Step, observed, run_steps, taker
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
@@ -23,50 +25,43 @@ from optree.tree.variable import Constant
 #: An op's value is one of these, or its type has more to say.
 _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
 
-#: So many shapes that were found right are remembered for each step.
+#: The most shapes that a step has found right and remembers.
 SHAPES = 64
 
 
-def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., None] | None = None) -> list[Any]:
+def evaluate(program: Program, values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
     """The outputs of a program whose leaves have these values.
 
     Parameters
     ----------
     observe : callable, optional
-        Called after each step, as `optree.run.profile.Profile.observe` is.
+        Called after each step.
 
     Raises
     ------
     DefinitionError
         If an op's `perform` breaks its contract.
     """
-
-    def step(instruction: Instruction, inputs: list[Any]) -> Any:
-        return performer(instruction)(*inputs)
-
-    return run_steps(program, values, step, observe)
+    return run_each(program, values, lambda instruction, *inputs: performer(instruction)(*inputs), observe)
 
 
-def run_steps(
-    program: Program,
-    values: Sequence[Any],
-    step: Callable[[Instruction, list[Any]], Any],
-    observe: Callable[..., None] | None,
+def run_each(
+    program: Program, values: Sequence[Any], compute: Callable[..., Any], observe: Observer | None = None
 ) -> list[Any]:
-    """The outputs of a program each of whose instructions `step` computes from its inputs' values."""
-    computed = list(values)
+    """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
+    first, instructions = len(values), program.instructions
+    steps = [
+        Step(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
+        for index, instruction in enumerate(instructions)
+    ]
+
+    def note(error: Exception, index: int, roots: Any) -> None:
+        error.add_note(f"while running {describe(instructions[index].node)}")
+
     with np.errstate(all="ignore"):
-        for place, instruction in enumerate(program.instructions):
-            inputs = [computed[i] for i in instruction.inputs]
-            begin = perf_counter()
-            try:
-                computed.append(step(instruction, inputs))
-            except Exception as error:
-                error.add_note(f"while running {describe(instruction.node)}")
-                raise
-            if observe is not None:
-                observe(place, perf_counter() - begin, inputs, computed[-1])
-    return [computed[number] for number in program.outputs]
+        if observe is not None:
+            steps = [observed(step, observe) for step in steps]
+        return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
 
 
 def value_of(leaf: Any) -> Any:
@@ -100,16 +95,14 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
     """
     op, types = instruction.op, [instruction.type.any_size]
     dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
-    right: set[tuple[int, ...]] = set()
+    right = Cache("shapes of ops' values", SHAPES)
     value = value or value_of_op(instruction)
 
     def run(*values: Any) -> Any:
         result = value(*values)
         if result.__class__ not in _ARRAYS or result.dtype is not dtype or result.shape not in right:
             result = _accepted(op, "value", 0, _promised(op, types, values)[0], result)
-            if len(right) >= SHAPES:
-                right.clear()
-            right.add(result.shape)
+            right[result.shape] = None
         for i in loose:
             if result is values[i] or result.base is not None:
                 return _own(result, [values[i] for i in loose])

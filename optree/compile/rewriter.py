@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from optree.compile.program import Builder, Instruction, Program
 from optree.dtypes import is_floating
-from optree.errors import OptreeError
+from optree.errors import OptreeError, line_of
 from optree.registry import OPS
 from optree.tree.equality import bits_of
 from optree.tree.node import OpTreeNode, applied
@@ -43,7 +43,34 @@ def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any]
     return mark
 
 
-def apply_rules(program: Program, table: Mapping[str | None, list[Any]], fixed: bool, given: int) -> Program:
+class Change(NamedTuple):
+    """One value that a rule has replaced.
+
+    Attributes
+    ----------
+    rule : str
+    before, after : OpTreeNode or leaf
+        What computed it, and what does now.
+    """
+
+    rule: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        line = line_of(self.before.origin)
+        now = self.after.op if type(self.after) is OpTreeNode else getattr(self.after, "label", self.after)
+        at = f", built at {line}" if line else ""
+        return f"{self.rule}: {self.before.op} becomes {now}  {self.before.type}{at}"
+
+
+def apply_rules(
+    program: Program,
+    table: Mapping[str | None, list[Any]],
+    fixed: bool,
+    given: int,
+    changes: list[Change] | None = None,
+) -> Program:
     """The program, rewritten by rules where they apply, the first first; itself where none does.
 
     Values that an op destroys stay as they are, and the ops that destroy them unless a rule is for them.
@@ -58,11 +85,15 @@ def apply_rules(program: Program, table: Mapping[str | None, list[Any]], fixed: 
     given : int
         How many of the leaves come from the trees; those after them were put in
         by rules.
+    changes : list, optional
+        Where to put what is changed.
     """
     if None not in table and not _may_apply(program, table):
         return program
     walk = _Walk(program, table, fixed, given)
     outputs = walk.run(program)
+    if changes is not None:
+        changes += walk.changes
     return (
         _without_dead(walk.program(outputs), given, {~number for number in walk.replaced}) if walk.replaced else program
     )
@@ -97,17 +128,17 @@ class Value:
     @property
     def instruction(self) -> Instruction:
         """What computes it."""
-        return self._walk.instructions[~self.number]
+        return Instruction(self.op, self._walk.inputs[~self.number], self.node)
 
     @property
     def node(self) -> OpTreeNode:
         """The instruction's node."""
-        return self.instruction.node
+        return self._walk.nodes[~self.number]
 
     @property
     def op(self) -> Any:
         """What computes it; None for a leaf."""
-        return None if self.is_leaf else self.instruction.op
+        return None if self.is_leaf else self.node.op
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names, and no other class, computes it."""
@@ -117,7 +148,7 @@ class Value:
     @property
     def inputs(self) -> list[Value]:
         """What it is computed from."""
-        return [] if self.is_leaf else [Value(self._walk, i) for i in self.instruction.inputs]
+        return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.inputs[~self.number]]
 
     @property
     def type(self) -> Any:
@@ -183,6 +214,7 @@ class _Walk(Builder):
         self.always = table.get(None, [])
         self.uses: dict[int, int] = {}
         self.replaced: dict[int, int] = {}
+        self.changes: list[Change] = []
         self.constants: dict[Any, int] = {}
         self._stand_ins: dict[int, Input] = {}
         self._trees: list[Any] = []  # kept, for `numbers` tells them by id
@@ -220,6 +252,8 @@ class _Walk(Builder):
                 found = self._replacement(rule, Value(self, number))
                 if found is not None:
                     self.replaced[number] = found
+                    after = self.leaves[found] if found >= 0 else self.nodes[~found]
+                    self.changes.append(Change(rule.__name__, self.nodes[~number], after))
                     return found
         return number
 
@@ -252,8 +286,8 @@ class _Walk(Builder):
                 if isinstance(self.leaves[number], Tensor):
                     return True
             else:
-                op, inputs, _ = self.instructions[~number]
-                pending += [inputs[i] for i in op.shared_inputs()]
+                inputs = self.inputs[~number]
+                pending += [inputs[i] for i in self.nodes[~number].op.shared_inputs()]
         return False
 
     def stand_in(self, number: int) -> Input:
@@ -324,12 +358,12 @@ def _without_dead(program: Program, given: int, replaced: set[int]) -> Program:
         op, inputs, _ = program.instructions[place]
         if first + place in needed or (op.destroy_map and place not in replaced):
             needed.update((first + place, *inputs))
-    builder, numbers = Builder(), {}
-    for i, leaf in enumerate(program.leaves):
-        if i < given or i in needed:
-            numbers[i] = len(builder.leaves)
-            builder.leaves.append(leaf)
-    for i, (_, inputs, node) in enumerate(program.instructions, first):
-        if i in needed:
-            numbers[i] = builder.instruction(node, tuple([numbers[x] for x in inputs]), outlined=True)
-    return builder.program([numbers[i] for i in program.outputs])
+    kept = [i for i in range(first) if i < given or i in needed]
+    kept += [first + place for place in range(len(program.instructions)) if first + place in needed]
+    numbers = {old: new for new, old in enumerate(kept)}
+    instructions = [
+        Instruction(op, tuple([numbers[x] for x in inputs]), node)
+        for op, inputs, node in (program.instructions[i - first] for i in kept if i >= first)
+    ]
+    leaves = [program.leaves[i] for i in kept if i < first]
+    return Program(leaves, instructions, [numbers[i] for i in program.outputs])

@@ -31,6 +31,49 @@ def equal_constants(value: Value) -> Any:
     return value.on(first) if any(a.number != b.number for a, b in zip(first, value.inputs, strict=True)) else None
 
 
+# Shapes: what is asked for its shape alone need not be computed.
+
+
+#: Ops that read nothing but the shape of an operand.
+_READ_SHAPES = tuple(name for name, op in OPS.items() if op.shape_only and not op.destroy_map)
+
+
+@on(*_READ_SHAPES)
+def shapes_of_operands(value: Value) -> Any:
+    """The shape of a value is asked of what the value is computed from: a cost's gradient needs no cost."""
+    inputs = [_of_same_shape(x) if i in value.op.shape_only else x for i, x in enumerate(value.inputs)]
+    if all(getattr(a, "number", None) == b.number for a, b in zip(inputs, value.inputs, strict=True)):
+        return None
+    return value.op(*(x.operand if isinstance(x, Value) else x for x in inputs))
+
+
+def _of_same_shape(value: Value) -> Any:
+    """An earlier value of the same type in every call, or a constant where all sizes are known to be 1; else itself."""
+    dtype, found = value.dtype, value
+    while not value.is_leaf and isinstance(value.type, TensorType):
+        if all(size == 1 for size in value.type.shape):
+            return Constant(TensorType(dtype, value.type.shape), np.zeros(value.type.shape, dtype))
+        following = next((x for x in _inputs_of_same_shape(value) if not x.is_weak), None)
+        if following is None:
+            break
+        value = following
+        if value.dtype == dtype:
+            found = value
+    return found
+
+
+def _inputs_of_same_shape(value: Value) -> list[Value]:
+    """The inputs that always have a value's shape, leaves first."""
+    inputs, op = value.inputs, value.op
+    if op.broadcasts is not None:
+        return [inputs[op.broadcasts[1]]]
+    if op.broadcasts_operands:
+        pattern = [size == 1 for size in value.type.shape]
+        alike = [x for x in inputs if [size == 1 for size in x.type.shape] == pattern]
+        return sorted(alike, key=lambda x: not x.is_leaf)
+    return inputs[:1] if op.keeps_shape else []
+
+
 # Stabilise: the same function, without overflow or lost digits on the way.
 
 

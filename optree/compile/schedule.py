@@ -11,33 +11,34 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import in_order
-from optree.tree.variable import Input, as_variable
+from optree.tree.variable import Input
 
 
 def schedule(program: Program) -> Program:
     """The program in an order in which nothing is read after it has been destroyed, with the copies that takes."""
-    if not any(instruction.op.destroy_map for instruction in program.instructions):
+    destroyers = [place for place, instruction in enumerate(program.instructions) if instruction.op.destroy_map]
+    if not destroyers:
         return program
     draft = _Draft(program)
-    for step in [step for step in draft.steps if step.op.destroy_map]:
-        for position in step.op.destroyed_inputs():
+    for step in destroyers:
+        for position in draft.steps[step].op.destroyed_inputs():
             if draft.needs_copy(step, position):
                 draft.copy_before(step, position)
     while True:
-        waits, places = draft.waits(), draft.memory().place
-        order = in_order([[places[x] for x in waits[step]] for step in draft.steps], range(len(draft.steps)))
-        if len(order) == len(draft.steps):
-            return draft.program([draft.steps[i] for i in order])
+        order = draft.possible_order()
+        if len(order) == len(draft.order):
+            return draft.program(order)
         ran = set(order)
-        waiting = [step for i, step in enumerate(draft.steps) if i not in ran and step.op.destroy_map]
-        stuck = next(step for step in waiting if not _is_assignment(step))
-        for position in stuck.op.destroyed_inputs():  # two destroyers wait for each other
+        waiting = [step for step in draft.order if step not in ran and draft.steps[step].op.destroy_map]
+        stuck = next(step for step in waiting if not isinstance(draft.steps[step].op, Assign))
+        for position in draft.steps[stuck].op.destroyed_inputs():  # two destroyers wait for each other
             draft.copy_before(stuck, position)
 
 
@@ -46,24 +47,30 @@ def apart(program: Program) -> Program:
 
     What an assignment gives is its target, and stays that.
     """
-    draft = _Draft(program)
-    memories = draft.memories()
+    first, shared = len(program.leaves), shared_memories(program.instructions, _marks(program))
+    instructions, outputs = list(program.instructions), list(program.outputs)
     taken: set[Any] = set()
-    for place, value in enumerate(draft.outputs):
-        if _is_assignment(value):
+    for place, value in enumerate(outputs):
+        if value >= first and isinstance(instructions[value - first].op, Assign):
             continue
-        owners = memories[value]
-        if not isinstance(value, _Step) or owners & taken or any(not isinstance(owner, _Step) for owner in owners):
-            draft.outputs[place] = draft.copy(value, len(draft.steps))
+        owners = shared.get(value, frozenset([value]))
+        if value < first or owners & taken or not all(_is_made(owner, first) for owner in owners):
+            outputs[place] = first + len(instructions)
+            instructions.append(_copy_of(value, program.type_of(value)))
         taken |= owners
-    return draft.program(draft.steps)
+    return program if outputs == program.outputs else program._replace(instructions=instructions, outputs=outputs)
 
 
-def memories(program: Program) -> list[frozenset[Any]]:
-    """For each value marks of the memories that it may lie in; two values overlap only if they share a mark."""
-    draft = _Draft(program)
-    found = draft.memories()
-    return [found[x] for x in (*range(len(draft.leaves)), *draft.steps)]
+def _marks(program: Program) -> list[Any]:
+    """The mark of each leaf's memory."""
+    marks = program.owners or range(len(program.leaves))
+    owners = owners_of(program.leaves)
+    return [owner if isinstance(owner, Tensor) else mark for owner, mark in zip(owners, marks, strict=True)]
+
+
+def _is_made(mark: Any, first: int) -> bool:
+    """Whether a mark is of memory that an instruction makes, where there are so many leaves."""
+    return type(mark) is int and mark >= first
 
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
@@ -74,41 +81,38 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
     return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
 
 
-class _Step:
-    """An instruction whose inputs are steps, or the numbers of leaves."""
-
-    def __init__(self, op: Any, inputs: list[Any], node: Any) -> None:
-        self.op, self.inputs, self.node = op, inputs, node
+def _copy_of(value: int, type: Any) -> Instruction:
+    """An instruction that copies a value."""
+    op = OPS["copy"].make()
+    return Instruction(op, (value,), applied(op.op_dict(type, None), [Input(type)]))
 
 
 class _Memory(NamedTuple):
-    """Where the values of a draft lie.
+    """Where the values of a draft lie, as far as steps destroy memory.
 
     Attributes
     ----------
-    of : dict
-        The memories that each value may lie in.
-    readers : dict
-        For each memory the steps that take a value in it, in order.
+    shared : dict
+        The memories of the values that do not lie in memory of their own.
     destroyed : dict
-        The memories that each step destroys.
-    place : dict
-        Where each step stands.
+        The memories that each step destroys; steps that destroy none are left out.
+    readers : dict
+        For each memory that is destroyed the steps that take a value in it, in order.
+    place : list of int
+        Where each step stands in the order.
     """
 
-    of: dict[Any, frozenset[Any]]
-    readers: dict[Any, dict[_Step, None]]
-    destroyed: dict[_Step, frozenset[Any]]
-    place: dict[_Step, int]
+    shared: dict[int, frozenset[Any]]
+    destroyed: dict[int, frozenset[Any]]
+    readers: dict[Any, list[int]]
+    place: list[int]
 
-    def readers_of(self, mine: frozenset[Any], new: set[Any]) -> list[_Step]:
-        """The steps that take a value in these memories which is not among the new ones."""
-        steps = dict.fromkeys(step for owner in mine for step in self.readers.get(owner, ()))
-        return [step for step in steps if any(self.of[x] & mine and x not in new for x in step.inputs)]
+    def of(self, value: int) -> frozenset[Any]:
+        """The memories that a value may lie in."""
+        return self.shared.get(value) or frozenset([value])
 
 
-def _is_assignment(value: Any) -> bool:
-    return isinstance(value, _Step) and isinstance(value.op, Assign)
+_NOWHERE: frozenset[Any] = frozenset()
 
 
 class _Draft:
@@ -116,113 +120,133 @@ class _Draft:
 
     Attributes
     ----------
-    steps : list of _Step
-        In an order in which each comes after its inputs.
+    first : int
+        How many leaves there are; the value of a step is its number and this.
+    steps : list of Instruction
+        Those of the program, and after them the copies.
+    order : list of int
+        The steps' numbers in an order in which each comes after its inputs.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.leaves, self.owners = program.leaves, program.owners
-        self._lying_in = owners_of(program.leaves)
-        values: list[Any] = list(range(len(program.leaves)))
-        for op, inputs, node in program.instructions:
-            values.append(_Step(op, [values[i] for i in inputs], node))
-        self.steps: list[_Step] = values[len(program.leaves) :]
-        self.outputs = [values[i] for i in program.outputs]
+    def __init__(self, given: Program) -> None:
+        self.given, self.first = given, len(given.leaves)
+        self._marks = _marks(given)
+        self.steps = list(given.instructions)
+        self.order = list(range(len(self.steps)))
         self._known: _Memory | None = None
 
     def memory(self) -> _Memory:
         """Who lies in, reads and destroys what, until a copy changes it."""
         if self._known is None:
-            memories = self.memories()
-            readers: dict[Any, dict[_Step, None]] = {}
-            destroyed: dict[_Step, frozenset[Any]] = {}
-            for step in self.steps:
-                for x in step.inputs:
-                    for owner in memories[x]:
-                        readers.setdefault(owner, {})[step] = None
-                destroyed[step] = frozenset().union(*(memories[step.inputs[i]] for i in step.op.destroyed_inputs()))
-            self._known = _Memory(memories, readers, destroyed, {step: i for i, step in enumerate(self.steps)})
+            shared = shared_memories(self.steps, self._marks, self.order)
+            destroyed = {}
+            for step in self.order:
+                op, inputs, _ = self.steps[step]
+                if op.destroy_map:
+                    mine = [inputs[i] for i in op.destroyed_inputs()]
+                    destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
+            readers: dict[Any, list[int]] = {owner: [] for mine in destroyed.values() for owner in mine}
+            place = [0] * len(self.steps)
+            for i, step in enumerate(self.order):
+                place[step] = i
+                for x in self.steps[step].inputs:
+                    for owner in shared.get(x, (x,)):
+                        if owner in readers and readers[owner][-1:] != [step]:
+                            readers[owner].append(step)
+            self._known = _Memory(shared, destroyed, readers, place)
         return self._known
 
-    def memories(self) -> dict[Any, frozenset[Any]]:
-        """The memories that each value may lie in: its own, or those of what it looks into or was written over."""
-        found: dict[Any, frozenset[Any]] = {
-            i: frozenset([owner if isinstance(owner, Tensor) else i if self.owners is None else self.owners[i]])
-            for i, owner in enumerate(self._lying_in)
-        }
-        for step in self.steps:
-            shared = [step.inputs[i] for i in step.op.shared_inputs()]
-            found[step] = frozenset().union(*(found[x] for x in shared)) if shared else frozenset([step])
-        return found
-
-    def needs_copy(self, step: _Step, position: int) -> bool:
+    def needs_copy(self, step: int, position: int) -> bool:
         """Whether there is no order in which a step may destroy one of its inputs."""
         memory = self.memory()
-        mine = memory.of[step.inputs[position]]
-        if any(not isinstance(owner, _Step | Tensor) for owner in mine):
+        mine = memory.of(self.steps[step].inputs[position])
+        if not all(isinstance(owner, Tensor) or _is_made(owner, self.first) for owner in mine):
             return True  # a constant, a number, or what a caller handed in
         after, new = self._after(step)
-        if any(memory.of[x] & mine and x not in new for x in self.outputs if not _is_assignment(x)):
+        if any(memory.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in memory.readers_of(mine, new):
-            destroys = memory.destroyed[other] & mine
-            if other is step or (is_state and destroys):  # what destroys a tensor sees it as it is by then
+        for other in self._readers_of(mine, new):
+            destroys = memory.destroyed.get(other, _NOWHERE) & mine
+            if other == step or (is_state and destroys):  # what destroys a tensor sees it as it is by then
                 continue
-            if other in after or (
+            if self.first + other in after or (
                 destroys and memory.place[step] < memory.place[other]
             ):  # of two, the last goes without
                 return True
         return False
 
-    def _after(self, step: _Step) -> tuple[set[_Step], set[Any]]:
-        """The steps that need a step's value, and the values that lie in what it has destroyed, and have seen that."""
-        after, new, memory = {step}, {step}, self.memory()
-        mine = memory.destroyed[step]
+    def _is_assignment(self, value: int) -> bool:
+        return value >= self.first and isinstance(self.steps[value - self.first].op, Assign)
+
+    def _readers_of(self, mine: frozenset[Any], new: set[int]) -> list[int]:
+        """The steps that take a value in these memories which is not among the new ones."""
+        memory = self.memory()
+        steps = dict.fromkeys(step for owner in mine for step in memory.readers.get(owner, ()))
+        return [step for step in steps if any(memory.of(x) & mine and x not in new for x in self.steps[step].inputs)]
+
+    def _after(self, step: int) -> tuple[set[int], set[int]]:
+        """The values that need a step's, and those that lie in what it has destroyed, and have seen that."""
+        memory, value = self.memory(), self.first + step
+        after, new, mine = {value}, {value}, memory.destroyed.get(step, _NOWHERE)
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in self.steps[memory.place[step] + 1 :]:
-            if is_state and memory.destroyed[other] & mine:  # runs next, and sees it
-                new.add(other)
-            if not after.isdisjoint(other.inputs):
-                after.add(other)
-                if any(other.inputs[i] in new for i in other.op.shared_inputs()):
-                    new.add(other)
+        for other in self.order[memory.place[step] + 1 :]:
+            op, inputs, _ = self.steps[other]
+            if is_state and memory.destroyed.get(other, _NOWHERE) & mine:  # runs next, and sees it
+                new.add(self.first + other)
+            if not after.isdisjoint(inputs):
+                after.add(self.first + other)
+                if any(inputs[i] in new for i in op.shared_inputs()):
+                    new.add(self.first + other)
         return after, new
 
-    def copy_before(self, step: _Step, position: int) -> None:
+    def copy_before(self, step: int, position: int) -> None:
         """Let a step destroy a copy of its input."""
-        step.inputs[position] = self.copy(step.inputs[position], self.steps.index(step))
-
-    def copy(self, value: Any, place: int) -> _Step:
-        """A new step at a place that copies a value."""
-        type = value.node.type if isinstance(value, _Step) else as_variable(self.leaves[value]).type
-        op, stand_in = OPS["copy"].make(), Input(type)
-        copy = _Step(op, [value], applied(op.op_dict(type, None), [stand_in]))
-        self.steps.insert(place, copy)
+        op, inputs, node = self.steps[step]
+        value = inputs[position]
+        type = self.given.type_of(value) if value < self.first else self.steps[value - self.first].type
+        copy = len(self.steps)
+        self.steps.append(_copy_of(value, type))
+        self.steps[step] = Instruction(op, (*inputs[:position], self.first + copy, *inputs[position + 1 :]), node)
+        self.order.insert(self.order.index(step), copy)
         self._known = None
-        return copy
 
-    def waits(self) -> dict[_Step, list[_Step]]:
-        """For each step those that it must come after."""
+    def possible_order(self) -> list[int]:
+        """The steps, each after all that it must come after, and otherwise as they stand; without those that cannot."""
+        waits, place = self._waits(), self.memory().place
+        if all(place[other] < place[step] for step, others in waits.items() for other in others):
+            return self.order
+        all_waits = [
+            [*(x - self.first for x in instruction.inputs if x >= self.first), *waits.get(step, ())]
+            for step, instruction in enumerate(self.steps)
+        ]
+        return in_order(all_waits, place)
+
+    def _waits(self) -> dict[int, list[int]]:
+        """For each step that destroys something, those that must come before it beside its inputs."""
         memory = self.memory()
-        waits = {step: [x for x in step.inputs if isinstance(x, _Step)] for step in self.steps}
-        failing = [step for step in self.steps if may_fail(step.op, step.node)]
-        for step in self.steps:
-            if not step.op.destroy_map:
-                continue
+        failing = [step for step in self.order if may_fail(self.steps[step].op, self.steps[step].node)]
+        waits: dict[int, list[int]] = {}
+        for step, mine in memory.destroyed.items():
             after, new = self._after(step)
-            if _is_assignment(step):
-                waits[step] += [other for other in failing if other not in after]
-            mine = memory.destroyed[step]
-            for other in memory.readers_of(mine, new):
-                later = memory.destroyed[other] & mine and memory.place[other] > memory.place[step]
-                if other is not step and not later:
-                    waits[step].append(other)
+            before = waits[step] = []
+            if isinstance(self.steps[step].op, Assign):
+                before += [other for other in failing if self.first + other not in after]
+            for other in self._readers_of(mine, new):
+                later = memory.destroyed.get(other, _NOWHERE) & mine and memory.place[other] > memory.place[step]
+                if other != step and not later:
+                    before.append(other)
         return waits
 
-    def program(self, order: list[_Step]) -> Program:
+    def program(self, order: list[int]) -> Program:
         """The program with the steps in this order."""
-        numbers: dict[Any, int] = {i: i for i in range(len(self.leaves))}
-        numbers.update({step: i for i, step in enumerate(order, len(self.leaves))})
-        instructions = [Instruction(s.op, tuple(numbers[x] for x in s.inputs), s.node) for s in order]
-        return Program(self.leaves, instructions, [numbers[x] for x in self.outputs])
+        if order == list(range(len(self.given.instructions))):
+            return self.given
+        numbers = list(range(self.first)) + [0] * len(self.steps)
+        for number, step in enumerate(order, self.first):
+            numbers[self.first + step] = number
+        instructions = [
+            Instruction(op, tuple([numbers[x] for x in inputs]), node)
+            for op, inputs, node in (self.steps[step] for step in order)
+        ]
+        return Program(self.given.leaves, instructions, [numbers[x] for x in self.given.outputs])

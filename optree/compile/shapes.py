@@ -47,6 +47,14 @@ def tells_shape(instruction: Instruction) -> bool:
     return bool(op.defines("infer_shape")) or op.defines("output_shape")
 
 
+def shapes_told(program: Program) -> list[bool]:
+    """For each value whether its shape follows from those of the leaves."""
+    told = [True] * len(program.leaves)
+    for instruction in program.instructions:
+        told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
+    return told
+
+
 def _inferred(instruction: Instruction, given: list[Any]) -> Any:
     """The shape of an instruction's value; a list of them for a tuple."""
     op, node = instruction.op, instruction.node

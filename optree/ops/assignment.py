@@ -68,12 +68,18 @@ class Assign(NonDifferentiableOperator):
     @portable
     def value(self, target: Any, value: Any) -> Any:
         """Write the value, all of which is read before, where the two overlap."""
-        if not isinstance(target, np.ndarray) and overlap(target, value):  # NumPy sees to that itself
+        # NumPy sees to that itself, but along a single axis by the order in which it goes, which serves one step alone.
+        if not (isinstance(target, np.ndarray) and _copies_in_order(target, value)) and overlap(target, value):
             value = value.copy()
         if isinstance(value, np.generic):  # whose integers NumPy refuses where those of arrays wrap around
             value = np.asarray(value)
         target[...] = rounded(value, target.dtype, copy=False) if is_bfloat16(target.dtype) else value
         return target
+
+
+def _copies_in_order(target: np.ndarray, value: Any) -> bool:
+    """Whether NumPy's assignment reads what it needs before it writes there, where the two overlap."""
+    return target.ndim != 1 or not isinstance(value, np.ndarray) or target.strides == value.strides[-1:]
 
 
 #: What it makes of operands that it knows.

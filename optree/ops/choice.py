@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from optree.ops.traits import (
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.deltas import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
-from optree.tree.variable import Variable, any_neon, as_variable, number_of
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
 
 # The larger and the smaller
 
@@ -35,16 +35,33 @@ def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
     return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
 
-class Maximum(BinaryOperator, ElementwiseOperator):
+class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
+    """The larger or the smaller of two numbers."""
+
+    associative = commutative = True
+    #: Whether ``{1}`` takes the place of ``{0}``, in C, if neither is nan.
+    further: ClassVar[str]
+    #: The op on bits that it is for bools.
+    bits: ClassVar[str]
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel, in the form that GCC takes into vectors also where one stands in another."""
+        if dtypes[0].kind == "b":
+            return self.bits
+        return self.kernel if is_floating(dtypes[0]) else f"{self.further} ? {{1}} : {{0}}"
+
+
+class Maximum(ExtremeOfTwo):
     """The larger of x and y; nan where either is nan.
 
     Where they are equal each gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "maximum"
-    associative = commutative = True
     numpy = np.maximum
-    kernel = "{0} >= {1} || {0} != {0} ? {0} : {1}"
+    further = "{0} < {1}"
+    bits = "{0} | {1}"
+    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -52,16 +69,17 @@ class Maximum(BinaryOperator, ElementwiseOperator):
         return [_share(f.gt(x, y), ties, delta, inputs), _share(f.lt(x, y), ties, delta, inputs)]
 
 
-class Minimum(BinaryOperator, ElementwiseOperator):
+class Minimum(ExtremeOfTwo):
     """The smaller of x and y; nan where either is nan.
 
     Where they are equal each gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "minimum"
-    associative = commutative = True
     numpy = np.minimum
-    kernel = "{0} <= {1} || {0} != {0} ? {0} : {1}"
+    further = "{0} > {1}"
+    bits = "{0} & {1}"
+    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -86,6 +104,27 @@ class Relu(MorphOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [f.where(f.gt(x, 0), delta, 0)]
+
+
+@function(numpy=np.fmax)
+def fmax(x: Any, y: Any) -> Any:
+    """The larger of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    return _of_numbers(f.maximum, x, y, "fmax")
+
+
+@function(numpy=np.fmin)
+def fmin(x: Any, y: Any) -> Any:
+    """The smaller of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    return _of_numbers(f.minimum, x, y, "fmin")
+
+
+def _of_numbers(extreme: Any, x: Any, y: Any, what: str) -> Any:
+    x, y = (as_operand(operand, what) for operand in (x, y))
+    found = extreme(x, y)
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, float) or is_floating(as_variable(one).dtype):
+            found = f.where(f.isnan(one), other, found)
+    return found
 
 
 @function()

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.arrays import portable
+from optree.dtypes import finfo, is_floating, ufunc_dtypes
+from optree.errors import DTypeError, describe
+from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -17,8 +19,10 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import f, function
-from optree.tree.variable import as_variable, in_dtype, number_of
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.deltas import zero_gradient
+from optree.tree.types import weak_dtype
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
 
 # Arithmetic
 
@@ -87,6 +91,22 @@ _MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
 _QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
 
 
+def _integer_quotient(dtype: np.dtype) -> str:
+    """The largest whole number not above ``{0} / {1}``, of integers by one that is not 0; of 64 bits by 0 it is 0.
+
+    No processor divides several integers at a time. Of up to 32 bits they are
+    divided as floats of more than twice as many, no less exactly: a quotient that
+    is not whole is so far below the next whole number that it does not round to
+    it. Wider ones are multiplied by a reciprocal, which is made once for a number.
+    """
+    if dtype.itemsize == 8:
+        return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
+    quotient = "((double){0} / (double){1})" if dtype.itemsize == 4 else "((float){0} / (float){1})"
+    if dtype.kind == "i":
+        return f"(int)floor{quotient}"
+    return f"(unsigned int){quotient}" if dtype.itemsize == 4 else f"(int){quotient}"
+
+
 class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """The largest whole number not above x / y; an integer divided by zero gives 0, as in NumPy."""
 
@@ -99,11 +119,12 @@ class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator
     )
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind == "u":
-            return "{1} == 0 ? 0 : {0} / {1}"
-        if dtypes[0].kind == "i":  # the least integer divided by -1 would stop the process
-            rounds_up = "({0} % {1} != 0 && ({0} < 0) != ({1} < 0))"
-            return f"{{1}} == 0 ? 0 : {{1}} == -1 ? -{{0}} : {{0}} / {{1}} - {rounds_up}"
+        if dtypes[0].kind in "iu":
+            if dtypes[0].itemsize == 8:
+                return _integer_quotient(dtypes[0])
+            # The least integer divided by -1 is itself, and no int as a double.
+            negated = "{1} == -1 ? -{0} : " if dtypes[0] == np.int32 else ""
+            return f"{{1}} == 0 ? 0 : {negated}{_integer_quotient(dtypes[0])}"
         return self.kernel
 
 
@@ -117,16 +138,56 @@ class Mod(BinaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind == "u":
-            return "{1} == 0 ? 0 : {0} % {1}"
-        if dtypes[0].kind == "i":
-            moves = "{0} % {1} != 0 && ({0} < 0) != ({1} < 0)"
-            return f"{{1}} == 0 || {{1}} == -1 ? 0 : {moves} ? {{0}} % {{1}} + {{1}} : {{0}} % {{1}}"
+        if dtypes[0].kind in "iu":
+            quotient = _integer_quotient(dtypes[0])
+            if dtypes[0].itemsize == 8:  # without a choice, which hides from GCC that the reciprocal is always the same
+                return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {quotient}"
+            divides = "{1} == 0 || {1} == -1" if dtypes[0] == np.int32 else "{1} == 0"
+            return f"{divides} ? 0 : {{0}} - {{1}} * {quotient}"
         return self.kernel
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [delta, -(delta * f.floor_divide(x, y))]
+
+
+class Fmod(BinaryOperator, ElementwiseOperator):
+    """The remainder x - y * trunc(x / y), with the sign of x; of an integer by zero it is 0, as in NumPy."""
+
+    name = "fmod"
+    numpy = np.fmod
+    kernel = _REMAINDER
+    sample = (0.5, 3.0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        if is_floating(dtypes[0]):
+            return self.kernel
+        return f"{{1}} == 0{' || {1} == -1' if dtypes[0].kind == 'i' else ''} ? 0 : {{0}} % {{1}}"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta, -(delta * f.rint((x - f.fmod(x, y)) / y))]  # a whole number, but for rounding
+
+
+@function()
+def divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    """The largest whole number not above x / y, and the remainder: `floor_divide` and `mod`."""
+    return f.floor_divide(x, y), f.mod(x, y)
+
+
+NUMPY_FUNCTIONS[np.divmod] = divmod
+
+
+class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """The absolute value of x with the sign of y; the derivative at an x of 0 is 0."""
+
+    name = "copysign"
+    numpy = np.copysign
+    kernel = "copysign({0}, {1})"
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
 
 
 class Neg(UnaryOperator, ElementwiseOperator):
@@ -162,11 +223,48 @@ class Abs(UnaryOperator, ElementwiseOperator):
         return [delta * f.sgn(in_dtype(x, delta.dtype))]  # a bool has no sgn
 
 
+def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
+    """The dtype of a ufunc's value on operands."""
+    dtypes = [x.dtype if (n := number_of(x)) is None else weak_dtype(type(n)) for x in operands]
+    return ufunc_dtypes(ufunc, dtypes)[-1]
+
+
 @function(numpy=np.fabs)
 def fabs(x: Any) -> Any:
     """The absolute value, floating for integers too."""
-    dtype = ufunc_dtypes(np.fabs, (as_variable(x).dtype,))[-1]
-    return f.abs(x if as_variable(x).dtype == dtype else f.cast(x, dtype))
+    x = as_variable(as_operand(x, "fabs"))
+    return f.abs(in_dtype(x, floating_of(np.fabs, x)))
+
+
+@function(numpy=np.positive)
+def positive(x: Any) -> Any:
+    """+x: a copy of x, which is a number and no bool."""
+    x = as_variable(as_operand(x, "positive"))
+    if x.dtype.kind == "b":
+        raise DTypeError(f"positive: {describe(x)} is bool, and has no sign")
+    return f.copy(x)
+
+
+@function(numpy=np.heaviside)
+def heaviside(x: Any, y: Any) -> Any:
+    """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
+    x, y = (as_variable(as_operand(operand, "heaviside")) for operand in (x, y))
+    dtype = floating_of(np.heaviside, x, y)
+    at_zero = in_dtype(y, dtype) if number_of(y) is None else f.fill_like(in_dtype(x, dtype), y)
+    step = f.where(f.lt(x, 0), 0.0, f.where(f.gt(x, 0), 1.0, at_zero))
+    return f.where(f.isnan(x), math.nan, step) if is_floating(x.dtype) else step
+
+
+@function(numpy=np.nan_to_num)
+def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """The operand with numbers in place of nan and of the infinities, which by default are the largest finite ones."""
+    x = as_variable(as_operand(x, "nan_to_num"))
+    if not is_floating(x.dtype):
+        return f.copy(x)
+    most = float(finfo(x.dtype).max)
+    known = f.where(f.isnan(x), nan, x)
+    known = f.where(f.eq(x, math.inf), most if posinf is None else posinf, known)
+    return f.where(f.eq(x, -math.inf), -most if neginf is None else neginf, known)
 
 
 # Powers
@@ -200,8 +298,32 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
         return [-(delta * f.square(f.reciprocal(x)))]
 
 
+@function(numpy=np.float_power)
+def float_power(x: Any, y: Any) -> Any:
+    """The power y of x in float64, of integers too."""
+    wide = np.dtype("float64")
+    operands = [as_variable(as_operand(operand, "float_power")) for operand in (x, y)]
+    return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
+
+
+#: Exponents whose powers are products, reciprocals and roots, which a processor makes many at a time. By -1, 0.5 and 2
+#: they are those of NumPy's operator to the bit, whose root is np.sqrt: nan of -inf. The others are within 3 units in
+#: the last place. The reciprocal is squared and not the square inverted, which may overflow where the power does not.
+#: No other roots: of -inf and -0.0, and in the derivative at 0, products of them differ from the power.
+_PRODUCTS: dict[Any, Any] = {
+    -2: lambda x: f.square(f.reciprocal(x)),
+    -1: lambda x: f.reciprocal(x),
+    0.5: lambda x: f.sqrt(x),
+    2: lambda x: f.square(x),
+    3: lambda x: f.mul(f.square(x), x),
+    4: lambda x: f.square(f.square(x)),
+}
+
+
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
+
+    By the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots.
 
     The derivative with respect to y is 0 where x is 0 and y is not negative,
     where x is inf and y negative, and nan where x is negative, as the power is
@@ -217,11 +339,24 @@ class Pow(BinaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if is_floating(dtypes[0]) else None  # a power of integers takes a loop, and may fail
 
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        """The power, as products where the exponent is a number that allows it."""
+        (x, y), props = sorted_arguments(cls, args, kwargs)
+        number = y if type(y) in (int, float) else number_of(y)
+        product = _PRODUCTS.get(number)
+        base = getattr(x, "dtype", None)
+        if product is None or base is None or base.kind == "b":  # np.power of bools is no np.square
+            return cls.make(**props)(x, y)
+        if is_floating(base) or (type(number) is int and number > 0):
+            return product(x)
+        if type(number) is int:  # of integers, which it refuses
+            return cls.make(**props)(x, y)
+        return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays
-        if type(y) in (int, float) and y == 2 and as_array(x).dtype.kind == "f":
-            return np.square(x)
         if not any(isinstance(a, np.ndarray) for a in arrays):
             _check_power(x, y)
         return np.power(x, y)

@@ -37,6 +37,8 @@ class Concatenate(AssociativeOperator):
 
     @classmethod
     def function(cls, operands: Any, axis: Any = 0) -> Any:  # type: ignore[override]
+        if is_one(operands):
+            return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
 
     @classmethod
@@ -161,7 +163,10 @@ class TailLike(HeadLike):
 
 
 class Pad(MorphOperator):
-    """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size."""
+    """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
+
+    With another `mode` of `numpy.pad`, what that puts there (`pad_by`).
+    """
 
     name = "pad"
     __props__ = ("pad_width", "constant_values")
@@ -176,6 +181,22 @@ class Pad(MorphOperator):
         (((),), {"pad_width": 1}),
     )
 
+    @classmethod
+    def function(  # type: ignore[override]
+        cls, x: Any, pad_width: Any = 0, constant_values: Any = 0, mode: str = "constant", **options: Any
+    ) -> Any:
+        if mode == "constant" and not np.ndim(constant_values) and not options and not isinstance(pad_width, dict):
+            return super().function(x, pad_width, constant_values)
+        if mode == "constant":
+            options["constant_values"] = constant_values
+        return f.pad_by(x, pad_width, mode, **options)
+
+    @classmethod
+    def parameters(cls) -> list[Any]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        mode = inspect.Parameter("mode", kind, default="constant")
+        return [*super().parameters(), mode, inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)]
+
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"pad_width": choose((0, 1, (1, 0)))}
@@ -183,7 +204,7 @@ class Pad(MorphOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x = types[0]
         number = _number_of(self.constant_values, x.dtype)
-        return self.make(pad_width=_widths(self.pad_width, x.ndim), constant_values=number)
+        return self.make(pad_width=widths_of(self.pad_width, x.ndim), constant_values=number)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         pairs = zip(shapes[0], self.pad_width, strict=True)
@@ -202,7 +223,7 @@ class Pad(MorphOperator):
         return [f.slice(delta, tuple((before, -after or None, None) for before, after in self.pad_width))]
 
 
-def _widths(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+def widths_of(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     """A pad width as NumPy takes it, as a pair for each axis."""
     if ndim == 0:
         return ()
@@ -314,6 +335,29 @@ class Unrepeat(MorphOperator):
 # Composed functions, and NumPy's functions whose parameters have other names
 
 
+def is_one(operands: Any) -> bool:
+    """Whether one operand stands for the sequence of what its first axis counts, as in NumPy's joining functions."""
+    return isinstance(operands, Variable | np.ndarray) and as_variable(as_operand(operands, "operands")).ndim > 0
+
+
+def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
+    """What the first axis of one operand counts, one after the other along an axis that they have."""
+    x = as_variable(as_operand(operands, what))
+    if axis is None:
+        return f.reshape(x, (-1,))
+    if x.ndim < 2:
+        raise ShapeError(
+            f"{what}: numbers without axes are not joined, and {describe(x)} is a sequence of them; stack is"
+        )
+    axis = normalise_axis(axis, x.ndim - 1, what)
+    moved = f.moveaxis(x, 0, axis)
+    pair, sizes = moved.shape[axis : axis + 2], list(moved.shape)
+    sizes[axis : axis + 2] = [None if None in pair else pair[0] * pair[1]]  # type: ignore[operator]
+    if sum(n is None for n in sizes) > 1:
+        raise ShapeError(f"{what}: of {describe(x)} more than one size is open; give a list of operands")
+    return f.reshape(moved, tuple(-1 if n is None else n for n in sizes))
+
+
 def _listed(operands: Any, what: str) -> list[Any]:
     """A list of operands, one at the least."""
     if not isinstance(operands, list | tuple) or isinstance(operands, Variable):
@@ -326,6 +370,9 @@ def _listed(operands: Any, what: str) -> list[Any]:
 @function(numpy=np.stack)
 def stack(operands: Any, axis: int = 0) -> Any:
     """Operands of one shape, joined along a new axis of the result."""
+    if is_one(operands):
+        x = as_variable(as_operand(operands, "stack"))
+        return f.moveaxis(x, 0, normalise_axis(axis, x.ndim, "stack"))
     listed = _listed(operands, "stack")
     first = as_variable(listed[0])
     axis = normalise_axis(axis, first.ndim + 1, "stack")
@@ -338,19 +385,62 @@ def stack(operands: Any, axis: int = 0) -> Any:
 @function(numpy=np.vstack)
 def vstack(operands: Any) -> Any:
     """Operands one below the other; one of a single dimension is a row."""
+    if is_one(operands):
+        ndim = as_variable(operands).ndim - 1
+        return f.expand_dims(operands, 1) if ndim < 1 else stack(operands) if ndim == 1 else f.concatenate(operands, 0)
     return f.concatenate([_at_least_2d(x) for x in _listed(operands, "vstack")], 0)
 
 
 @function(numpy=np.hstack)
 def hstack(operands: Any) -> Any:
-    """Operands side by side; those of a single dimension one after the other."""
-    listed = _listed(operands, "hstack")
+    """Operands side by side; those of a single dimension, or of none, one after the other."""
+    if is_one(operands):
+        ndim = as_variable(operands).ndim - 1
+        return stack(operands) if ndim < 1 else f.concatenate(operands, 0 if ndim == 1 else 1)
+    listed = [_at_least(x, 1) for x in _listed(operands, "hstack")]
     return f.concatenate(listed, 0 if as_variable(listed[0]).ndim < 2 else 1)
 
 
-def _at_least_2d(x: Any) -> Any:
-    missing = 2 - as_variable(x).ndim
+@function(numpy=np.dstack)
+def dstack(operands: Any) -> Any:
+    """Operands one behind the other, along a third axis."""
+    if is_one(operands):
+        x = as_variable(as_operand(operands, "dstack"))
+        if x.ndim < 3:
+            return f.expand_dims(f.transpose(x), tuple(range(3 - x.ndim)))
+        return f.moveaxis(x, 0, 2) if x.ndim == 3 else f.concatenate(x, 2)
+    return f.concatenate([_at_least_3d(x) for x in _listed(operands, "dstack")], 2)
+
+
+@function(numpy=np.column_stack)
+def column_stack(operands: Any) -> Any:
+    """Operands side by side; one of a single dimension, or of none, is a column."""
+    if is_one(operands):
+        x = as_variable(as_operand(operands, "column_stack"))
+        return f.expand_dims(x, 0) if x.ndim == 1 else f.transpose(x) if x.ndim == 2 else f.concatenate(x, 1)
+    listed = _listed(operands, "column_stack")
+    return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(_at_least_2d(x)) for x in listed], 1)
+
+
+@function(numpy=np.append)
+def append(x: Any, values: Any, axis: int | None = None) -> Any:
+    """The operand with others behind it along an axis; each flattened, if that is None."""
+    return f.concatenate([as_operand(x, "append"), as_operand(values, "append")], axis)
+
+
+def _at_least(x: Any, ndim: int) -> Any:
+    missing = ndim - as_variable(x).ndim
     return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
+
+
+def _at_least_2d(x: Any) -> Any:
+    return _at_least(x, 2)
+
+
+def _at_least_3d(x: Any) -> Any:
+    """As np.atleast_3d: a matrix gets a last axis, a vector one on either side."""
+    x = _at_least_2d(x)
+    return f.expand_dims(x, 2) if as_variable(x).ndim == 2 else x
 
 
 @function(numpy=np.tile)
@@ -399,12 +489,5 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     return x
 
 
-def _numpy_pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
-    if mode != "constant":
-        raise TypeError(f"np.pad on op-tree operands pads with a constant; it does not take mode={mode!r}")
-    return f.pad(x, pad_width, constant_values)
-
-
 NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
-NUMPY_FUNCTIONS[np.pad] = _numpy_pad
 NUMPY_FUNCTIONS[np.repeat] = f.repeat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
+from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.types import promote
 from optree.tree.variable import as_operand, as_variable
 
@@ -142,44 +141,6 @@ class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
     kernel = "{0} == 0"
 
 
-def _on_conditions(symbol: str, name: str) -> Callable[..., Any]:
-    """A logical op for operands of bool alone, because for integers ``&`` means bits."""
-    example = "~(x > 0)" if symbol == "~" else f"(x > 0) {symbol} (y > 0)"
-
-    def joined(*operands: Any) -> Any:
-        for operand in operands:
-            if not _is_condition(operand):
-                raise DTypeError(
-                    f"{symbol}: {describe(operand)} is not bool. {symbol} joins conditions, each in brackets: "
-                    f"{example}; {name} takes numbers too, for their truth"
-                )
-        return FUNCTIONS[name](*operands)
-
-    joined.__name__ = name
-    joined.__doc__ = FUNCTIONS[name].__doc__
-    return joined
-
-
-def _is_condition(operand: Any) -> bool:
-    """Whether an operand is bool; one of a foreign type passes, for the op to refuse."""
-    if isinstance(operand, int | float):
-        return isinstance(operand, bool)
-    dtype = getattr(operand, "dtype", None)
-    return dtype is None or dtype.kind == "b"
-
-
-#: Python's symbol for each logical op, and the ufunc that NumPy calls for the symbol.
-CONDITIONS = (
-    ("&", "logical_and", np.bitwise_and),
-    ("|", "logical_or", np.bitwise_or),
-    ("^", "logical_xor", np.bitwise_xor),
-    ("~", "logical_not", np.invert),
-)
-
-
-NUMPY_FUNCTIONS.update({ufunc: _on_conditions(symbol, name) for symbol, name, ufunc in CONDITIONS})
-
-
 # What kind of number
 
 
@@ -261,6 +222,10 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     numpy = np.sign
     kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
     aliases = ("sign",)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel; of integers without a choice, which compilers do not all take into vectors."""
+        return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, self.kernel)
 
 
 @function(numpy=np.round)

@@ -123,6 +123,7 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
     """
 
     name = "softmax"
+    keeps_shape = True
     random_props = staticmethod(any_axes)
     examples = (
         (((3, 4),), {}),
@@ -158,6 +159,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
     """
 
     name = "log_softmax"
+    keeps_shape = True
     random_props = staticmethod(any_axes)
     examples = Softmax.examples
 

@@ -1,6 +1,7 @@
-"""What an operation is: the Op contract with its defaults, and the registry's entry.
+"""Op, the contract of operations with its defaults.
 
-The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
+The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's, the
+questions about a node's parents are Metadiff's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import (
     AxisError,
     DefinitionError,
     DTypeError,
+    GradientError,
     OperandError,
     ShapeError,
     UntypedOperandError,
@@ -24,15 +27,25 @@ from optree.errors import (
     describe,
 )
 from optree.ops.apply import Apply
-from optree.ops.differentiable import Differentiable
-from optree.ops.operators import AbstractOperator
 from optree.ops.registration import check_and_register, sorted_arguments, usage
-from optree.tree.node import OpDict, applied
-from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
-from optree.tree.variable import Constant, Variable, as_columns, as_operand, as_variable, check_same_backend, spec_of
+from optree.tree.applications import new_cache
+from optree.tree.deltas import zero_gradient
+from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
+from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
+from optree.tree.types import Shape, Spec, TensorType, TupleType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.variable import (
+    Constant,
+    Input,
+    Variable,
+    as_columns,
+    as_operand,
+    as_variable,
+    check_same_backend,
+    spec_of,
+)
 
-#: An op forgets what it inferred for operand types when it has seen this many.
-INFERENCES = 4096
+#: The most combinations of parameters of a class that are one op each.
+SHARED = 4096
 
 
 #: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
@@ -49,7 +62,7 @@ class _Token:
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
-class Op(Differentiable, AbstractOperator):
+class Op:
     """An operation with its parameters, and never its operands.
 
     A subclass with a `name` is registered: it gets a method on every backend,
@@ -83,6 +96,8 @@ class Op(Differentiable, AbstractOperator):
         tuple is the shape of a floating operand drawn from `sample`, a list holds
         an integer operand's values, and a number is itself. An elementwise op
         needs none: its tests follow from its operands.
+    takes_floats : bool
+        Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
         Whether on a backend in neon's mode a 1-D array among the operands is a
         column. It is where operands are broadcast or multiplied, not where an
@@ -101,6 +116,8 @@ class Op(Differentiable, AbstractOperator):
         For an op that only moves axes, the operand's axis that each axis of the value is.
     keeps_order : bool
         Whether the value is its first operand's elements in the same C order, in whatever shape.
+    keeps_shape : bool
+        Whether the value has its first operand's shape, whatever that is.
     rearranges : bool
         Whether each element of the value is one of the first operand's, and none of them twice.
     broadcasts : tuple of (int or None, int), or None
@@ -123,6 +140,8 @@ class Op(Differentiable, AbstractOperator):
         From a choice and an operand to parameters that fit it, or nearly: `optree.testing.random_tree` uses such ops.
     bounds_numbers : bool
         Whether a Python integer must fit the integer dtype that it meets.
+    takes_parents : bool
+        Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -138,14 +157,17 @@ class Op(Differentiable, AbstractOperator):
     aliases: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
+    takes_floats: ClassVar[bool] = True
     takes_columns: ClassVar[bool] = False
     associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = {}
+    shape_only: ClassVar[tuple[int, ...]] = ()
     can_fail: ClassVar[bool] = True
     axis_order: ClassVar[tuple[int, ...] | None] = None
     keeps_order: ClassVar[bool] = False
+    keeps_shape: ClassVar[bool] = False
     rearranges: ClassVar[bool] = False
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
@@ -156,17 +178,18 @@ class Op(Differentiable, AbstractOperator):
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
+    takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
 
-    _instances: ClassVar[dict[tuple[Any, ...], Any]] = {}
+    _instances: ClassVar[Cache] = Cache("ops by parameters", 0)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
-        cls._instances = {}
+        cls._instances = Cache("ops by parameters", SHARED)
         check_and_register(cls, Op)
 
     def __init__(self, *args: Any, **props: Any) -> None:
@@ -180,10 +203,10 @@ class Op(Differentiable, AbstractOperator):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = {}
+        op.applications = new_cache()
         return op
 
-    applications: dict[tuple[Any, ...], OpDict]
+    applications: Cache
 
     #: Whether `make` made it, and so gives it to all who ask for these parameters.
     is_shared: bool = False
@@ -220,8 +243,6 @@ class Op(Differentiable, AbstractOperator):
         if found is None:
             found = cls(**props)
             found.__dict__["is_shared"] = True
-            if len(cls._instances) >= INFERENCES:
-                cls._instances.clear()
             cls._instances[key] = found
         return found
 
@@ -273,10 +294,12 @@ class Op(Differentiable, AbstractOperator):
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
-        return sorted({i for inputs in self.destroy_map.values() for i in inputs})
+        return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
 
     def shared_inputs(self) -> set[int]:
         """The inputs whose memory an output may lie in, by view_map or destroy_map."""
+        if not (self.view_map or self.destroy_map):  # as most ops: stages ask for it at each instruction
+            return set()
         return {
             i
             for mapping in (self.view_map, self.destroy_map)
@@ -445,8 +468,6 @@ class Op(Differentiable, AbstractOperator):
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
             return op_dict
-        if len(self.applications) >= INFERENCES:
-            self.applications.clear()
         self.applications[specs] = op_dict
         return op_dict
 
@@ -593,6 +614,148 @@ class Op(Differentiable, AbstractOperator):
         """Whether the op may be run once, ahead, where its inputs are all constants."""
         return not self.destroy_map
 
+    # Derivatives
+
+    def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        """The gradient of the cost for each input, from that for each output.
+
+        A gradient is a tree of a floating dtype and of its input's shape, or of
+        one that the input broadcasts to, which is then summed. Where there is no
+        derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
+        reason; where the outputs' elements do not depend on the input's, a variable of
+        `DisconnectedType`.
+
+        Parameters
+        ----------
+        inputs : list of Variable
+        output_gradients : list of Variable
+            One of `DisconnectedType` for an output that the cost does not use.
+            That for an output of integers is zero.
+        """
+        raise DefinitionError(
+            f"{type(self).__name__}: grad was forgotten: write grad(self, inputs, output_gradients), "
+            "or be a NonDifferentiableOperator"
+        )
+
+    def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
+        """The inputs as `grad` is given them."""
+        return list(inputs)
+
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+        """Send each operand its delta; by default the gradients that `grad` returns.
+
+        An operand that is sent none has a derivative of zero. The delta of an op with
+        several outputs is the list that `grad` takes.
+        """
+        gradients = self.grad(self.grad_inputs(args), delta if isinstance(delta, list) else [delta])
+        if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
+            raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
+        for i, (operand, gradient) in enumerate(zip(args, gradients, strict=True)):
+            if gradient is None and i in self.shape_only:
+                continue
+            if type(operand) is Constant and operand.is_weak:  # a Python number has no derivative
+                continue
+            if gradient is None:
+                gradient = grad_undefined(self, i, operand)
+            operand.generate_add_delta(adjoints, gradient)
+
+    def connection_pattern(self, node: Any) -> list[list[bool]]:
+        """For each input and each output, whether the output's elements depend on the input's.
+
+        By default they do, except on the inputs in `shape_only`.
+
+        Parameters
+        ----------
+        node : Apply
+        """
+        return [[i not in self.shape_only] * len(node.outputs) for i in range(len(node.inputs))]
+
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Any]) -> Sequence[Any]:
+        """The outputs' directional derivatives: the Jacobian times a vector.
+
+        An op need not write it: `Rop` differentiates its `grad` again instead.
+
+        Parameters
+        ----------
+        inputs : list of Variable
+        eval_points : list of Variable or None
+            The direction in each input, of its shape; None where it is zero.
+
+        Returns
+        -------
+        list
+            One for each output, of its shape or of one that is broadcast to it;
+            None where it is zero.
+        """
+        raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
+
+    # Metadiff's questions about a node; `optree.metadiff` passes the answers for its operands
+
+    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
+        """Whether any of the ancestors is."""
+        return any(ancestors)
+
+    def is_differentiable(self, parents: Sequence[bool]) -> bool:
+        """Whether any of the parents is."""
+        return any(parents)
+
+    def get_grad_level(self, ancestors: Sequence[int]) -> int:
+        """The highest of the ancestors'."""
+        return max(ancestors, default=0)
+
+    def get_data_type(self, node: Any) -> Any:
+        """The value's dtype, or its type if it is no array."""
+        return node.dtype if isinstance(node.type, TensorType) else node.type
+
+    def get_shape(self, node: Any) -> Any:
+        """The value's shape."""
+        return node.shape
+
+    def get_ancestors(self, node: Any) -> list[Variable]:
+        """The operands; a leaf has none."""
+        return [as_variable(x) for x in operands_of(node)] if isinstance(node, OpTreeNode) else []
+
+    def get_parents(self, node: Any) -> list[Variable]:
+        """The operands by which the value is differentiable."""
+        arguments = self.argument_indices(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i not in arguments]
+
+    def get_arguments(self, node: Any) -> list[Variable]:
+        """The other operands."""
+        arguments = self.argument_indices(node)
+        return [x for i, x in enumerate(self.get_ancestors(node)) if i in arguments]
+
+    def argument_indices(self, node: Any) -> set[int]:
+        """The indices of the operands that are no parents: those whose gradient is missing or always zero."""
+        if self.takes_parents:
+            return set(self.shape_only)
+        stand_ins = [Input(x.type) for x in self.get_ancestors(node)]
+        try:
+            sent = self._sent(stand_ins, _delta_like(node.type))
+        except DefinitionError:  # there is no grad at all
+            return set(range(len(stand_ins)))
+        return {i for i, x in enumerate(stand_ins) if _is_none_or_zero(sent.get(x))}
+
+    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
+        """The gradient of a parent, given that of the node."""
+        arguments = self.argument_indices(node)
+        operands = self.get_ancestors(node)
+        parents = [i for i in range(len(operands)) if i not in arguments]
+        if not 0 <= index < len(parents):
+            raise GradientError(f"{describe(node)} has {len(parents)} parents; there is none at {index}")
+        wanted = operands[parents[index]]
+        # An operand that is used twice would receive the sum of both: its other uses get a copy.
+        copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != parents[index]}
+        sent = self._sent([copies.get(i, x) for i, x in enumerate(operands)], my_grad)
+        found = sent.get(wanted)
+        return zero_gradient(wanted, my_grad.dtype) if found is None else found
+
+    def _sent(self, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
+        """The deltas that the op sends its operands, given the gradient of its value."""
+        adjoints: dict[Variable, Any] = {}
+        self.generate_adjoints(adjoints, delta, *operands)
+        return adjoints
+
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
     return cls.make(**props)
@@ -605,3 +768,19 @@ def _restored(cls: type[Op]) -> Any:
 def _hashable(value: Any) -> Any:
     """A parameter as something that tells 0.0 from -0.0 and 1 from True when compared."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
+
+
+def _is_none_or_zero(gradient: Any) -> bool:
+    if gradient is None or is_null(gradient) or is_disconnected(gradient):
+        return True
+    op = getattr(gradient, "op", None)  # of what `zero_gradient` makes
+    return op is not None and op.name == "fill_like" and type(gradient[2]) is float and gradient[2] == 0
+
+
+def _delta_like(type: Any) -> Any:
+    """A placeholder for the gradient of a value of a type; a list for several outputs."""
+    if isinstance(type, TupleType):
+        return [_delta_like(each) for each in type.types]
+    if isinstance(type, TensorType) and not is_floating(type.dtype):
+        type = TensorType(np.float64, type.shape)
+    return Input(type)

@@ -27,6 +27,7 @@ from optree.locks import Locked
 from optree.ops import philox
 from optree.ops.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.registry import f
+from optree.tree.gradient_types import grad_not_implemented
 from optree.tree.types import Shape, TensorType, as_dtype, promote
 from optree.tree.variable import Variable
 
@@ -171,6 +172,22 @@ class StandardNormal(Draw):
 
     def value(self, state: Any, like: Any) -> Any:
         return _draw(philox.normal, state, np.shape(like), self.dtype)
+
+
+class StandardGamma(RandomOperator):
+    """Numbers of the gamma distribution of scale 1, one for each shape parameter, which has no derivative here."""
+
+    name = "standard_gamma"
+    operands = ("state", "shape")
+
+    def value(self, state: Any, shape: Any) -> Any:
+        alpha = np.asarray(shape)
+        begin = take_blocks(state, philox.count_gamma_blocks(alpha.size))
+        return philox.gamma(*begin, alpha).astype(self.dtype)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        reason = "a draw is no smooth function of its shape parameter; its scale has a derivative"
+        return [None, grad_not_implemented(self, 1, inputs[1], reason)]
 
 
 class StochasticCast(RandomOperator):

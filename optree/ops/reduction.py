@@ -177,6 +177,7 @@ class ExclusiveProd(AxisOperator, UnaryOperator):
     """At each place, the product over axes of the elements in all the other places."""
 
     name = "exclusive_prod"
+    keeps_shape = True
     examples = (
         (((3, 4),), {}),
         (((3, 5),), {"axis": 1}),

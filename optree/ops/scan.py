@@ -25,6 +25,7 @@ class OneAxisOperator(UnaryOperator):
 
     __props__ = ("axis",)
     axis: Any = None
+    keeps_shape = True
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:

@@ -403,6 +403,7 @@ class Flip(ViewOperator, MorphOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.flip
+    keeps_shape = True
     rearranges = True
     examples = (
         (((3, 4),), {}),

@@ -61,7 +61,7 @@ class OrphanOperator(Op):
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
 
-    def argument_places(self, node: Any) -> set[int]:
+    def argument_indices(self, node: Any) -> set[int]:
         return set(range(len(self.get_ancestors(node))))
 
     def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:

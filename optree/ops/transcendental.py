@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import is_floating
+from optree.ops.elementwise import floating_of
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
-from optree.registry import f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
+from optree.tree.variable import as_operand, as_variable, in_dtype
 
 LN2 = math.log(2)
 
@@ -54,6 +57,20 @@ class Sqrt(FloatFunction):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [delta * 0.5 / f.sqrt(x)]
+
+
+class Cbrt(FloatFunction):
+    """The cube root, of negative numbers too."""
+
+    name = "cbrt"
+    numpy = np.cbrt
+    kernel = "cbrt({0})"
+    sample = (0.5, 3.0)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        root = f.cbrt(x)
+        return [delta / 3 / root / root]
 
 
 class Exp(FloatFunction):
@@ -215,6 +232,45 @@ class Arctan(FloatFunction):
         (x,), (delta,) = inputs, output_gradients
         length = f.hypot(x, 1.0)  # the square of an inf would make the second derivative nan, and x * x could overflow
         return [delta / length / length]
+
+
+@function(numpy=np.degrees)
+def degrees(x: Any) -> Any:
+    """An angle of radians in degrees."""
+    return _turned(np.degrees, x, 180 / math.pi)
+
+
+@function(numpy=np.radians)
+def radians(x: Any) -> Any:
+    """An angle of degrees in radians."""
+    return _turned(np.radians, x, math.pi / 180)
+
+
+def _turned(ufunc: np.ufunc, x: Any, factor: float) -> Any:
+    x = as_variable(as_operand(x, ufunc.__name__))
+    return in_dtype(x, floating_of(ufunc, x)) * factor
+
+
+for _ufunc, _same in ((np.rad2deg, degrees), (np.deg2rad, radians)):
+    NUMPY_FUNCTIONS[_ufunc] = FUNCTIONS[_ufunc.__name__] = _same
+
+
+#: The coefficients of sin(y) / y as a polynomial in y * y: exact to rounding for y below 1/2.
+SINC = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
+
+
+@function(numpy=np.sinc)
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x), and 1 at 0; its derivatives are exact there too, by a polynomial."""
+    x = as_variable(as_operand(x, "sinc"))
+    y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
+    near = f.lt(f.abs(y), 0.5)
+    small = f.square(f.where(near, y, 0))
+    value: Any = SINC[-1]
+    for coefficient in SINC[-2::-1]:
+        value = value * small + coefficient
+    far = f.where(near, 1, y)
+    return f.where(near, value, f.sin(far) / far)
 
 
 class Sinh(FloatFunction):

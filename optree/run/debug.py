@@ -1,59 +1,59 @@
-"""Programs run op by op, each op held to its contract: the mode ``'debug'`` of functions.
+"""Debug mode of functions: programs run op by op, and each op is checked against its contract.
 
-Each step runs three times: twice on copies of its inputs, the second time with
-what the first left in its cells, and then for good.
+Each step runs three times: twice on copies of its inputs, the second time with the
+first run's output cells, and then on the inputs themselves.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from optree.compile.passes import PASSES, stages
+from optree.compile.passes import PASSES, each_pass
+from optree.compile.pipeline import lower
 from optree.compile.program import Instruction, Program
-from optree.compile.reference import is_widened, performer, run_steps, taken, value_of
-from optree.compile.schedule import apart, schedule
+from optree.compile.reference import is_widened, performer, run_each, taken, value_of
+from optree.compile.steps import Observer
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type
 
-#: Logarithms of what has lost nearly all its digits are so far off, and no further.
+#: The relative error allowed to the unstable form of an expression that a rewrite stabilises.
 LOST_DIGITS = 0.1
 
 #: Copies start at the original's address modulo this many bytes, a cache line and the widest vector register.
 ALIGNMENT = 64
 
 #: Units in the last place, of the largest element, by which two runs of one op on equal inputs may differ:
-#: libraries order their sums by the alignment of what they write, too.
+#: libraries order their sums by the alignment of the output, too.
 LAST_BITS = 16
 
-#: Values that nobody can change, and that therefore may be shared.
+#: Mutable containers, which two values may not share; immutable objects they may.
 _CONTAINERS = (list, dict, set, bytearray)
 
 
-def evaluate(program: Program, values: Sequence[Any], observe: Callable[..., None] | None = None) -> list[Any]:
-    """The outputs of a program whose leaves have these values; `observe` is told of each step.
+def evaluate(program: Program, values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
+    """The outputs of a program for these values of its leaves; `observe` is called after each step.
 
     Raises
     ------
     ContractError
-        If an op leaves a cell empty, resizes it, or fills it with what its type
-        refuses; changes an input without a destroy_map; gives an output in an
-        input's memory without a view_map, or in what an earlier call gave; gives
-        other outputs for equal inputs, or in cells that hold an earlier call's; or
-        has another shape than it said.
+        If an op leaves a cell empty, resizes it, or stores a value that its type refuses;
+        changes an input without a destroy_map; returns an output aliased with an input
+        without a view_map, or with an output of an earlier call; returns other outputs for
+        equal inputs, or with reused cells; or contradicts its infer_shape.
     NotFiniteError
-        If an op makes a nan or an infinity of finite inputs.
+        If an op computes a nan or an infinity from finite inputs.
     """
-    return run_steps(program, values, _step, observe)
+    return run_each(program, values, _checked, observe)
 
 
 def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:
-    """Refuse a rewrite that changes what a program gives for these values, which stay as they are.
+    """Refuse a rewrite that changes a program's outputs for these values, which are not modified.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[st
         Naming the rule.
     """
     before = _outputs(program, values)
-    for name, rewritten in stages(program, True, without):
+    for name, rewritten, _ in each_pass(program, True, without):
         after = _outputs(rewritten, values)
         wrong = _changed(name, program, before, after)
         if wrong is not None:
@@ -74,19 +74,14 @@ def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[st
 
 
 def _outputs(program: Program, values: Sequence[Any]) -> list[Any]:
-    """What a program gives, on copies of the values and of the constants that rules put in."""
-    ordered = schedule(apart(program))
-    computed = _copies([*values, *map(value_of, program.leaves[len(values) :])])
-    with np.errstate(all="ignore"):
-        for instruction in ordered.instructions:
-            cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
-            computed.append(_run(instruction, [computed[i] for i in instruction.inputs], cells))
-    return [computed[number] for number in ordered.outputs]
+    """A program's outputs, computed on copies of the values and of the constants added by rules."""
+    ordered = lower(program, first="copies")
+    return run_each(ordered, _copies([*values, *map(value_of, program.leaves[len(values) :])]), _computed)
 
 
 def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence[Any]) -> int | None:
-    """The place of the first output that has changed; to more digits, where the pass is for that, is no change."""
-    for place, (number, x, y) in enumerate(zip(program.outputs, before, after, strict=True)):
+    """The index of the first output that has changed; the stabilising pass may change the lost digits."""
+    for i, (number, x, y) in enumerate(zip(program.outputs, before, after, strict=True)):
         type = program.type_of(number)
         if name == "stabilise" and isinstance(type, TensorType) and is_floating(type.dtype):
             near = float(finfo(type.dtype).eps) ** 0.5
@@ -95,12 +90,12 @@ def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence
                 continue
         elif _equal(type, x, y):
             continue
-        return place
+        return i
     return None
 
 
 def _equal(type: Type, x: Any, y: Any) -> bool:
-    """Whether two values are equal, floating ones but for the last bits."""
+    """Whether two values are equal, floating ones up to `LAST_BITS`."""
     if type.values_eq(x, y):
         return True
     if not isinstance(type, TensorType) or not is_floating(type.dtype):
@@ -114,13 +109,13 @@ def _equal(type: Type, x: Any, y: Any) -> bool:
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:
-    """Deep copies; those of arrays have the originals' strides and alignment, by which NumPy chooses its loops."""
+    """Deep copies; arrays keep their strides and alignment, by which NumPy chooses its loops."""
     shared = {id(x): _copy_of_array(x) for x in values if type(x) is np.ndarray and x.size and not x.dtype.hasobject}
     return deepcopy(list(values), shared)
 
 
 def _copy_of_array(array: np.ndarray) -> np.ndarray:
-    """A copy in memory that is laid out and aligned as the original's."""
+    """A copy with the original's strides and alignment."""
     address = array.ctypes.data
     steps = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
     low = address + sum(step for step in steps if step < 0)
@@ -132,11 +127,11 @@ def _copy_of_array(array: np.ndarray) -> np.ndarray:
 
 
 def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Sequence[str]) -> str:
-    """The first rule of a pass without which it changes nothing; the pass where there is no such."""
+    """The first rule whose omission makes a pass correct; the pass itself if there is none."""
     for rule in next(each.rules for each in PASSES if each.name == name):
         spared = (*without, rule.__name__)
         before = _outputs(program, values)
-        for stage, rewritten in stages(program, True, spared):
+        for stage, rewritten, _ in each_pass(program, True, spared):
             after = _outputs(rewritten, values)
             if stage == name and _changed(name, program, before, after) is None:
                 return rule.__name__
@@ -144,9 +139,14 @@ def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Se
     return name
 
 
-def _step(instruction: Instruction, inputs: list[Any]) -> Any:
-    """The value of one instruction."""
-    before = _copies(inputs)
+def _computed(instruction: Instruction, *inputs: Any) -> Any:
+    """The value of an instruction."""
+    return _run(instruction, list(inputs), [[None] for _ in instruction.node.owner.outputs])
+
+
+def _checked(instruction: Instruction, *operands: Any) -> Any:
+    """The value of an instruction whose op is held to its contract."""
+    inputs, before = list(operands), _copies(operands)
     cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
     first = deepcopy(_run(instruction, _copies(before), cells))
     second = _run(instruction, _copies(before), cells)
@@ -180,38 +180,38 @@ def _check_equal(instruction: Instruction, first: Any, second: Any, when: str) -
 
 
 def _check_inputs(instruction: Instruction, before: list[Any], after: list[Any]) -> None:
-    """Refuse a change to an input that no destroy_map tells of."""
+    """Refuse a change to an input that is not in destroy_map."""
     destroyed = instruction.op.destroyed_inputs()
     for i, variable in enumerate(instruction.node.owner.inputs):
         if i not in destroyed and not variable.type.values_eq(before[i], after[i]):
             raise ContractError(
-                f"{_guilty(instruction)}: perform changed input {i}; say so, as in destroy_map = {{0: [{i}]}}, "
+                f"{_guilty(instruction)}: perform changed input {i}; declare it, as in destroy_map = {{0: [{i}]}}, "
                 "or work on a copy"
             )
 
 
 def _check_memory(instruction: Instruction, inputs: list[Any], outputs: Sequence[Any]) -> None:
-    """Refuse an output in an input's memory that no map tells of."""
+    """Refuse an output aliased with an input that is in neither view_map nor destroy_map."""
     op = instruction.op
-    for place, output in enumerate(outputs):
-        allowed = {*op.view_map.get(place, ()), *op.destroy_map.get(place, ())}
+    for index, output in enumerate(outputs):
+        allowed = {*op.view_map.get(index, ()), *op.destroy_map.get(index, ())}
         for i, value in enumerate(inputs):
-            if any(_share(inputs[j], value) for j in allowed if j < len(inputs)):  # one tensor may be two operands
+            if any(_share(inputs[j], value) for j in allowed if j < len(inputs)):  # one tensor may be several operands
                 continue
             if _share(output, value):
                 raise ContractError(
-                    f"{_guilty(instruction)}: output {place} lies in the memory of input {i}; say so, as in "
-                    f"view_map = {{{place}: [{i}]}}, or return a copy"
+                    f"{_guilty(instruction)}: output {index} aliases input {i}; declare it, as in "
+                    f"view_map = {{{index}: [{i}]}}, or return a copy"
                 )
 
 
 def _check_new(instruction: Instruction, earlier: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Refuse an output in memory that another call gave away."""
-    for place, output in enumerate(outputs):
+    """Refuse an output aliased with one that an earlier call returned."""
+    for index, output in enumerate(outputs):
         if any(_share(output, other) for other in earlier):
             raise ContractError(
-                f"{_guilty(instruction)}: output {place} is the same memory in each call; return new memory, "
-                "or keep it in its cell, from where it is taken when it is given away"
+                f"{_guilty(instruction)}: output {index} is the same memory in each call; return new memory, "
+                "or leave a buffer in its cell, from which the caller takes it"
             )
 
 
@@ -222,29 +222,29 @@ def _share(x: Any, y: Any) -> bool:
 
 
 def _check_shapes(instruction: Instruction, inputs: list[Any], outputs: Sequence[Any]) -> None:
-    """Refuse an output of another shape than infer_shape says."""
+    """Refuse an output whose shape is not that of infer_shape."""
     op = instruction.op
     if op.defines("infer_shape"):
         shapes = [[*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x) for x in inputs]
         said = op.infer_shape(instruction.node.owner, shapes)
-        for place, (shape, output) in enumerate(zip(said, outputs, strict=True)):
+        for index, (shape, output) in enumerate(zip(said, outputs, strict=True)):
             if tuple(shape) != np.shape(output):
                 raise ContractError(
-                    f"{_guilty(instruction)}: infer_shape says {tuple(shape)} for output {place}, "
+                    f"{_guilty(instruction)}: infer_shape says {tuple(shape)} for output {index}, "
                     f"and perform gave {np.shape(output)}"
                 )
 
 
 def _check_finite(instruction: Instruction, inputs: list[Any], outputs: Sequence[Any]) -> None:
-    """Refuse a nan or an infinity made of finite inputs."""
+    """Refuse a nan or an infinity computed from finite inputs."""
     if not all(map(_is_finite, inputs)):
         return
-    for place, output in enumerate(outputs):
+    for index, output in enumerate(outputs):
         if not _is_finite(output):
             array = np.asarray(output)
             where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
             raise NotFiniteError(
-                f"{_guilty(instruction)}: output {place} is {array[where]} at {where}, of finite inputs"
+                f"{_guilty(instruction)}: output {index} is {array[where]} at {where}, of finite inputs"
             )
 
 

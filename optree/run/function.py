@@ -1,4 +1,4 @@
-"""function: a program kept, called again with other values and sizes."""
+"""`function`: a compiled program, called repeatedly with other values and sizes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from weakref import ref
 import numpy as np
 
 from optree.arrays import Region
+from optree.cache import Cache
 from optree.compile import reference
-from optree.compile.passes import rewrite
-from optree.compile.program import flatten
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
+from optree.compile.steps import Plan
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -40,26 +40,26 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
-#: A function remembers so many combinations of its arguments' sizes that it has checked.
+#: Maximum entries of a function's caches of checked argument sizes and specs.
 SIZES = 1024
 
-#: The backends that live, in the order in which they were made: functions without tensors run on the last.
+#: Weak references to the backends, oldest first: functions without tensors run on the last.
 _backends: list[Callable[[], Any]] = []
 
 
 def last_backend() -> Any:
-    """The last backend made that lives, on which functions without tensors run; None if there is none."""
+    """The current backend, on which functions without tensors run: the last one made that is alive, or None."""
     return next((found for made in reversed(_backends) if (found := made()) is not None), None)
 
 
 def use_backend(backend: Any) -> None:
-    """Let functions without tensors run on a backend, as long as it lives."""
+    """Make a backend the current one, on which functions without tensors run."""
     _backends[:] = [*(made for made in _backends if made() is not None), ref(backend)]
 
 
 @contextmanager
 def running_on(backend: Any) -> Iterator[None]:
-    """Within it, functions without tensors run on a backend; on None, as they do without it."""
+    """Make a backend the current one within a block; None changes nothing."""
     before = _backends[:]
     if backend is not None:
         use_backend(backend)
@@ -85,38 +85,38 @@ def function(
     Parameters
     ----------
     inputs : sequence of Input or Tensor
-        Its arguments, in order; by keyword they have the variables' names. Of a tensor, only its dtype and the
-        number of its dimensions count then.
+        Its arguments, in order; as keywords they have the variables' names. Of a tensor, only the dtype and the
+        rank matter.
     outputs : Variable or list of Variable, optional
-        What it returns: one value, a list of them, or None.
+        The values it returns: one, a list, or None.
     updates : dict or list of pairs, optional
-        From tensors to trees: their values are written there, in order, when all has been computed.
+        From tensors to trees, whose values are written there in order, after everything has been computed.
     givens : dict or list of pairs, optional
-        From operands in the trees to what stands in their place.
+        From operands in the trees to their replacements.
     mode : str or Mode, optional
         ``'default'``; ``'reference'``, op by op by `perform`, without rewrites;
         or ``'debug'``, which checks every op against its contract.
     name : str, optional
-        What it is called in errors.
+        Its name in errors.
     on_unused_input : {'raise', 'warn', 'ignore'}
-        What happens for an input that nothing needs.
+        The response to an input that no output depends on.
     profile : bool
-        Whether `Function.profile` counts.
+        Whether `Function.profile` records each step.
     allow_input_downcast : bool, optional
-        Whether arguments are converted where that loses something: all, as by
-        ``x.astype``, or none; None, by default, means Python's floats alone.
+        Whether arguments are converted where that loses precision: all, as by
+        ``x.astype``, or none; by default, None, Python's floats alone.
 
     Returns
     -------
     Function
-        It gives tensors of the backend of the tensors in the trees; without
-        tensors, of the last backend made; without that, NumPy arrays. Values of
-        other types are what their ops make.
+        It returns tensors on the backend of the trees' tensors; without tensors, on the
+        current backend; without a backend, NumPy arrays. Values of other types are
+        returned unchanged.
 
     Raises
     ------
     OperandError, ShapeError, DTypeError, BackendError
-        If the parts do not fit together.
+        If the inputs, outputs, updates and givens are inconsistent.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def function(
 
 
 class Function(Locked):
-    """What `function` returns.
+    """A compiled function, made by `function`.
 
     Attributes
     ----------
@@ -141,9 +141,9 @@ class Function(Locked):
     updates : list of (Tensor, Variable)
     name : str or None
     program : Program
-        What runs: it gives the outputs and then the updates' values.
+        The program that runs; its outputs are the outputs, then the updates.
     profile : Profile or None
-        Calls, time, flops and bytes of each step, if they are counted.
+        Calls, time, flops and bytes of each step, if they are recorded.
     """
 
     def __init__(
@@ -176,28 +176,29 @@ class Function(Locked):
         self._types = [x.type for x in values[: len(self.outputs)]]
         targets = [target for target, _ in self.updates]
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
-        self._written = flatten([*values[: len(self.outputs)], *written])
-        rewritten = rewrite(self._written, True, self.mode.without) if self.mode.kind == "default" else self._written
-        self.program = schedule(apart(rewritten))
+        own = Options() if self.backend is None else self.backend.lowering
+        self._options = own._replace(fixed=True, rewrites=self.mode.kind == "default", without=self.mode.without)
+        self._written = lower([*values[: len(self.outputs)], *written], last="program")
+        self.program = lower(self._written, self._options, first="passes")
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
         value_of = reference.value_of if self.backend is None else self.backend.value_of
         arguments, leaves = list(self._arguments_of.values()), self.program.leaves
-        #: The leaves' values, None for an argument's, and where in them each argument stands.
+        #: The leaves' values, None for an argument's, and the index of each argument among them.
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
-        self._places = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
-        self._sizes_seen: dict[Any, None] = {}
-        self._tensors_seen: dict[Any, None] = {}
+        self._argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
+        self._sizes_seen = Cache("sizes of functions' arguments", SIZES)
+        self._tensors_seen = Cache("tensors as functions' arguments", SIZES)
         if not self.inputs:
             self._check_sizes(self._known)
-        #: The memory that the updates write, which no argument may lie in while it is read.
+        #: The memory that the updates write: arguments that overlap it are copied first.
         self._region = Region([target.array for target in targets]) if targets and self.inputs else None
         self._targets = list(dict.fromkeys(target.root for target in targets))
         self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
-        leaves = [x for x in flatten(roots).leaves if isinstance(x, Variable)]
+        leaves = [x for x in lower(roots, last="program").leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
         return last_backend() if found is None else found
 
@@ -217,13 +218,15 @@ class Function(Locked):
                     warnings.warn(message, stacklevel=4)
 
     def _compile(self) -> Any:
+        runs_here = self.mode.kind == "default"
+        show_stages(self._written, self._options, self.backend if runs_here else None, is_flat=True)
         observe = None if self.profile is None else self.profile.observe
-        if self.mode.kind != "default" or self.backend is None:
+        if not runs_here or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             run = partial(evaluate, observe=observe)
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
-            return lambda values, roots: run(values)
+            return Plan(lambda values, roots: run(values))
         return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
@@ -233,16 +236,16 @@ class Function(Locked):
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the outputs, and then make the updates.
+        """Compute the outputs, and then write the updates.
 
         Raises
         ------
         OperandError
             If an argument is missing, given twice, or not of its input's type.
         ShapeError
-            If the arguments' sizes do not fit together; nothing has been written then.
+            If the arguments' sizes are inconsistent; nothing has been written then.
         ReentryError
-            If an op in it, while it runs, calls it again.
+            If an op of it calls it while it runs.
         """
         values = self._known
         if self.inputs or args or kwargs:
@@ -253,9 +256,9 @@ class Function(Locked):
                 "same outputs has memory of its own"
             )
         if self._region is not None:
-            self._set_apart(values)
-        with self.lock:  # between `acquire` and `try` an interrupt could come, and the lock stay taken
-            found = self._plan(values, None)
+            self._copy_aliased(values)
+        with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
+            found = self._plan.run(values, None)
         for target in self._targets:
             target.advance(self._writer)
         if self._returns == "none":
@@ -263,36 +266,34 @@ class Function(Locked):
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
         return results[0] if self._returns == "one" else results
 
-    def _set_apart(self, values: list[Any]) -> None:
-        """Copy the arguments that lie in memory which the updates write: all are read before any is written."""
+    def _copy_aliased(self, values: list[Any]) -> None:
+        """Copy the arguments aliased with an update's target: all are read before any is written."""
         touches = self._region.touches  # type: ignore[union-attr]
-        for place in self._places:
-            if place is not None and touches(values[place]):
+        for i in self._argument_indices:
+            if i is not None and touches(values[i]):
                 with self.backend.active():
-                    values[place] = values[place].copy()
+                    values[i] = values[i].copy()
 
     def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves' values for these arguments, which are checked, but for tensors of specs that came before."""
+        """The leaves' values for these arguments, checked unless they are tensors of specs seen before."""
         values = self._known.copy()
         specs = tuple([x.spec if x.__class__ is Tensor else None for x in args])
         if specs in self._tensors_seen and not kwargs:
-            for place, x in zip(self._places, args, strict=True):
-                if place is not None:
-                    values[place] = x.array
+            for i, x in zip(self._argument_indices, args, strict=True):
+                if i is not None:
+                    values[i] = x.array
             return values
         given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
         arrays = [
             self._filtered(number, x, value) for number, (x, value) in enumerate(zip(self.inputs, given, strict=True))
         ]
-        for place, array in zip(self._places, arrays, strict=True):
-            if place is not None:
-                values[place] = array
+        for i, array in zip(self._argument_indices, arrays, strict=True):
+            if i is not None:
+                values[i] = array
         self._check_sizes(values)
         if not kwargs and all(
             x.__class__ is Tensor and x.array is array for x, array in zip(args, arrays, strict=True)
         ):
-            if len(self._tensors_seen) >= SIZES:
-                self._tensors_seen.clear()
             self._tensors_seen[specs] = None
         return values
 
@@ -332,17 +333,15 @@ class Function(Locked):
         return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
 
     def _check_sizes(self, values: Sequence[Any]) -> None:
-        given = tuple([None if place is None else _shape_of(values[place]) for place in self._places])
+        given = tuple([None if i is None else _shape_of(values[i]) for i in self._argument_indices])
         if given in self._sizes_seen:
             return
         shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
-        check_sizes(self._written, shapes)  # rewrites leave out what only checks
-        if len(self._sizes_seen) >= SIZES:
-            self._sizes_seen.clear()
+        check_sizes(self._written, shapes)  # rewrites drop ops whose only effect is a check
         self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:
-        """What a caller gets for an output's value."""
+        """An output's value as the caller gets it: a tensor, an array, or the value itself."""
         if not isinstance(type, TensorType):
             return value
         if self.backend is not None:
@@ -358,27 +357,51 @@ class Function(Locked):
         return function, self._arguments
 
 
-def debugprint(what: Any, file: Any = None) -> Any:
-    """Print what runs, a line a step: its number, op, inputs, type, and the line that built it.
+def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
+    """Print the program, one line for each step: number, op, inputs, type, and the line that built it.
 
     Parameters
     ----------
     what : Function, or Variable
     file : file, or 'str'
-        Where it is printed; the standard output by default. ``'str'`` prints nothing: the text is returned.
+        The standard output by default. With ``'str'`` the text is returned, not printed.
+    stage : str, optional
+        Print the result of one stage of the pipeline instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
+        ``'parts'``, ``'fusion'``, ``'source'`` or ``'plan'`` (`optree.compile.pipeline`).
+
+    Raises
+    ------
+    OperandError
+        If there is no such stage.
     """
-    program = what.program if isinstance(what, Function) else schedule(flatten([what]))
-    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
-    remark = getattr(what._plan, "remark", None) if isinstance(what, Function) else None
-    text = text if remark is None else f"{text}\n{remark()}"
+    text = _program_text(what) if stage is None else _stage_text(stage, what)
     if file == "str":
         return text
     print(text, file=file)
     return file
 
 
+def _program_text(what: Any) -> str:
+    """The program of a function, or of a tree as it was written."""
+    is_function = isinstance(what, Function)
+    program = what.program if is_function else lower(lower([what], last="program"), first="order")
+    text = listing(program) if what.backend is None else listing(program, what.backend.remark)
+    remark = what._plan.remark if is_function else None
+    return text if remark is None else f"{text}\n{remark()}"
+
+
+def _stage_text(stage: str, what: Any) -> str:
+    """The text of a stage of lowering a function or a tree."""
+    if isinstance(what, Function):
+        found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
+    else:
+        options = Options() if what.backend is None else what.backend.lowering
+        found = stage_texts([what], [stage], options, what.backend)
+    return next(text for _, text in found)
+
+
 def _shape_of(value: Any) -> Any:
-    """A value's shape; that of a number is (), and other values have none."""
+    """A value's shape: () for a number, None for values that have none."""
     if isinstance(value, bool | int | float):
         return ()
     shape = getattr(value, "shape", None)
@@ -386,7 +409,7 @@ def _shape_of(value: Any) -> Any:
 
 
 def _stand_in(x: Variable) -> Input:
-    """The argument of a program for an input; a tensor's has its type and backend."""
+    """The program's leaf for an input; for a tensor, a new Input of its type and backend."""
     if isinstance(x, Input):
         return x
     argument = Input(x.type, x.label)
@@ -397,9 +420,9 @@ def _stand_in(x: Variable) -> Input:
 def _checked_inputs(inputs: Any) -> list[Variable]:
     if isinstance(inputs, Variable) or not isinstance(inputs, Sequence):
         raise OperandError(f"function: the inputs are a list of variables, not {describe(inputs)}")
-    for place, x in enumerate(inputs):
+    for i, x in enumerate(inputs):
         if not isinstance(x, Input | Tensor):
-            raise OperandError(f"function: input {place} is an Input or a Tensor, not {describe(x)}")
-        if any(x is other for other in inputs[:place]):
+            raise OperandError(f"function: input {i} is an Input or a Tensor, not {describe(x)}")
+        if any(x is other for other in inputs[:i]):
             raise OperandError(f"function: {describe(x)} is given as an input twice")
     return list(inputs)

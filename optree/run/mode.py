@@ -1,4 +1,4 @@
-"""How a function runs."""
+"""Modes of functions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from optree.errors import OptreeError
 
-#: What runs a program: the backend; `perform` alone; `perform`, each step checked.
+#: A program is run by the backend; by `perform`, without rewrites; or by `perform` with every check.
 KINDS = ("default", "reference", "debug")
 
 
 class ModeError(OptreeError, ValueError):
-    """A mode that there is not."""
+    """An unknown mode."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How a function runs.
+    """The mode in which a function runs.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each step of a function costs."""
+"""Profiles of functions: the cost of each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optree.errors import line_of
 
 @dataclass
 class Cost:
-    """What one step has cost, over all calls.
+    """The cost of one step, over all calls.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Cost:
     flops : int
         By the op's own count (`Op.flops`).
     bytes : int
-        Of the arrays read and written.
+        The size of the arrays read and written.
     """
 
     instruction: Instruction
@@ -35,20 +35,20 @@ class Cost:
 
 
 class Profile:
-    """What each step of a function has cost; it prints as a table, the dearest first.
+    """The cost of each step of a function, printed as a table, the most expensive first.
 
     Attributes
     ----------
     costs : list of Cost
-        In the order in which the steps run.
+        In execution order.
     """
 
     def __init__(self, program: Program) -> None:
         self.costs = [Cost(instruction) for instruction in program.instructions]
 
-    def observe(self, place: int, seconds: float, inputs: Sequence[Any], value: Any) -> None:
+    def observe(self, index: int, seconds: float, inputs: Sequence[Any], value: Any) -> None:
         """Count one run of a step."""
-        cost = self.costs[place]
+        cost = self.costs[index]
         outputs = value if isinstance(value, tuple) else (value,)
         cost.calls += 1
         cost.seconds += seconds

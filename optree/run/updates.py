@@ -1,4 +1,4 @@
-"""Updates: tensors and the values that are written into them together, when all of these have been computed."""
+"""Updates: values that are written into tensors together, after all have been computed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) ->
     Parameters
     ----------
     what : str
-        What makes them, for errors.
+        The caller, for errors.
     updates : dict or list of pairs
         From tensors to operands.
     inputs : sequence of Variable
-        What no tensor among them may be a part of.
+        A function's inputs, which may not be targets.
 
     Raises
     ------
     OperandError
-        If a target is no tensor, or an input, or two targets have memory in common.
+        If a target is no tensor, or an input, or two targets share an element.
     DTypeError
-        If a value does not go into its target.
+        If a value cannot be cast to its target's dtype.
     """
     found: list[tuple[Tensor, Variable]] = []
     for target, value in pairs_of(updates, what, "updates"):
@@ -41,17 +41,17 @@ def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) ->
         if not can_cast(tree.dtype, target.dtype, "same_kind"):
             raise DTypeError(f"{what}: the update {describe(tree)} does not go into {describe(target)}")
         found.append((target, tree))
-    _check_apart(what, [target for target, _ in found])
+    _check_disjoint(what, [target for target, _ in found])
     return found
 
 
 def pairs_of(given: Any, what: str, role: str) -> list[tuple[Any, Any]]:
-    """A dict's items, or the pairs that a list holds.
+    """The pairs of a dict or list.
 
     Raises
     ------
     OperandError
-        If something in it is no pair.
+        If an item is no pair.
     """
     is_pairs = isinstance(given, Mapping | list | tuple) and not isinstance(given, Variable)
     pairs = list(given.items() if isinstance(given, Mapping) else given) if is_pairs else [given]
@@ -61,15 +61,15 @@ def pairs_of(given: Any, what: str, role: str) -> list[tuple[Any, Any]]:
 
 
 def assignments(updates: Sequence[tuple[Tensor, Any]]) -> list[OpTreeNode]:
-    """Updates as assignments, for one program; a value that may look into another target is copied first."""
+    """Updates as `assign` nodes of one program; a value that may be a view of another target is copied first."""
     return [
         f.assign(target, value if isinstance(value, OpTreeNode) and not value.op.view_map else f.copy(value))
         for target, value in updates
     ]
 
 
-def _check_apart(what: str, targets: Sequence[Tensor]) -> None:
-    """Refuse two targets that have an element in common: which value would stay is nobody's to guess."""
+def _check_disjoint(what: str, targets: Sequence[Tensor]) -> None:
+    """Refuse two targets that share an element, whose final value would be ambiguous."""
     for i, j in overlapping([target.array for target in targets], exactly=True):
         one, other = targets[i], targets[j]
         if one is other:

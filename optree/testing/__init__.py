@@ -1,7 +1,7 @@
-"""What one's own ops and trees are tested with.
+"""Test helpers for users' own ops and trees.
 
-`check_op` checks all that an op promises, `check_grad` the gradient of any
-function of tensors, and `random_tree` makes trees that nobody thought of.
+`check_op` checks an op's contract, `check_grad` the gradient of any function of
+tensors, and `random_tree` generates trees.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ __all__ = ["check_grad", "check_op", "random_tree"]
 def check_op(
     op: str | type[Op] | Op, inputs: Sequence[Any] | None = None, rtol: float | None = None, atol: float | None = None
 ) -> None:
-    """Check each part of the contract that an op claims, on inputs.
+    """Check an op against each clause of the contract that it implements.
 
-    Of any op, in any style: equality and hash, `make_node`, the maps, all that
-    debug mode asks of `perform` and `infer_shape`, functions of it, pickling
-    where its parts pickle; its gradient and `R_op` against central differences.
+    For an op in any style these are equality and hash, `make_node`, the maps, the checks
+    of debug mode on `perform` and `infer_shape`, functions of it, pickling where its
+    parameters pickle, and its gradient and `R_op` against central differences.
 
     Parameters
     ----------
     op : Op, type or str
         The op, its class if that needs no parameters, or a registered op's name.
     inputs : sequence, optional
-        What it is applied to: arrays, tensors, numbers, and ``Constant(type,
-        value)`` for a value of a type of one's own. Without them it is held to all
-        that this project's own ops are, on its `examples`, and for an elementwise
-        one on each way to broadcast. Its values are compared with those of the
-        tensors' backend; without tensors, with those of the last backend made.
+        Its inputs: arrays, tensors, numbers, and ``Constant(type, value)`` for a value of
+        a user's type. Without them, every promise of registered ops is checked on its
+        `examples`, for an elementwise op on every broadcast pattern. Its values are
+        compared with those of the tensors' backend, or else of the last backend made.
     rtol, atol : float, optional
-        How far, relative to them and at all, floating values may differ from those that they are compared with, and
-        derivatives from central differences: for an op that approximates. By default no more than rounding explains.
+        Tolerances of values and derivatives, for an op that approximates. By default the
+        tolerance covers rounding alone.
 
     Raises
     ------
     ContractError, AssertionError, OptreeError
-        If a part is broken: it names the op and the part.
+        If a clause is violated; the error names the op and the clause.
 
     Examples
     --------
@@ -84,25 +83,23 @@ def check_grad(
 ) -> None:
     """Compare the gradient of a function with central differences, in float64.
 
-    A value of several elements is summed with fixed random weights first, so
-    that each of them counts.
+    A value of several elements is reduced to its sum with fixed random weights first.
 
     Parameters
     ----------
     function : callable
-        Takes as many tensors as there are inputs, and returns a tree.
+        Takes one tensor for each input, and returns a tree.
     inputs : Tensor, or list of Tensor
-        Where to compare. Floating ones are copied as float64 and moved by
-        `eps` times their size, one element at a time; others stay as they are.
+        The point of comparison. Floating tensors are copied as float64 and perturbed by
+        `eps` times their size, one element at a time; others are constant.
     eps, rtol, atol : float
-        The step, and how far the two may differ.
+        The step, and the tolerances.
 
     Raises
     ------
     GradientError
-        If they differ: it says which element of which input is furthest off. Or
-        if there is nothing to compare: no input is floating, or the function
-        gives another value each time.
+        If they differ; the error names the input and the element with the largest
+        difference. Or if no input is floating, or the function is random.
 
     Examples
     --------
@@ -137,7 +134,7 @@ def check_grad(
 
 
 def _difference(cost: Variable, x: Tensor, eps: float) -> np.ndarray:
-    """How the cost changes with each element of a tensor, which is left as it was."""
+    """The central difference of the cost by each element of a tensor, which is restored afterwards."""
     values = x.get()
 
     def cost_at(moved: list[np.ndarray]) -> float:

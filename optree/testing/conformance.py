@@ -1,7 +1,8 @@
-"""What the contract asks of any op, each clause one function, checked on values that a user gives.
+"""The clauses of the Op contract, one function each, checked at a user's inputs.
 
-The op may be in any style: `make_node`, `itypes` and `otypes`, traits, a
-`ComputationOp`'s instance; of several outputs; on types of the user's own.
+The op may be in any style: `make_node`, `itypes` and `otypes`, traits, or a
+`ComputationOp`; with several outputs, and on the user's own types. `promises` checks
+registered ops more closely, on examples that it knows how to vary.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
 from optree.compat.nervana_graph import ComputationOp
 from optree.compile import reference
-from optree.compile.program import flatten
-from optree.compile.schedule import apart, schedule
+from optree.compile.pipeline import Options, lower
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, OperandError, describe
 from optree.ops.apply import Apply
@@ -42,7 +42,7 @@ class Subject:
     Attributes
     ----------
     inputs : list
-        What the op is called on: an Input for each value, but a number where one is given.
+        The op's arguments: an Input for each value; numbers unchanged.
     values : dict
         From each Input to its value.
     apply : Apply
@@ -56,47 +56,49 @@ class Subject:
         self.op = op
         missing = [name for name in op.prop_names() if not hasattr(op, name)]
         if missing:
-            raise ContractError(f"{type(op).__name__}: __props__ lists {', '.join(missing)}, which it has not")
+            raise ContractError(
+                f"{type(op).__name__}: __props__ lists {', '.join(missing)}, which are no attributes of it"
+            )
         self.apply = op.make_node(*self.inputs)
         self.expect(isinstance(self.apply, Apply), f"make_node returns an Apply, not {describe(self.apply)}")
         self.expect(type(self.apply.op) is type(op), f"make_node gives an Apply of {self.apply.op}")
-        self.op = self.apply.op  # its parameters are in their normal form for these inputs
+        self.op = self.apply.op  # its parameters are normalised for these inputs
 
-    def _input(self, types: Any, place: int, given: Any) -> Any:
-        if types is not None and place < len(types) and not isinstance(given, Constant | Tensor):
-            kind, value = types[place], types[place].filter(given)
+    def _input(self, types: Any, index: int, given: Any) -> Any:
+        if types is not None and index < len(types) and not isinstance(given, Constant | Tensor):
+            kind, value = types[index], types[index].filter(given)
         elif isinstance(given, Tensor | np.ndarray | np.generic):
             value = given.get() if isinstance(given, Tensor) else np.asarray(given)
             kind = TensorType(value.dtype, value.shape)
         elif isinstance(given, Constant) and not given.is_weak:
             kind, value = given.type, given.value
         elif isinstance(given, Variable):
-            raise OperandError(f"check_op: input {place} has a value, which {describe(given)} has not")
+            raise OperandError(f"check_op: input {index} needs a value, which {describe(given)} does not have")
         else:
-            return given  # the op makes of it what it likes
-        variable = kind(f"x{place}")
+            return given  # `make_node` converts it
+        variable = kind(f"x{index}")
         self.values[variable] = value
         return variable
 
-    def expect(self, kept: Any, message: str) -> None:
-        """Raise unless something is as the contract says."""
-        if not kept:
+    def expect(self, holds: Any, message: str) -> None:
+        """Raise unless a clause of the contract holds."""
+        if not holds:
             raise ContractError(f"{self.op}: {message}")
 
     def run(self, trees: Sequence[Any], moved: Any = None, evaluate: Any = reference.evaluate) -> list[Any]:
-        """The values of trees, the inputs' values copied, so that an op may destroy them.
+        """The values of trees, computed on copies of the inputs' values, which an op may destroy.
 
         Parameters
         ----------
         moved : dict, optional
             Other values for some inputs.
         """
-        program = schedule(apart(flatten(trees)))
+        program = lower(trees, Options(rewrites=False))
         known = {**self.values, **(moved or {})}
         return evaluate(program, deepcopy([known.get(x, reference.value_of(x)) for x in program.leaves]))
 
     def same(self, got: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Whether outputs are equal but for rounding."""
+        """Whether outputs are equal up to rounding and the tolerance."""
         return all(
             x.type.values_eq_approx(a, b) or is_tolerated(a, b)
             for x, a, b in zip(self.apply.outputs, got, wanted, strict=True)
@@ -107,18 +109,21 @@ class Subject:
 
 
 def check_identity(subject: Subject) -> None:
-    """Ops of equal parameters are equal, hash and print alike, and are merged on equal inputs."""
+    """Ops with equal parameters are equal, have equal hashes and texts, and are merged on equal inputs."""
     op = subject.op
     subject.expect(op == op and hash(op) == hash(op), "it is not equal to itself, or its hash changes")
     twin = _twin(op)
     if op.__props__ is None and op != twin:
         return
-    subject.expect(twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or hashes apart")
-    subject.expect(str(twin) == str(op), "an op with equal __props__ prints in another way")
+    subject.expect(
+        twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or has another hash"
+    )
+    subject.expect(str(twin) == str(op), "an op with equal __props__ prints differently")
     variables = all(isinstance(x, Variable) for x in subject.inputs)
     if variables and not op.destroy_map:
         one, other = subject.apply.node, twin.make_node(*subject.apply.inputs).node
-        subject.expect(len(set(flatten([one, other]).outputs)) == 1, "equal ops on equal inputs run twice")
+        merged = lower([one, other], last="program").outputs
+        subject.expect(len(set(merged)) == 1, "equal ops on equal inputs run twice")
 
 
 def check_make_node(subject: Subject) -> None:
@@ -131,7 +136,7 @@ def check_make_node(subject: Subject) -> None:
         subject.expect(kinds[0] == kinds[1], f"make_node on its own inputs gives {what} {kinds[1]}, not {kinds[0]}")
     subject.expect(
         all(x is y or isinstance(x, Constant) for x, y in zip(first.inputs, again.inputs, strict=True)),
-        "make_node on its own inputs puts others in their place",
+        "make_node on its own inputs replaces them",
     )
     index = subject.op.default_output
     subject.expect(
@@ -141,7 +146,7 @@ def check_make_node(subject: Subject) -> None:
 
 
 def check_maps(subject: Subject) -> None:
-    """`destroy_map` and `view_map` are from outputs, or None, to inputs that there are."""
+    """`destroy_map` and `view_map` map existing outputs, or None, to existing inputs."""
     for name in ("destroy_map", "view_map"):
         for output, inputs in getattr(subject.op, name).items():
             right = output is None or output in range(len(subject.apply.outputs))
@@ -151,13 +156,13 @@ def check_maps(subject: Subject) -> None:
 
 
 def check_perform(subject: Subject) -> None:
-    """What debug mode asks: cells, types, memory, `infer_shape`, equal outputs for equal inputs."""
-    with suppress(NotFiniteError):  # no fault of the op's, on these values
+    """The checks of debug mode: cells, types, memory, `infer_shape`, equal outputs for equal inputs."""
+    with suppress(NotFiniteError):  # correct, at these inputs
         subject.run(subject.apply.outputs, evaluate=debug.evaluate)
 
 
 def check_answers(subject: Subject) -> None:
-    """`connection_pattern`, `do_constant_folding` and `flops` answer in the form that they are asked in."""
+    """`connection_pattern`, `do_constant_folding` and `flops` return values of the right form."""
     op, apply = subject.op, subject.apply
     pattern = op.connection_pattern(apply)
     shape = (len(apply.inputs), len(apply.outputs))
@@ -171,7 +176,7 @@ def check_answers(subject: Subject) -> None:
 
 
 def check_function(subject: Subject) -> None:
-    """A function of it gives what `perform` gives, call after call, and leaves its arguments alone."""
+    """A function of it returns the values of `perform` in repeated calls, and does not modify its arguments."""
     wanted = subject.run(subject.apply.outputs)
     for mode in ("default", "reference"):
         run = function(list(subject.values), subject.apply.outputs, mode=mode, on_unused_input="ignore")
@@ -180,12 +185,12 @@ def check_function(subject: Subject) -> None:
             got = [x.get() if isinstance(x, Tensor) else x for x in run(*given)]
             gives = f"it gives {got!r:.60}, and perform {wanted!r:.60}"
             subject.expect(subject.same(got, wanted), f"in a function of mode {mode!r} {gives}")
-        kept = all(x.type.values_eq(a, b) for (x, a), b in zip(subject.values.items(), given, strict=True))
-        subject.expect(kept, f"a function of mode {mode!r} changed its arguments")
+        intact = all(x.type.values_eq(a, b) for (x, a), b in zip(subject.values.items(), given, strict=True))
+        subject.expect(intact, f"a function of mode {mode!r} changed its arguments")
 
 
 def check_kernel(subject: Subject) -> None:
-    """What a compiler makes of its kernel gives what `perform` gives."""
+    """The compiled kernel returns the values of `perform`."""
     home = last_backend()
     compiled = None if home is None else home.compiling()
     if compiled is None or not isinstance(subject.op, ElementwiseOperator | ReductionOperator):
@@ -198,7 +203,7 @@ def check_kernel(subject: Subject) -> None:
 
 
 def check_pickling(subject: Subject) -> None:
-    """It pickles, where its parts do, to an op that gives the same."""
+    """It pickles, where its parameters do, to an op with the same values."""
     try:
         pickled = pickle.dumps(subject.op)
     except (pickle.PicklingError, AttributeError, TypeError):  # a local class or a lambda, say
@@ -213,13 +218,13 @@ def check_pickling(subject: Subject) -> None:
 
 
 def check_connection(subject: Subject) -> None:
-    """No output changes with an input that `connection_pattern` says it does not depend on."""
+    """No output changes with an input that is not connected to it in `connection_pattern`."""
     pattern, outputs = subject.op.connection_pattern(subject.apply), subject.run(subject.apply.outputs)
-    for (place, x), (i, y) in product(enumerate(subject.apply.inputs), enumerate(subject.apply.outputs)):
-        if pattern[place][i] or not _moves(subject, x) or _unit(y, outputs[i]) is None:
+    for (index, x), (i, y) in product(enumerate(subject.apply.inputs), enumerate(subject.apply.outputs)):
+        if pattern[index][i] or not _moves(subject, x) or _unit(y, outputs[i]) is None:
             continue
         changes = _difference(subject, x, {y: _like(y, outputs[i], i)}, STEP)
-        says = f"connection_pattern says that output {i} does not depend on input {place}"
+        says = f"connection_pattern says that output {i} does not depend on input {index}"
         subject.expect(not changes.any(), f"{says}, and it does")
 
 
@@ -230,13 +235,13 @@ def check_gradient(subject: Subject) -> None:
         return
     pattern, outputs = op.connection_pattern(subject.apply), subject.run(subject.apply.outputs)
     real = [i for i, y in enumerate(subject.apply.outputs) if _unit(y, outputs[i]) is not None]
-    for place, x in enumerate(subject.apply.inputs):
-        connected = [i for i in real if pattern[place][i]]
+    for index, x in enumerate(subject.apply.inputs):
+        connected = [i for i in real if pattern[index][i]]
         if not connected or not _moves(subject, x):
             continue
         seeds = {subject.apply.outputs[i]: _like(subject.apply.outputs[i], outputs[i], i) for i in connected}
         (tree,) = adjoints_of(seeds, [x], np.dtype("float64"))
-        if is_null(tree):  # it says that there is none
+        if is_null(tree):  # declared as undefined
             continue
         gradient = np.zeros(np.shape(subject.values[x])) if is_disconnected(tree) else subject.run([tree])[0]
         step, allowed = _precision([x, *seeds], [subject.values[x], *(outputs[i] for i in connected)])
@@ -282,10 +287,10 @@ CLAUSES = (
 
 
 def check_on(op: Any, inputs: Sequence[Any]) -> None:
-    """Check each clause of the contract on an op, its class or its name, at inputs; `check_op` tells more."""
+    """Check each clause of the contract on an op, its class or its name, at inputs; see `check_op`."""
     backend = check_same_backend("check_op", inputs)
     subject = Subject(find_op(op) if isinstance(op, str) else op, inputs)
-    with running_on(backend):  # the clauses' functions take inputs of no backend
+    with running_on(backend):  # the clauses' functions have inputs without a backend
         for clause in CLAUSES:
             try:
                 clause(subject)
@@ -294,7 +299,7 @@ def check_on(op: Any, inputs: Sequence[Any]) -> None:
                 raise
 
 
-# What the clauses are checked with
+# Helpers
 
 
 def _twin(op: Op) -> Any:
@@ -306,14 +311,14 @@ def _twin(op: Op) -> Any:
 
 
 def _unit(x: Variable, value: Any) -> float | None:
-    """The last place of a variable's values next to 1; None where differences tell no derivative by it."""
+    """The machine epsilon of a variable's values; None where it is not floating."""
     if not isinstance(x.type, TensorType):
         return float(np.finfo(float).eps) if type(value) is float else None
     return float(finfo(x.dtype).eps) if is_floating(x.dtype) else None
 
 
 def _precision(variables: Sequence[Variable], values: Sequence[Any]) -> tuple[float, float]:
-    """The step of central differences, and how far they may be off."""
+    """The step of central differences, and their tolerance."""
     unit = max(_unit(x, value) or 0.0 for x, value in zip(variables, values, strict=True))
     step = max(STEP, 4 * unit**0.5)
     return step, max(1e-6, 16 * unit / step)
@@ -324,12 +329,12 @@ def _moves(subject: Subject, x: Variable) -> bool:
 
 
 def _as_value(x: Variable, moved: Any) -> Any:
-    """A moved value as a variable's type holds it."""
+    """A perturbed value, converted to a variable's type."""
     return np.asarray(moved, x.dtype) if isinstance(x.type, TensorType) else x.type.filter(float(moved))
 
 
 def _like(x: Variable, value: Any, seed: int) -> Constant:
-    """A constant of a variable's type and of a value's shape, each element another."""
+    """A constant of a variable's type and a value's shape, with distinct elements."""
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, np.shape(value))
     if isinstance(x.type, TensorType):
         return Constant(TensorType(x.dtype, np.shape(value)), np.asarray(weights, x.dtype))
@@ -337,7 +342,7 @@ def _like(x: Variable, value: Any, seed: int) -> Constant:
 
 
 def _difference(subject: Subject, x: Any, seeds: dict[Any, Constant], step: float) -> np.ndarray:
-    """How the weighted sum of outputs changes with each element of an input."""
+    """The central difference of the weighted sum of outputs by each element of an input."""
 
     def cost(moved: list[Any]) -> float:
         found = subject.run(list(seeds), {x: _as_value(x, moved[0])})

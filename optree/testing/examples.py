@@ -1,4 +1,4 @@
-"""Ops at work on operands: what their promises are checked on."""
+"""Examples: ops with the operands on which their promises are checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input, Variable
 
-#: The shapes that an elementwise op of so many operands is checked at: every way in which they broadcast.
+#: Number of operands -> the operand shapes of an elementwise op's examples: every broadcast pattern.
 SHAPES: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
     1: (((2, 3),), ((),), ((4,),), ((0,),), ((2, 1, 3),)),
     2: (
@@ -43,7 +43,7 @@ SHAPES: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
 
 
 class Example(NamedTuple):
-    """An op, or a function composed of ops, with operands to run it on.
+    """An op, or a function composed of ops, with operands.
 
     Attributes
     ----------
@@ -75,13 +75,19 @@ class Example(NamedTuple):
     def differentiable(self) -> bool:
         return not isinstance(self.build, NonDifferentiableOperator)
 
-    def draw(self, dtype: Any = np.float64) -> list[Any]:
-        """The operands' values: distinct numbers, spread over the sample, the same each time.
+    @property
+    def takes_floats(self) -> bool:
+        return self.op is None or self.op.takes_floats
 
-        Those of an integer dtype are not negative, as no power of one may be.
+    def draw(self, dtype: Any = None) -> list[Any]:
+        """The operands' values: distinct numbers, spread over the sample, reproducible.
+
+        They are float64 unless another dtype is given, or int64 for an op that takes no floats. Those of
+        an integer dtype are not negative, as powers of integers require.
         """
-        places = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
-        sizes = [int(np.prod(self.operands[i], dtype=int)) for i in places]
+        dtype = dtype or (np.float64 if self.takes_floats else np.int64)
+        shaped = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
+        sizes = [int(np.prod(self.operands[i], dtype=int)) for i in shaped]
         rng = np.random.RandomState(zlib.crc32(str(self).encode()))
         low, high = self.sample
         count = max(sum(sizes), 1)
@@ -89,8 +95,8 @@ class Example(NamedTuple):
         numbers = low + (high - low) * rng.permutation(grid)
         pool = np.split(numbers if is_floating(as_dtype(dtype)) else np.abs(numbers), np.cumsum(sizes))
         drawn = [np.array(x, None if np.size(x) else np.int64) if isinstance(x, list) else x for x in self.operands]
-        for place, values in zip(places, pool, strict=False):
-            drawn[place] = values.reshape(self.operands[place]).astype(dtype)
+        for i, values in zip(shaped, pool, strict=False):
+            drawn[i] = values.reshape(self.operands[i]).astype(dtype)
         return drawn
 
     def tree(self, operands: Sequence[Any]) -> Any:
@@ -99,7 +105,7 @@ class Example(NamedTuple):
 
 
 def examples_of(op: type[Op]) -> list[Example]:
-    """The examples that an op is checked on: its own, and for an elementwise one the ways to broadcast.
+    """An op's own examples; for an elementwise op, also one for each broadcast pattern.
 
     Raises
     ------
@@ -121,24 +127,24 @@ def _example(op: type[Op], operands: tuple[Any, ...], props: dict[str, Any]) -> 
 
 
 def inputs_for(values: Sequence[Any]) -> list[Any]:
-    """An input for each array, named by its place; numbers stay as they are."""
+    """An input for each array, named by its index; numbers unchanged."""
     return [
         Input(TensorType(x.dtype, x.shape), f"x{i}") if isinstance(x, np.ndarray) else x for i, x in enumerate(values)
     ]
 
 
 class Runner:
-    """Trees run by the reference, or as `evaluate` does, on arrays in the place of their inputs."""
+    """Trees compiled to a program, run by the reference or another `evaluate` for given values of their inputs."""
 
     def __init__(
         self, trees: Sequence[Any], inputs: Sequence[Any], evaluate: Callable[..., list[Any]] = evaluate
     ) -> None:
         self.evaluate = evaluate
         self.program = flatten(trees)
-        places = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Variable)}
-        self.sources = [(places.get(id(leaf)), leaf) for leaf in self.program.leaves]
+        indices = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Variable)}
+        self.sources = [(indices.get(id(leaf)), leaf) for leaf in self.program.leaves]
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The trees' values."""
-        leaves = [value_of(leaf) if place is None else values[place] for place, leaf in self.sources]
+        leaves = [value_of(leaf) if i is None else values[i] for i, leaf in self.sources]
         return self.evaluate(self.program, leaves)

@@ -1,4 +1,4 @@
-"""What every op promises, each promise one function, checked on an op's examples.
+"""The promises of every registered op, one function each, checked on an op's examples.
 
 `optree.testing.check_op` checks them all; the tests check each on every registered op.
 """
@@ -26,16 +26,16 @@ from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES
 from optree.tree.variable import Input, Variable, as_variable, constant
 
-#: The step of central differences, relative to what moves and at the least this much.
+#: The minimum step of central differences, relative to the perturbed value.
 STEP = 2e-4
 
-#: The relative and the absolute tolerance that `check_op` was given.
+#: The relative and absolute tolerances of the current `check_op`.
 _tolerance: ContextVar[tuple[float, float]] = ContextVar("tolerance", default=(0.0, 0.0))
 
 
 @contextmanager
 def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
-    """Within it, floating values that are as near as this count as equal, beside what rounding explains."""
+    """Set tolerances within a block, in addition to that for rounding."""
     token = _tolerance.set((rtol or 0.0, atol or 0.0))
     try:
         yield
@@ -44,7 +44,7 @@ def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
 
 
 def is_near(got: Any, wanted: Any) -> Any:
-    """For each element whether it is as near to what is wanted as `tolerating` allows."""
+    """Whether each element is within the tolerances of `tolerating`."""
     rtol, atol = _tolerance.get()
     if not rtol and not atol:
         return np.zeros(np.shape(wanted), bool)
@@ -53,13 +53,13 @@ def is_near(got: Any, wanted: Any) -> Any:
 
 
 def is_tolerated(got: Any, wanted: Any) -> bool:
-    """Whether two floating arrays of one shape and dtype are as near as `tolerating` allows."""
+    """Whether two floating arrays of equal shape and dtype are within the tolerances of `tolerating`."""
     arrays = all(isinstance(x, np.ndarray | np.generic) for x in (got, wanted))
     alike = arrays and got.shape == wanted.shape and got.dtype == wanted.dtype
     return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
 
 
-#: One dtype of each kind and size that matters, the widest first.
+#: One dtype of each relevant kind and size, the widest first.
 MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
 
 
@@ -67,13 +67,15 @@ MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
 
 
 def check_identity(example: Example, backend: Any = None) -> None:
-    """Equal parameters make equal ops with equal hashes, and equal ops on the same operands run once."""
+    """Ops with equal parameters are equal and have equal hashes, and equal ops on the same operands run once."""
     op = example.op
     if op is None:
         return
     twin = type(op)(**op.props)
-    _expect(twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or hashes apart")
-    _expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints in another way")
+    _expect(
+        twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"
+    )
+    _expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints differently")
     _expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
     for name, value in op.props.items():
         _expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
@@ -82,10 +84,10 @@ def check_identity(example: Example, backend: Any = None) -> None:
     _expect(one.key() == two.key(), example, "equal trees have different keys")
     _expect(one.label in str(one) and one.pp().startswith(one.label), example, f"{one} does not name the op")
     merged = flatten([one, two]).outputs
-    # A number is a value of its own in each place: a plan serves others too, and there the two may differ.
-    apart = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
-    _expect(apart or merged[0] == merged[1], example, "equal ops on the same operands run twice")
-    if op.name is None:  # nothing finds it by its name
+    # Equal numbers are separate values: the plan serves other trees, in which they differ.
+    distinct = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
+    _expect(distinct or merged[0] == merged[1], example, "equal ops on the same operands run twice")
+    if op.name is None:  # cannot be found by name
         return
     rebuilt = OpTreeNode.from_stack(one.traverse())
     nested = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(one))
@@ -94,10 +96,10 @@ def check_identity(example: Example, backend: Any = None) -> None:
 
 
 def check_contract(example: Example, backend: Any = None) -> None:
-    """What debug mode asks of an op, above all of memory.
+    """The checks of debug mode, above all on memory.
 
-    The value does not alias its operands unless view_map says so, does not write
-    into them unless destroy_map does, and is new memory in each call.
+    The value aliases operands only as view_map says, destroys them only as destroy_map
+    says, and is new memory in each call.
     """
     for dtype, order in product(MIXED, "CF"):
         values = [np.asarray(x, order=order) if isinstance(x, np.ndarray) else x for x in example.draw(dtype)]  # type: ignore[call-overload]
@@ -109,13 +111,13 @@ def check_contract(example: Example, backend: Any = None) -> None:
 
 
 def check_facts(example: Example, backend: Any = None) -> None:
-    """The op does what its attributes tell compilers: it moves, broadcasts, adds up and cannot fail as they say."""
+    """The op behaves as its facts tell compilers: axis_order, broadcasts, coefficients, can_fail and the others."""
     if example.op is None:
         return
     values = example.draw()
     inputs = inputs_for(values)
     tree = example.tree(inputs)
-    if tree.op.name != example.op.name:  # made by other ops
+    if tree.op.name != example.op.name:  # composed of other ops
         return
     op, arrays = tree.op, [np.asarray(x) for x in values]
     (value,) = Runner([tree], inputs)(values)
@@ -146,7 +148,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
 
 
 def _check_that_it_runs(example: Example) -> None:
-    """What an op that cannot fail gives for the numbers on which others fail."""
+    """An op whose can_fail is False does not raise on special values."""
     for dtype in MIXED:
         special = (
             [np.nan, np.inf, -np.inf, 0.0, -1.0] if np.dtype(dtype).kind == "f" else [0, 1, -1, -(2**31), 2**31 - 1]
@@ -171,27 +173,27 @@ def _check_that_it_runs(example: Example) -> None:
 
 
 def check_type(example: Example, backend: Any = None) -> None:
-    """The value has the shape and dtype that the node promised, for every dtype that it takes."""
+    """The value has the node's shape and dtype, for every dtype that the op accepts."""
     floats = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
     scalars = all(example.operands[i] == () for i in floats)
     mixed = product(DTYPES, repeat=len(floats)) if scalars and len(floats) < 3 else None
     taken = 0
     for dtypes in mixed or [(dtype,) * len(floats) for dtype in DTYPES]:
         values = example.draw()
-        for place, dtype in zip(floats, dtypes, strict=True):
-            values[place] = example.draw(dtype)[place]
+        for i, dtype in zip(floats, dtypes, strict=True):
+            values[i] = example.draw(dtype)[i]
         inputs = inputs_for(values)
         try:
             tree = example.tree(inputs)
         except DTypeError:
             continue
-        Runner([tree], inputs)(values)  # the reference compares each value with its promise
+        Runner([tree], inputs)(values)  # the reference checks each value's type
         taken += 1
     _expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
 
 
 def check_backend(example: Example, backend: Any) -> None:
-    """A backend gives what the reference gives, in every dtype, from and into every layout."""
+    """A backend's values equal the reference's, in every dtype, from and into every layout."""
     for dtype in MIXED:
         values = example.draw(dtype)
         inputs = inputs_for(values)
@@ -235,7 +237,7 @@ def check_second_gradient(example: Example, backend: Any = None) -> None:
 
 
 def check_shared_operand(example: Example, backend: Any = None) -> None:
-    """One operand in two places gets both its deltas."""
+    """An operand that is used twice receives both deltas."""
     shapes = {x for x in example.operands if isinstance(x, tuple)}
     if sum(isinstance(x, tuple) for x in example.operands) < 2 or len(shapes) > 1 or not example.differentiable:
         return
@@ -249,19 +251,19 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
 
 
 def check_adjoints(example: Example, backend: Any = None) -> None:
-    """Each adjoint has its operand's dtype, and no wider float stands between."""
-    for dtype in (np.dtype("float32"), np.dtype("float16")):
+    """Each adjoint has its operand's dtype, and no intermediate value is wider."""
+    for dtype in (np.dtype("float32"), np.dtype("float16")) if example.takes_floats else ():
         inputs = inputs_for(example.draw(dtype))
         tree = example.tree(inputs)
         operands = [x for x in inputs if _is_floating(x)]
         if not is_floating(tree.dtype) or tree.dtype.itemsize > dtype.itemsize:
             continue
         for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
-            wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may be more than a float16 holds
+            wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may overflow float16
             _expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
         if not example.differentiable or example.op is None:
             continue
-        # Asked of the op itself, because what is sent on is cast.
+        # From the op itself, because `generate_add_delta` casts.
         variables = [as_variable(x) for x in inputs]
         gradients = tree.op.grad(variables, [Input(tree.type, "delta")])
         for x, gradient in zip(variables, gradients, strict=True):
@@ -270,10 +272,10 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
 
 
 def check_leaks(example: Example, backend: Any = None) -> None:
-    """An inf or nan in one element makes no nan in the gradients of others.
+    """An inf or nan in one element causes no nan in the gradients of others.
 
-    Of an elementwise op, the others are those that do not meet it; of an op that
-    is linear, all gradients stay as they were.
+    For an elementwise op, the others are those that are not combined with it; for a
+    linear op, all gradients stay unchanged.
     """
     values = example.draw()
     inputs = inputs_for(values)
@@ -287,13 +289,13 @@ def check_leaks(example: Example, backend: Any = None) -> None:
     rolled = [np.roll(x, 1) * (0.9 - 0.1 * i) if _is_floating(inputs[i]) else x for i, x in enumerate(values)]
     negated = [-x if _is_floating(i) else x for x, i in zip(values, inputs, strict=True)]
     linear = all(np.array_equal(a, b) for other in (rolled, negated) for a, b in zip(before, run(other), strict=True))
-    for place, x in enumerate(inputs):
+    for index, x in enumerate(inputs):
         if not _is_floating(x) or not x.size or not (linear or elementwise):
             continue
         for poison in (np.inf, -np.inf, np.nan):
             poisoned = list(values)
-            poisoned[place] = values[place].copy()
-            poisoned[place].flat[0] = poison
+            poisoned[index] = values[index].copy()
+            poisoned[index].flat[0] = poison
             met = [_meets(y, x, tree.shape) if elementwise else np.zeros(y.shape, bool) for y in operands]
             for operand, was, now, mask in zip(operands, before, run(poisoned), met, strict=True):
                 same = np.array_equal(was[~mask], now[~mask], equal_nan=True)
@@ -305,16 +307,16 @@ def check_leaks(example: Example, backend: Any = None) -> None:
 
 
 def check_weak_numbers(example: Example, backend: Any = None) -> None:
-    """A Python number takes the dtype of what it meets."""
+    """A Python number is promoted to the other operands' dtype."""
     floating = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
-    if not isinstance(example.op, ElementwiseOperator) or len(floating) < 2:
+    if not isinstance(example.op, ElementwiseOperator) or len(floating) < 2 or not example.takes_floats:
         return
     for dtype in (np.float32, np.float16):
         whole = inputs_for(example.draw(dtype))
         wanted = example.tree(whole).dtype
-        for place in floating:
+        for index in floating:
             for number in (1, 1.0):
-                operands = [number if i == place else x for i, x in enumerate(whole)]
+                operands = [number if i == index else x for i, x in enumerate(whole)]
                 tree = example.tree(operands)
                 _expect(
                     tree.dtype == wanted,
@@ -323,20 +325,20 @@ def check_weak_numbers(example: Example, backend: Any = None) -> None:
                 )
 
 
-# What the promises are checked with
+# Helpers
 
 
 def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
-    """Raise unless two arrays are alike: shape, dtype, special values, and numbers to some units in the last place.
+    """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
 
     Parameters
     ----------
     what, note : object, str
-        What is compared, and where: how the error begins.
+        The subject and its circumstances, with which the error begins.
     ulps : float
-        How many units in the last place of `wanted` floating numbers may be off.
+        The tolerance of floating numbers in units in the last place of `wanted`.
     scale : float
-        The size of the terms that the numbers are sums of: they round to its last place.
+        The magnitude of the terms of a sum, by which its rounding error is measured.
     """
     got, wanted = np.asarray(got), np.asarray(wanted)
     _expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
@@ -351,12 +353,12 @@ def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale:
         same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
         same = same | is_near(got, wanted)
     if not np.all(same):
-        place = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
-        _expect(False, what, f"{note}: at {place} it is {got[place]!r}, not {wanted[place]!r}")
+        at = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
+        _expect(False, what, f"{note}: at {at} it is {got[at]!r}, not {wanted[at]!r}")
 
 
 def scale_of(example: Example, values: Sequence[Any]) -> float:
-    """The size of the terms that an op adds up: 0 for an elementwise one."""
+    """The magnitude of the terms that an op sums: 0 for an elementwise op."""
     if isinstance(example.op, ElementwiseOperator):
         return 0.0
     sizes = [np.max(np.abs(x), initial=1.0, where=np.isfinite(x)) for x in values if _is_floating_array(x)]
@@ -376,7 +378,7 @@ def _transposed(backend: Any, array: np.ndarray) -> Any:
 
 
 def _reversed(backend: Any, array: np.ndarray) -> Any:
-    """Every other element of a larger tensor, from its end."""
+    """A view with steps of -2."""
     if array.ndim == 0:
         return _contiguous(backend, array)
     room = backend.zeros(tuple(2 * n for n in array.shape), array.dtype)
@@ -386,8 +388,8 @@ def _reversed(backend: Any, array: np.ndarray) -> Any:
 LAYOUTS = (_contiguous, _transposed, _reversed)
 
 
-def _expect(kept: Any, example: Any, message: str) -> None:
-    if not kept:
+def _expect(holds: Any, example: Any, message: str) -> None:
+    if not holds:
         raise AssertionError(f"{example}: {message}")
 
 
@@ -396,14 +398,14 @@ def _is_floating(x: Any) -> bool:
 
 
 def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
-    """The value as a scalar that changes with each of its elements in its own way."""
+    """A scalar cost: the sum of the value's elements with random weights."""
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
     dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
     return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
 
 
 def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
-    """The derivatives by operands, zero by one that the cost does not hold."""
+    """The derivatives by operands, zero by one that the cost does not contain."""
     return grad(cost, list(operands), disconnected_inputs="ignore")
 
 
@@ -411,59 +413,59 @@ def _compare_gradients(
     example: Example, cost: Variable, inputs: Sequence[Any], values: Sequence[Any], what: str
 ) -> None:
     """Raise unless the derivatives of a cost by its floating inputs equal its central differences."""
-    places = [i for i, x in enumerate(inputs) if _is_floating(x)]
-    gradients = Runner(_gradients(cost, [inputs[i] for i in places]), inputs)(values)
+    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    gradients = Runner(_gradients(cost, [inputs[i] for i in floating]), inputs)(values)
     run = Runner([cost], inputs)
-    # A value that is rounded to a narrower dtype on its way moves in steps, and tells less.
+    # An intermediate value in a narrower dtype changes in steps: differences are less accurate.
     unit = max((finfo(node.dtype).eps for node in _nodes([cost]) if is_floating(node.dtype)), default=0.0)
     step = max(STEP, 4 * unit**0.5)
     allowed = max(1e-7, 8 * unit / step)
-    for place, gradient in zip(places, gradients, strict=True):
-        x = inputs[place]
+    for i, gradient in zip(floating, gradients, strict=True):
+        x = inputs[i]
         _expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
-        wanted = central_difference(lambda moved: float(run(moved)[0]), values, place, step)
+        wanted = central_difference(lambda moved: float(run(moved)[0]), values, i, step)
         wrong = where_off(gradient, wanted, allowed, allowed)
         _expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
 
 
 def central_difference(
-    function: Callable[[list[Any]], float], values: Sequence[Any], place: int, step: float = STEP
+    function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP
 ) -> np.ndarray:
-    """How a function of arrays changes with each element of one of them, to fourth order in the step."""
-    result = np.empty_like(values[place])
+    """The derivative of a function by each element of one array, by central differences of fourth order."""
+    result = np.empty_like(values[index])
     moved = list(values)
     for at in np.ndindex(result.shape):
-        size = step * max(1.0, abs(values[place][at]))
+        size = step * max(1.0, abs(values[index][at]))
         ends = []
         for steps in (1, -1, 2, -2):
-            moved[place] = values[place].copy()
-            moved[place][at] += steps * size
+            moved[index] = values[index].copy()
+            moved[index][at] += steps * size
             ends.append(function(moved))
         result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
     return result
 
 
 def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
-    """At which element a gradient is furthest from central differences, in words; None where all are near."""
+    """The element with the largest error of a gradient, in words; None where all are within the tolerances."""
     error = np.abs(gradient - difference)
     off = ~(error <= atol + rtol * np.abs(difference)) & ~is_near(gradient, difference)  # a nan is off too
     if not off.any():
         return None
     furthest = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
-    place = np.unravel_index(np.argmax(furthest), error.shape)
+    at = np.unravel_index(np.argmax(furthest), error.shape)
     return (
-        f"at element {tuple(map(int, place))}: it is {gradient[place]!r}, and central differences give "
-        f"{difference[place]!r}; {int(off.sum())} of {gradient.size} elements are off"
+        f"at element {tuple(map(int, at))}: it is {gradient[at]!r}, and central differences give "
+        f"{difference[at]!r}; {int(off.sum())} of {gradient.size} elements are off"
     )
 
 
 def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
-    """The elements of an operand that an elementwise op combines with the first of another."""
+    """The mask of an operand's elements that an elementwise op combines with the first of another."""
     first = np.zeros(other.shape, bool)
     first.flat[0] = True
-    places = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape)
+    indices = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape)
     mask = np.zeros(operand.size, bool)
-    mask[places[np.broadcast_to(first, shape)]] = True
+    mask[indices[np.broadcast_to(first, shape)]] = True
     return mask.reshape(operand.shape)
 
 

@@ -1,4 +1,4 @@
-"""Random trees: what programs that nobody thought of are tested with."""
+"""Random trees, for property-based tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optree.ops.traits import AssociativeOperator, Choose, ElementwiseOperator
 from optree.registry import OPS
 from optree.tree.variable import Variable
 
-#: A step whose value has more elements than this is left out, so that trees stay quick to run.
+#: The elements of a node's value, at most, so that trees run quickly.
 ELEMENTS = 256
 
 
@@ -22,29 +22,28 @@ def random_tree(
     ops: Sequence[str] | None = None,
     accepts: Callable[[Op, list[Any]], bool] | None = None,
 ) -> Any:
-    """A tree of random ops over leaves, in which subtrees stand in several places.
+    """A tree of random ops over leaves, with shared subtrees.
 
     Parameters
     ----------
     choose : callable
-        Picks one of a sequence. All that is random comes from it:
+        Picks one of a sequence, and is the only source of randomness:
         ``random.Random(seed).choice``, or in a Hypothesis test
         ``lambda options: data.draw(st.sampled_from(options))``. The simplest
         options come first.
     leaves : sequence of Variable
-        What the ops are applied to; at least one.
+        The leaves; at least one.
     size : int
-        How many ops, at the most: one that refuses its operands is left out.
+        The maximum number of ops: one that refuses its operands is left out.
     ops : sequence of str, optional
         The names to choose from; by default `usable_ops`.
     accepts : callable, optional
-        Told the op and its operands, says whether it may be applied to them.
+        Called with an op and its operands; whether to apply it.
 
     Returns
     -------
     Variable
-        The last node built; each is applied to the one before it and to others
-        or leaves.
+        The last node built; each has the node before it as an operand.
 
     Examples
     --------
@@ -73,7 +72,7 @@ def random_tree(
 
 
 def usable_ops() -> list[str]:
-    """The ops that `random_tree` can give operands to: elementwise ones, reductions, and those of shapes."""
+    """The ops that `random_tree` can apply: elementwise ones without parameters, and those with `random_props`."""
     return [
         name
         for name, cls in OPS.items()
@@ -83,14 +82,14 @@ def usable_ops() -> list[str]:
 
 
 def _operands(choose: Choose, cls: type[Op], last: Any, made: Sequence[Any]) -> list[Any]:
-    """The node before, in a place of its own among others."""
+    """Operands: the previous node, at a random position, and others."""
     count = choose((2, 3)) if issubclass(cls, AssociativeOperator) else len(cls.operands or "xy")
     operands = [last] + [choose([last, *made]) for _ in range(count - 1)]
-    place = choose(range(count))
-    operands[0], operands[place] = operands[place], operands[0]
+    i = choose(range(count))
+    operands[0], operands[i] = operands[i], operands[0]
     return operands
 
 
 def _props(choose: Choose, cls: type[Op], x: Variable) -> dict[str, Any]:
-    """Parameters that fit an operand, or nearly: a refusal is a step left out."""
+    """Parameters that mostly fit an operand; if the op refuses them, it is left out."""
     return {} if cls.random_props is None else cls.random_props(choose, x)

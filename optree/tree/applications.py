@@ -1,4 +1,4 @@
-"""Caches over ops' applications, by which Python's operators make nodes."""
+"""Caches of ops' applications, from which Python's operators make nodes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,37 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from optree.cache import Cache
 from optree.clock import clock
 from optree.registry import APPLICATIONS
 from optree.tree.types import HUGE
 
-#: `OpTreeNode`, which `optree.tree.node` sets: operators on variables give nodes, and nodes are variables.
+#: `OpTreeNode`. `optree.tree.node` sets it, which would be a circular import here: nodes are variables.
 Node: Any = None
+
+#: Maximum entries of an op's cache of applications.
+INFERENCES = 4096
 
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
 
-def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
-    """A decorator of a binary operator, by its op's name: a cache over the op's applications.
+def new_cache() -> Cache:
+    """A new cache of an op's applications: operand specs -> op_dict."""
+    return Cache("types of ops' values", INFERENCES)
 
-    The function decorated says what the operator means. It is not called where the op has been
-    applied to operands of these types before: most nodes are made here, without a call.
+
+def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
+    """A decorator that caches a binary operator's applications, by its op's name and its operands' specs.
+
+    The decorated function is the slow path. It runs where the op has not been applied to
+    operands of these types before; most nodes are made here, without a call.
 
     Parameters
     ----------
     depth : int
-        How many calls up the user's line is.
+        The frames between this function and the user's line.
     """
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 
@@ -55,8 +64,8 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
 
 
 def unary(name: str) -> Callable[[Operator], Operator]:
-    """A decorator of a unary operator, as `binary`."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    """The same for a unary operator."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
 
     def decorate(written: Operator) -> Operator:
@@ -77,8 +86,8 @@ def unary(name: str) -> Callable[[Operator], Operator]:
 
 
 def reflected(name: str) -> Callable[[Operator], Operator]:
-    """A decorator of a binary operator with the variable on the right, as `binary`; the left operand is a number."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, {}), tuple.__new__, sys._getframe
+    """The same for a reflected operator, whose left operand is a number."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 

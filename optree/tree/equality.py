@@ -1,4 +1,4 @@
-"""Whether two trees are one expression, however it is grouped and ordered."""
+"""Symbolic equality of trees, up to associativity and commutativity."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any
 import numpy as np
 
 from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Constant, as_operand
 
-#: Tokens of expressions are random numbers of this many bytes.
+#: The bytes of a token, a random number that stands for an expression.
 TOKEN_BYTES = 32
 
 
 def equal(x: Any, y: Any) -> bool:
     """Whether two operands are symbolically equal, up to associativity and commutativity.
 
-    Tensors and inputs are equal to themselves, and views of one tensor if they
-    look at the same part of it; numbers and constants if they are of one type
-    and alike to the bit. A draw of random numbers is equal to itself alone.
+    Tensors and inputs are equal by identity, views of one tensor if they select the
+    same elements, numbers and constants by type and bits. A random draw equals itself alone.
 
-    The time is linear in the number of distinct nodes: each gets a token, and a
-    sum of sums the sum of the tokens of all its terms. Two expressions that
-    differ could have one token; the chance is less than 2 to the power -200.
+    The time is linear in the number of distinct nodes: each gets a token, and a nested
+    sum the sum of its terms' tokens. The probability of a collision is below 2**-200.
 
     Examples
     --------
@@ -38,13 +37,13 @@ def equal(x: Any, y: Any) -> bool:
     """
     roots = [as_operand(x, "equals"), as_operand(y, "equals")]
     tokens = _Tokens()
-    for entry in post_order(roots, _made_from):
+    for entry in post_order(roots, inputs_of):
         tokens.add(entry)
     return tokens.of[id(roots[0])] == tokens.of[id(roots[1])]
 
 
 def bits_of(leaf: Any) -> Any:
-    """What tells a number or constant array from others; None for other leaves."""
+    """The type and bits of a number or constant array; None for other leaves."""
     if type(leaf) in NUMBERS:
         return type(leaf), leaf.hex() if type(leaf) is float else leaf
     value = leaf.value if isinstance(leaf, Constant) else None
@@ -66,7 +65,7 @@ class _Tokens:
         self._parts: dict[int, tuple[Any, int, int]] = {}
 
     def add(self, entry: Any) -> None:
-        """Give an operand its token; those that it is made from have theirs."""
+        """Compute an operand's token from those of its own operands."""
         if isinstance(entry, OpTreeNode):
             key = self._key(entry)
         elif isinstance(entry, Tensor) and entry.base is not None:
@@ -87,8 +86,8 @@ class _Tokens:
         return (op, node.type, *(sorted(tokens) if op.commutative else tokens))
 
     def _part(self, node: OpTreeNode) -> Any:
-        """The key of an operation on a row of terms: of their sum, or where their order counts of a polynomial."""
-        kind = node.op, getattr(node.type, "dtype", node.type)  # another dtype would round elsewhere
+        """The key of an associative op: the sum of its terms' tokens; where their order counts, a polynomial."""
+        kind = node.op, getattr(node.type, "dtype", node.type)  # another dtype rounds elsewhere
         total, length = 0, 0
         for x in operands_of(node):
             inner, value, count = self._parts.get(id(x), (None, self.of[id(x)], 1))
@@ -101,12 +100,6 @@ class _Tokens:
         return (node.op, node.type, total, length)
 
 
-#: The arithmetic of tokens is modulo a prime above all of them, and orders are told by powers of a number.
+#: Arithmetic of tokens is modulo a prime above all of them; powers of the base encode order.
 _PRIME = 2**521 - 1
 _BASE = 3**150
-
-
-def _made_from(entry: Any) -> list[Any]:
-    if isinstance(entry, OpTreeNode):
-        return operands_of(entry)
-    return [entry.base] if isinstance(entry, Tensor) and entry.base is not None else []

@@ -1,8 +1,8 @@
-"""What stands where a gradient is missing: variables of types that have no values.
+"""Types of undefined and disconnected gradients.
 
-An op's `grad` returns one for an operand that it has no gradient for. Theano's
-names, with its meanings: disconnected, where the outputs' elements do not
-depend on the operand's; null, where they do, but not smoothly.
+An op's `grad` returns a variable of one for an operand that has no gradient. The
+names are Theano's: disconnected, where the outputs' elements do not depend on the
+operand's; null, where they do and there is no derivative.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optree.tree.types import Type
 
 
 class NoValueType(Type):
-    """A type without values: its variables say why there is none."""
+    """A type without values, for the gradients that do not exist."""
 
     @property
     def plan_key(self) -> Any:
@@ -26,7 +26,7 @@ class NoValueType(Type):
 
 
 class DisconnectedType(NoValueType):
-    """The type of a gradient by what the elements of an output do not depend on.
+    """The type of a gradient by an operand whose elements the outputs do not depend on.
 
     Among an op's output gradients it marks an output that the cost does not use.
 
@@ -46,12 +46,12 @@ class DisconnectedType(NoValueType):
 
 
 class NullType(NoValueType):
-    """The type of a gradient that does not exist, or that nobody has written.
+    """The type of a gradient that does not exist, or is not implemented.
 
     Parameters
     ----------
     why_null : str
-        Why; the error of whoever asks for the gradient says it.
+        The reason, for the error that asking for the gradient raises.
     """
 
     __slots__ = ("why_null",)
@@ -74,17 +74,16 @@ def is_null(gradient: Any) -> bool:
 
 
 def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
-    """What `grad` returns for an input by which the op has no derivative.
+    """A gradient of `NullType`, for `grad` to return where the op has no derivative by an input.
 
     Parameters
     ----------
     op : Op
     index : int
-        Which of the op's inputs it is.
+        The input's index.
     input : Variable
-        The input.
     comment : str
-        Why there is none.
+        The reason.
 
     Examples
     --------
@@ -97,10 +96,7 @@ def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
 
 
 def grad_not_implemented(op: Any, index: int, input: Any, comment: str = "") -> Any:
-    """What `grad` returns for an input whose gradient exists, but has not been written.
-
-    The parameters are those of `grad_undefined`.
-    """
+    """The same where the derivative exists, but is not implemented."""
     return _null(f"{op} does not implement its gradient by input {index}, {describe(input)}", comment)
 
 

@@ -1,7 +1,7 @@
 """Index expressions in a normal form that can be compared and hashed.
 
-An index has two parts: a template, which is part of an op, and the integer
-arrays that go into it, which are operands and have values only when it runs.
+An index has two parts: a template, which is a parameter of an op, and the integer
+arrays in it, which are operands and have values only at run time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optree.errors import AxisError, DTypeError, OperandError
 from optree.tree.types import Shape, broadcast
 from optree.tree.variable import Variable
 
-#: Stands in a template where an integer array goes.
+#: The entry of an integer array in a template.
 ARRAY = "array"
 
 #: For each axis an int, a slice as (start, stop, step), None for a new axis, or `ARRAY`.
@@ -27,16 +27,16 @@ EVERYTHING = (None, None, None)
 
 
 def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
-    """A NumPy-style index of an operand of this shape, as a template and the integer arrays that go into it.
+    """A NumPy-style index of an operand of this shape, as a template and the integer arrays in it.
 
-    A boolean NumPy array becomes the integer arrays of its true places. An
-    operand of integers stays an operand, also where it has no dimensions.
+    A boolean NumPy array becomes the integer arrays of ``nonzero``. An operand of
+    integers stays an operand, also where it has no dimensions.
 
     Raises
     ------
     AxisError
         If there are more indices than axes, an integer is out of range, or a
-        mask is not of its axes' size. An operand's values are not known yet.
+        mask is not of its axes' size. The values of operands are checked at run time.
     DTypeError
         If an index array is not of integers or bools.
     OperandError
@@ -76,7 +76,7 @@ def as_template(index: Any, shape: Shape, what: str) -> Template:
 
 
 def as_array(entry: Any, what: str) -> Any:
-    """A list or tuple of indices as the array that NumPy takes it for; all else as it is.
+    """A list or tuple of indices converted to an array; all else unchanged.
 
     Raises
     ------
@@ -102,26 +102,26 @@ def _is_array(entry: Any) -> bool:
 
 
 def _width(entry: Any) -> int:
-    """How many axes an index takes up."""
+    """The number of axes that an index consumes."""
     if entry is None or entry is Ellipsis:
         return 0
     return entry.ndim if isinstance(entry, np.ndarray) and entry.dtype.kind == "b" else 1
 
 
 def _fill(entries: list[Any], widths: Sequence[int], shape: Shape, what: str) -> list[Any]:
-    """The entries with the ellipsis, or else the end, filled up with whole axes."""
+    """The entries with the ellipsis, or else the end, expanded to whole axes."""
     used = sum(widths)
     if used > len(shape):
         raise AxisError(f"{what}: {used} indices for {len(shape)} dimensions of shape {shape}")
-    places = [i for i, entry in enumerate(entries) if entry is Ellipsis]
-    if len(places) > 1:
+    found = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(found) > 1:
         raise AxisError(f"{what}: an index has at most one ellipsis")
-    place = places[0] if places else len(entries)
-    return entries[:place] + [EVERYTHING] * (len(shape) - used) + entries[place + 1 :]
+    at = found[0] if found else len(entries)
+    return entries[:at] + [EVERYTHING] * (len(shape) - used) + entries[at + 1 :]
 
 
 def _plain(entry: Any, what: str) -> Any:
-    """An entry that holds no array, in its normal form."""
+    """A basic index (an integer, slice or None) in normal form."""
     if entry is None:
         return entry
     if isinstance(entry, slice):
@@ -145,7 +145,7 @@ def _integer(value: Any, what: str) -> int:
 
 
 def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]:
-    """The integer arrays that an index array stands for, the values of a NumPy array checked."""
+    """The integer arrays of an index array: itself, range-checked, or a mask's ``nonzero``."""
     if entry.dtype.kind in "iu":
         if isinstance(entry, np.ndarray):
             check_range(entry, shape[axis], axis, what)
@@ -166,12 +166,12 @@ def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]
 
 
 def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
-    """Refuse an array of integers, or one, that is no index of an axis of this size.
+    """Refuse an integer, or an array of them, that is out of range for an axis of this size.
 
     Raises
     ------
     AxisError
-        Naming the first of them.
+        Naming the first that is.
     """
     if size is None:
         return
@@ -201,7 +201,7 @@ def is_everything(index: Any) -> bool:
 
 
 def keep_axes(template: Template) -> Template:
-    """The template with each integer as a slice of one, so that no axis is dropped."""
+    """The template with each integer replaced by a slice of length one, so that no axis is dropped."""
     return tuple((e, e + 1 or None, None) if isinstance(e, int) else e for e in template)
 
 
@@ -217,8 +217,8 @@ def to_numpy(template: Template, arrays: Any = ()) -> tuple[Any, ...]:
 def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = ()) -> Shape:
     """The shape of an operand of this shape indexed by the template.
 
-    As in NumPy, the axes of index arrays stand where the arrays stood if those
-    stand together, and in front if not; integers among them count as arrays.
+    As in NumPy, adjacent index arrays put their broadcast axes in their own position, others in
+    front; integers count as index arrays.
 
     Raises
     ------
@@ -226,8 +226,8 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         If the index arrays do not broadcast.
     """
     sizes: list[int | None] = []
-    advanced: list[int] = []  # places in the template
-    place = 0  # where the arrays' axes go if they stand together
+    advanced: list[int] = []  # positions in the template
+    start = 0  # of the arrays' axes if they are adjacent
     axis = 0
     for i, entry in enumerate(template):
         if entry is None:
@@ -236,12 +236,12 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         if isinstance(entry, tuple):
             sizes.append(_slice_size(entry, shape[axis]))
         else:
-            place = place if advanced else len(sizes)
+            start = start if advanced else len(sizes)
             advanced.append(i)
         axis += 1
-    together = not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
-    place = place if together else 0
-    return (*sizes[:place], *broadcast(*array_shapes), *sizes[place:])
+    adjacent = not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
+    start = start if adjacent else 0
+    return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
 
 
 def _slice_size(entry: tuple[Any, Any, Any], size: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""OpTreeNode, the immutable tuple that trees are made of, and the walks over it."""
+"""OpTreeNode, the immutable tuple that trees are made of, and its traversals."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from optree.tree.traversal import Finished, post_order
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 from optree.tree.variable import Variable, as_operand, spec_of
 
-#: What stands in a tree without a type of its own.
+#: The classes of operands that are no variables.
 _PLAIN = frozenset((*NUMBERS, type(None)))
 
 
 class OpDict(dict):
-    """A node's first element: what is computed, and the type of what comes out.
+    """A node's first element: its op, with the type of its value.
 
-    It prints as a plain dict and cannot be changed, because equal nodes share
-    one. ``dict(op_dict)`` is a copy that can.
+    It prints as a plain dict, and is immutable because equal nodes share one.
+    ``dict(op_dict)`` is a mutable copy.
 
     Attributes
     ----------
     op : Op
     value_spec : Spec
-        The type and backend of the node's value. It is not called `spec`, by which operators know operands.
+        The type and backend of the node's value. Not named `spec`, the attribute by which operators recognise operands.
     token : object
-        One object for each op with the dtype and broadcast pattern of its value.
+        One object for each op with the dtype and broadcast pattern of its value, for plan keys.
     children : int
-        How many of the node's left and right are not None.
+        The number of the node's operands, left and right, that are not None.
     """
 
     __slots__ = ("children", "op", "token", "value_spec")
@@ -54,8 +54,7 @@ class OpDict(dict):
     __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
     clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity: equal ones may print alike and differ
 
     def __eq__(self, other: object) -> bool:
         return dict.__eq__(self, other)
@@ -64,18 +63,17 @@ class OpDict(dict):
         return _op_dict_again, (dict(self), self.op, self.value_spec and self.value_spec.type, self.children)
 
 
-#: What joins a node's second operand to those beyond it.
+#: The op_dict of ``args`` nodes, which chain operands beyond two.
 ARGS = OpDict({"op": "args"}, None, None, object(), children=2)
 
 
 class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
-    Making one directly takes the shape that the dict says, if it says one, without
-    a check; `build` checks the operands and infers the shape and dtype. An
-    operand is a node, a tensor, an input, a constant, a Python number, or None.
-    Operands beyond two hang in a chain of ``args`` nodes on the right, so every
-    tree is binary. A subtree that stands in several places is one object.
+    The constructor takes the dict's shape, if it has one, without a check; `build`
+    checks the operands and infers the shape and dtype. An operand is a node, a tensor,
+    an input, a constant, a Python number, or None. Operands beyond two are chained in
+    ``args`` nodes on the right, so every tree is binary. A shared subtree is one object.
 
     Parameters
     ----------
@@ -91,12 +89,12 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     origin: Origin
     known_owner: Any = None
 
-    #: Whether it is the derivative of a cost by itself, which `grad` starts from.
+    #: Whether it is the seed of a gradient, the derivative of a cost by itself.
     starts_gradient = False
 
-    #: Its signature, once it has run alone or been assigned.
+    #: Its cached signature, once it has run alone or been assigned.
     ran: tuple[tuple[Any, ...], list[Any]] | None = None
-    #: Whether it has run beside others.
+    #: Whether it has run together with others.
     ran_beside = False
 
     def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
@@ -110,7 +108,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     @staticmethod
     def build(op: str, left: Any, right: Any = None, out: Any = None, **props: Any) -> Any:
-        """A node whose operands have been checked and whose shape and dtype are inferred.
+        """A node with checked operands, and inferred shape and dtype.
 
         Parameters
         ----------
@@ -120,14 +118,14 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             None where the op takes fewer operands; a chain of ``args`` nodes on
             the right where it takes more than two.
         out : Tensor, optional
-            Where to write the value, at once; it is then what is returned.
+            The target: the value is written there at once, and it is returned.
         **props
             The op's own properties, such as ``axis``.
 
         Raises
         ------
         UnknownOpError, OperandError, ShapeError, DTypeError, AxisError, BackendError
-            At this line, if such a node cannot be.
+            If the node is invalid.
 
         Examples
         --------
@@ -147,7 +145,8 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     @property
     def op(self) -> Any:
         """The `Op` that the node applies."""
-        return self[0].op
+        op_dict, _, _ = self  # quicker than its own `__getitem__`
+        return op_dict.op
 
     @property
     def owner(self) -> Any:  # type: ignore[override]
@@ -158,12 +157,12 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
     @property
     def index(self) -> int:  # type: ignore[override]
-        """Which of its owner's outputs this is."""
+        """Its index among its owner's outputs."""
         return self.op.output_index(self)
 
     @property
     def inputs(self) -> list[Any]:
-        """The operands, all of them in one list."""
+        """All operands, in order."""
         return operands_of(self)
 
     @property
@@ -171,24 +170,23 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         return self[0]["op"]
 
     def key(self) -> tuple[Any, ...]:
-        """What a plan for this tree depends on: equal keys mean that one plan serves both.
+        """The plan key: trees with equal keys share one plan.
 
-        Ops, dtypes, ranks, the broadcast pattern and which leaves are the same
-        are in it; sizes and the values of numbers are not.
+        It contains ops, dtypes, ranks, the broadcast pattern and which leaves are the
+        same, but not sizes or the values of numbers.
         """
         return signature(self)[0]
 
     def traverse(self, stack: list[Any] | None = None) -> list[Any]:
         """The tree in post-order, as a list that may be edited and given to `from_stack`.
 
-        Leaves stand as they are, an operation as its op_dict after its
-        operands. A subtree that stands in several places is listed once; a
-        `Shared` after it marks it, and the same mark stands in its other places.
+        A leaf is listed as it is, an operation as its op_dict after its operands. A shared
+        subtree is listed once, followed by a `Shared` mark; the same mark is its other uses.
 
         Parameters
         ----------
         stack : list, optional
-            Where to append; a new list where it is left out.
+            The list to append to; by default a new one.
         """
         stack = [] if stack is None else stack
         parents = _count_parents(self)
@@ -216,7 +214,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         Raises
         ------
         OperandError
-            If an operation finds too few operands, or some are left over.
+            If an operation has too few operands, or some are left over.
         """
         values: list[Any] = []
         shared: dict[int, Any] = {}
@@ -240,7 +238,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     def optree_to_list(tree: Any) -> Any:
         """The tree as nested lists ``[op_dict, left, right]`` that may be edited.
 
-        A subtree that stands in several places is one list.
+        A shared subtree is one list.
         """
         return _map_tree(tree, _tree_children, lambda node, left, right: [dict(node[0]), left, right])
 
@@ -250,7 +248,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         return _map_tree(nested, _list_children, lambda entry, left, right: _from_dict(entry[0], left, right))
 
     def pp(self) -> str:
-        """The tree, a line a node, operands indented below; a shared subtree is written once."""
+        """The tree with one line for each node, operands indented below; a shared subtree is printed once."""
         return printing.lines(self)
 
     def __str__(self) -> str:
@@ -259,10 +257,10 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     __repr__ = __str__
 
     def __copy__(self) -> OpTreeNode:
-        return self  # it cannot change
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As a flat list, which a chain of any depth and a shared subtree come through.
+        # As a flat list: pickling recurses, and a tree may be deeper than the stack.
         return OpTreeNode.from_stack, (self.traverse(),)
 
     def __getitem__(self, index: Any) -> Any:
@@ -283,7 +281,7 @@ applications.Node = OpTreeNode
 
 
 class Shared:
-    """A mark in a post-order list: its first place names the tree before it, its others stand for that tree."""
+    """A mark in a post-order list: at its first occurrence it names the tree before it, later it refers to that."""
 
     def __repr__(self) -> str:
         return f"shared-{id(self):#x}"
@@ -315,7 +313,7 @@ def find_op(name: Any) -> Any:
 
 
 def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
-    """The op_dict of a user's own dict, whose shape is taken as it stands."""
+    """The op_dict of a user's own dict, whose shape is not checked."""
     name = entries.get("op")
     if name == "args":
         return ARGS
@@ -331,58 +329,61 @@ def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
 
 
 def operands_of(node: Any) -> list[Any]:
-    """The operands of a node, those in its chain of ``args`` nodes too."""
+    """The operands of a node, including those in its chain of ``args`` nodes."""
     _, left, right = node
     operands = [] if left is None else [left]
-    while type(right) is OpTreeNode and tuple.__getitem__(right, 0) is ARGS:
-        operands.append(right[1])
-        right = right[2]
+    while type(right) is OpTreeNode:
+        op_dict, operand, rest = right
+        if op_dict is not ARGS:
+            break
+        operands.append(operand)
+        right = rest
     if right is not None:
         operands.append(right)
     return operands
 
 
 def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
-    """A tree's key, and its leaves in the order in which post-order meets them."""
+    """A tree's plan key, and its leaves in post-order."""
     return signature_of([root]) if root.ran is None else root.ran
 
 
 def signature_of(
     roots: Sequence[Any], old: list[OpTreeNode] | None = None, since: int = -1
 ) -> tuple[tuple[Any, ...], list[Any]]:
-    """The key of trees that run together, and their leaves in the order in which post-order meets them.
+    """The plan key of trees that run together, and their leaves in post-order.
 
-    The key lists each tree in pre-order: a node by its op's token, after it a None
-    if there is no right operand, a tensor or constant by its spec's, a number by its
-    class, and whatever was met before by its place among all that is no number.
+    The key lists each tree in pre-order: a node by its op's token, followed by None if it
+    has no right operand; a tensor or constant by its spec's token; a number by its class;
+    and a repeated operand by its index among all operands that are no numbers.
 
     Parameters
     ----------
     roots : sequence of operand
     old : list, optional
-        Where to put the nodes that were built before the last write to any tensor.
+        Receives the nodes that were built before the last write to any tensor.
     since : int
-        The nodes that were built at this time or before it are left out of them.
+        Nodes built at this time or earlier are not added to `old`.
     """
     key: list[Any] = []
     leaves: list[Any] = []
-    places: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     pending: list[Any] = list(reversed(roots))
     now: int = clock[0]
     note = (old if old is not None else []).append
-    # Every repeated assignment comes through here: what is looked up once is not looked up in the loop.
-    add, keep, pop, push, place_of = key.append, leaves.append, pending.pop, pending.append, places.setdefault
+    # Hot: every repeated assignment comes through here, so attributes are looked up outside the loop.
+    add, add_leaf, pop, push, number_of = key.append, leaves.append, pending.pop, pending.append, numbers.setdefault
     while pending:
         entry = pop()
         kind = entry.__class__
         if kind in _PLAIN:
             add(kind)
             if entry is not None:
-                keep(entry)
+                add_leaf(entry)
             continue
-        place = len(places)
-        if place_of(entry, place) != place:
-            add(places[entry])
+        number = len(numbers)
+        if number_of(entry, number) != number:
+            add(numbers[entry])
         elif kind is OpTreeNode:
             op_dict, left, right = entry
             add(op_dict.token)
@@ -395,12 +396,12 @@ def signature_of(
             push(left)
         else:
             add(entry.spec.token)
-            keep(entry)
+            add_leaf(entry)
     return tuple(key), leaves
 
 
 def _count_parents(root: Any) -> dict[int, int]:
-    """How many times each node stands in the tree, by its id."""
+    """The number of uses of each node in the tree, by its id."""
     counts: dict[int, int] = {id(root): 1}
     for node in post_order([root], _tree_children):
         for child in _tree_children(node):
@@ -419,18 +420,18 @@ def _list_children(entry: Any) -> Iterator[Any]:
 
 
 def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callable[[Any, Any, Any], Any]) -> Any:
-    """Rebuild a binary tree, each distinct branch once; what is no branch stays as it is."""
+    """Rebuild a binary tree, each distinct branch once; leaves are unchanged."""
     made: dict[int, Any] = {}
     branch = type(root)
     for entry in post_order([root], children):
         if isinstance(entry, branch):
-            _, left, right = (*entry, None, None)[:3]  # a user's list may leave out what is None
+            _, left, right = (*entry, None, None)[:3]  # a user's list may omit None
             made[id(entry)] = make(entry, made.get(id(left), left), made.get(id(right), right))
     return made.get(id(root), root)
 
 
 def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
-    """The node of an op_dict, with the operands that it takes off the stack."""
+    """The node of an op_dict, with operands popped off the stack."""
     if isinstance(op_dict, OpDict):
         count = op_dict.children
     else:
@@ -452,10 +453,10 @@ def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> 
 
 
 def _op_dict_again(entries: dict[str, Any], op: Any, type: Any, children: int) -> OpDict:
-    """An op_dict that was pickled."""
+    """An op_dict, unpickled."""
     return ARGS if op is None else op.op_dict_of(entries, type, None, children)
 
 
 def _op_of(op_dict: dict[str, Any]) -> Any:
-    """The op of a node's own first element, or the op class that a user's dict names."""
+    """An op_dict's op; of a user's dict, the op class that it names."""
     return op_dict.op if isinstance(op_dict, OpDict) else find_op(op_dict.get("op"))

@@ -1,9 +1,7 @@
-"""NumPy's functions and ufuncs on op-tree operands: they build trees.
+"""NumPy's functions and ufuncs on op-tree operands, which build trees (NEP 13 and NEP 18).
 
-The arguments mean what NumPy says they mean (a reduction drops its axis unless
-``keepdims=True``), and those left out have NumPy's defaults; one that op-tree
-has no equal for is refused by name.
-NEP 13 (``__array_ufunc__``) and NEP 18 (``__array_function__``) describe the protocols.
+Arguments have NumPy's meanings and defaults: a reduction drops its axis unless
+``keepdims=True``. An argument without an equivalent here is refused by name.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ import numpy as np
 
 from optree.dtypes import can_cast
 from optree.errors import DTypeError
-from optree.registry import NUMPY_FUNCTIONS, f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 
-#: The ufuncs whose ``reduce`` is a NumPy function of its own.
+#: The NumPy function of each ufunc's ``reduce``.
 REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
     np.add: np.sum,
     np.multiply: np.prod,
@@ -32,7 +30,8 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The tree of a ufunc's call or of its ``reduce``; with ``out``, that tensor, written."""
-    out = kwargs.pop("out", (None,))[0]
+    outs = kwargs.pop("out", (None,))
+    out = outs[0]
     if method == "reduce" and ufunc in REDUCTIONS:
         return call_function(REDUCTIONS[ufunc], inputs, {"axis": 0, "out": out, **kwargs})
     if method == "at" and ufunc is np.add and hasattr(inputs[0], "copy_from"):
@@ -40,11 +39,25 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
         target._in_place(lambda x, value: f.scatter_add(x, index, value), value)
         return None
     ours = NUMPY_FUNCTIONS.get(ufunc)
-    if method != "__call__" or ours is None:
+    if method not in ("__call__", "outer") or ours is None:
         return NotImplemented
     if kwargs:
         raise _refusal(ufunc, kwargs)
-    return write_out(ours(*inputs), out)
+    if method == "outer":
+        x, y = inputs
+        inputs = _with_axes(x, np.ndim(y)), y
+    trees = ours(*inputs)
+    if ufunc.nout > 1:
+        return tuple(
+            write_out(*pair) for pair in zip(trees, outs if len(outs) > 1 else (None,) * ufunc.nout, strict=True)
+        )
+    return write_out(trees, out)
+
+
+def _with_axes(x: Any, count: int) -> Any:
+    """An operand with `count` axes of size 1 appended."""
+    ndim = np.ndim(x)
+    return f.expand_dims(x, tuple(range(ndim, ndim + count))) if count and ndim else x
 
 
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -64,7 +77,7 @@ def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
 def _apply(
     func: Callable[..., Any], ours: Callable[..., Any], given: dict[str, Any], defaults: Mapping[str, Any]
 ) -> Any:
-    """The tree of our function for the arguments of NumPy's; one that ours does not have is refused."""
+    """The tree of our function for NumPy's arguments; one that it does not take is refused."""
     required, optional = _parameters_of(ours)
     operands = [given.pop(next(iter(given))) for _ in required if given]
     out, dtype = given.pop("out", None), given.pop("dtype", None)
@@ -80,19 +93,19 @@ def _apply(
     options = {name: value for name, value in options.items() if value is not np._NoValue}
     if "keepdims" in optional:
         options.setdefault("keepdims", False)
-    if dtype is not None and hasattr(operands[0], "astype"):  # summed in that dtype, not rounded to it after
+    if dtype is not None and hasattr(operands[0], "astype"):  # accumulate in that dtype
         operands[0] = f.cast(operands[0], np.dtype(dtype))
     tree = ours(*operands, **options)
     return write_out(tree if dtype is None else tree.astype(dtype), out)
 
 
 def write_out(tree: Any, out: Any) -> Any:
-    """The tree; or, where `out` is a tensor, the tensor with the tree's value.
+    """The tree; or, where `out` is a tensor, run it, and return the tensor with its value.
 
     Raises
     ------
     TypeError
-        If `out` is neither a tensor nor None, or of a kind of dtype that the value does not go into.
+        If `out` is neither a tensor nor None, or the value cannot be cast to its dtype.
     """
     if out is None:
         return tree
@@ -107,11 +120,14 @@ def write_out(tree: Any, out: Any) -> Any:
 
 
 def no_equal(func: Callable[..., Any]) -> TypeError:
-    """The error for a function of NumPy's that op-tree does not have."""
+    """The error for a NumPy function without an equivalent here."""
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
     module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
     name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
-    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host")
+    ours = FUNCTIONS.get(func.__name__)
+    sized = ours is not None and "size" in inspect.signature(ours).parameters
+    remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
+    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 
 @lru_cache(maxsize=512)
@@ -124,10 +140,10 @@ def _parameters_of(ours: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str
 
 @lru_cache(maxsize=512)
 def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, dict[str, Any], str | None]:
-    """What NumPy says of a function: its signature, its defaults, and the parameter that takes further keywords."""
+    """A NumPy function's signature, its defaults, and the name of its ``**kwargs``."""
     try:
         signature = inspect.signature(func)
-    except ValueError:  # a C function that does not say its signature
+    except ValueError:  # a C function without a signature
         return None, {}, None
     parameters = signature.parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -137,9 +153,9 @@ def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, d
 def _bind(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The arguments by NumPy's names in NumPy's order, and NumPy's defaults for those left out."""
+    """The arguments by name in NumPy's order, and NumPy's defaults."""
     signature, defaults, further = _signature_of(func)
-    if signature is None:  # those here have our order
+    if signature is None:  # such functions have our parameters' order
         return {**dict(zip(mine, args, strict=False)), **kwargs}, {}
     given = dict(signature.bind(*args, **kwargs).arguments)
     if further is not None:

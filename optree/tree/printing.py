@@ -12,7 +12,7 @@ PRINTED_NODES = 1000
 
 
 def text(root: Any) -> str:
-    """A tree as nested tuples, as a node prints."""
+    """A tree as nested tuples, the text of a node's ``str``."""
     parts: list[str] = []
     pending: list[Any] = [root]
     printed = 0
@@ -31,7 +31,7 @@ def text(root: Any) -> str:
 
 
 def lines(root: Any) -> str:
-    """A tree, a line a node, operands indented below; a shared subtree is written once."""
+    """A tree with one line for each node, operands indented below; a shared subtree is printed once."""
     found: list[str] = []
     numbers: dict[int, int] = {}
     pending: list[tuple[Any, int]] = [(root, 0)]
@@ -50,11 +50,11 @@ def lines(root: Any) -> str:
 
 
 class _Text(str):
-    """Text on a printer's stack, told apart from operands."""
+    """Text on the printer's stack, distinct from operands."""
 
 
 def _leaf(entry: Any) -> str:
-    """What stands in a tree for a leaf: its name, and never its values."""
+    """A leaf's label; a tensor's values are never printed."""
     return getattr(entry, "label", None) or str(entry)
 
 
@@ -63,13 +63,20 @@ def _head(node: Any) -> str:
     return f"{node.label}{props} {node.type}"
 
 
+def instruction_text(program: Any, index: int) -> str:
+    """An instruction of a program: its value's number, op, inputs and type."""
+    op, inputs, node = program.instructions[index]
+    numbers = ", ".join(f"%{number}" for number in inputs)
+    return f"%{len(program.leaves) + index} = {op}({numbers})  {node.type}"
+
+
 def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "") -> str:
-    """A program, a line a step: its number, op, inputs, type, a remark, and the line that built it."""
+    """A program with one line for each step: number, op, inputs, type, a remark, and the line that built it."""
     found = [f"%{i} = {_leaf(leaf)}" for i, leaf in enumerate(program.leaves)]
     for i, instruction in enumerate(program.instructions, len(program.leaves)):
-        inputs = ", ".join(f"%{number}" for number in instruction.inputs)
         line = line_of(instruction.node.origin)
-        said = [str(instruction.type), remark(instruction), f"built at {line}" if line else ""]
-        found.append(f"%{i} = {instruction.op}({inputs})  {', '.join(filter(None, said))}")
+        text = instruction_text(program, i - len(program.leaves))
+        said = [text, remark(instruction), f"built at {line}" if line else ""]
+        found.append(", ".join(filter(None, said)))
     outputs = ", ".join(f"%{number}" for number in program.outputs)
     return "\n".join([*found, f"return {outputs}"])

@@ -1,13 +1,13 @@
-"""Stale trees: trees that first run after a tensor under them was written, and read its new value.
+"""Detection of stale trees: trees that first run after one of their tensors was written, and read the new value.
 
 A tree reads its tensors when it runs, not when it is built, as neon's do. That is
-meant where a tree is kept and runs again and again, and a trap where it is code of
-NumPy's that was taken over line by line. So the first run of a tree looks at the
-nodes that were built before the last write, and where a tensor under one has been
-written since, it says so. It takes for kept, and leaves alone, what the same line
-ran before: a line that runs an expression anew around a gradient that is built once.
+intended where a tree runs repeatedly, and a trap in code ported line by line from
+NumPy. So the first run of a tree checks the nodes that were built before the last
+write, and warns where a tensor under one has been written since. Nodes that the same
+line has run before are not checked: a loop may build an expression anew around a
+gradient that was built once.
 
-Nothing is looked at when a tree runs again, nor in a tree built since the last write.
+Nothing is checked when a tree runs again, nor in a tree built since the last write.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from optree.tree.node import OpTreeNode, signature_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 
-#: Lines that are remembered, and for each tensor those that run trees into it.
+#: The bounds of the tables of lines: all, and those of one tensor.
 LINES, LINES_OF_TENSOR = 4096, 256
 
-#: The lines that have run trees into no tensor, each with its code, which so keeps its id, and when it last did.
+#: Line -> its code object, referenced so that its id is not reused, and when it last ran a tree without a target.
 _runs: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
-#: The lines that have been told.
+#: The lines that have been warned.
 _told: dict[tuple[CodeType, int], None] = {}
 
 Signature = tuple[tuple[Any, ...], list[Any]]
@@ -48,7 +48,7 @@ def signature_of_assigned(value: OpTreeNode, target: Tensor, origin: Origin) -> 
     view, root = target.view_op, target
     if value.ran_beside:
         return signature_of([value])
-    if view is not None:  # one line may run through the parts of a tensor, each of which is a target of its own
+    if view is not None:  # one line may assign to several views of a tensor
         line, root = (line, id(view)), target.root
     runs = root.runs
     if runs is None:
@@ -81,7 +81,7 @@ def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
     line, now = (id(code), offset), clock[0]
     old: list[OpTreeNode] = []
     before = _runs.get(line)
-    # A single one that was built long ago has not run before, whatever its line has.
+    # A single tree that was built before the last write has not run, even if its line has.
     since = before[1] if before is not None and (built == now or len(nodes) > 1) else -1
     found = signature_of(roots, old, since)
     if old:
@@ -95,26 +95,26 @@ def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
     return found
 
 
-def _beside(old: list[OpTreeNode], kept: set[int]) -> list[OpTreeNode]:
-    """The nodes that are not under those kept, by their ids."""
-    under = {id(x) for x in post_order([node for node in old if id(node) in kept], _operands)}
+def _beside(old: list[OpTreeNode], known: set[int]) -> list[OpTreeNode]:
+    """The nodes that are not under those with known ids, which have run before."""
+    under = {id(x) for x in post_order([node for node in old if id(node) in known], _operands)}
     return [node for node in old if id(node) not in under]
 
 
 def _look(old: list[OpTreeNode], leaves: Sequence[Any]) -> None:
-    """Say so if one of these nodes was built before a tensor under it was written."""
+    """Warn if one of these nodes was built before a tensor under it was written."""
     stale = _first_stale(old, leaves)
     if stale is not None:
         _tell(*stale)
 
 
 def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNode, Tensor] | None:
-    """A node among the old ones that was built before a tensor under it was written, and the tensor."""
+    """A node that was built before a tensor under it was written, and the tensor."""
     newest = max((leaf.version for leaf in leaves if leaf.__class__ is Tensor), default=0)
     suspects = [node for node in old if node.origin[2] < newest]
     known = {id(node) for node in old}
     hidden = False
-    for node in suspects:  # mostly it is the node that takes the tensor
+    for node in suspects:  # the common case: the tensor is its operand
         for operand in _operands(node):
             if operand.__class__ is not Tensor:
                 hidden = hidden or id(operand) not in known
@@ -124,7 +124,7 @@ def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNo
 
 
 def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None:
-    """The same where the tensor may be under nodes that are kept."""
+    """The same where the tensor may be under nodes that are not suspects."""
     newest: dict[int, Tensor] = {}
     for entry in post_order(suspects, _operands):
         if entry.__class__ is Tensor:
@@ -141,7 +141,7 @@ def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None
 
 
 def _operands(node: Any) -> list[Any]:
-    """The nodes and tensors that a node takes."""
+    """A node's operands that are nodes or tensors."""
     if node.__class__ is not OpTreeNode:
         return []
     _, left, right = node
@@ -149,7 +149,7 @@ def _operands(node: Any) -> list[Any]:
 
 
 def _named(node: OpTreeNode, suspects: list[OpTreeNode]) -> OpTreeNode:
-    """The node, or where its line is op-tree's own, as in a gradient, one around it whose line is the user's."""
+    """The node, or if its line is inside op-tree, as a gradient's is, one above it with a user's line."""
     return next((x for x in (node, *suspects) if line_of(x.origin) is not None), node)
 
 

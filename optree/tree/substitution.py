@@ -1,4 +1,4 @@
-"""Trees with other operands in the place of some."""
+"""Substitution of operands in trees."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from optree.tree.traversal import post_order
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
     """The trees with each key of the mapping, by identity, replaced by its value.
 
-    A view of a tensor that is replaced becomes the same view of what replaces
-    it. What holds nothing that is replaced stays the same object.
+    A view of a replaced tensor becomes the same view of the replacement. A tree without
+    replaced operands stays the same object.
 
     Raises
     ------
     OperandError, ShapeError, DTypeError
-        If an op cannot be applied to what stands in an operand's place.
+        If an op cannot be applied to a replacement.
     """
     made: dict[int, Any] = {id(old): new for old, new in mapping.items()}
-    for entry in post_order(list(roots), _made_from):
+    for entry in post_order(list(roots), inputs_of):
         if id(entry) in made:
             continue
-        operands = _made_from(entry)
+        operands = inputs_of(entry)
         new = [made.get(id(x), x) for x in operands]
         if all(a is b for a, b in zip(operands, new, strict=True)):
             made[id(entry)] = entry
@@ -36,7 +36,7 @@ def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
     return [made.get(id(root), root) for root in roots]
 
 
-def _made_from(entry: Any) -> list[Any]:
+def inputs_of(entry: Any) -> list[Any]:
     """A node's operands, numbers too, or the base of a view."""
     if isinstance(entry, OpTreeNode):
         return operands_of(entry)

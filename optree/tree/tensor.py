@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin
@@ -18,26 +19,24 @@ from optree.tree.numpy_protocol import write_out
 from optree.tree.types import Spec, TensorType, array_of, check_fits
 from optree.tree.variable import Variable, as_operand, check_name, is_neon
 
-#: So many kinds of array are remembered, each with its spec.
+#: Maximum entries of the cache from kinds of array to specs.
 SPECS = 4096
 
-_specs: dict[Any, Spec] = {}
+_specs = Cache("specs of arrays", SPECS)
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:
-    """The spec of a tensor with such an array: one look-up where there has been one."""
+    """The spec of a tensor over an array, cached by dtype, shape and backend."""
     key = array.dtype, array.shape, ref(backend)
     found = _specs.get(key)
     if found is None:
         found = Spec(TensorType(array.dtype, array.shape), backend)
-        if len(_specs) >= SPECS:
-            _specs.clear()
         _specs[key] = found
     return found
 
 
 class Tensor(Variable):
-    """An array in a backend's memory, under a name.
+    """A named array in a backend's memory.
 
     Tensors come from a backend's functions (`be.zeros`, `be.array`, ...) and
     from views of other tensors. ``t[index] = expression`` runs the expression.
@@ -47,16 +46,16 @@ class Tensor(Variable):
     array : array
         The backend's own array over the memory.
     name : str or None
-        What it is called in printed trees and errors.
+        Its name in printed trees and errors.
     base : Tensor or None
         The tensor that this one is a view of.
     view_op : Op or None
-        The op whose value on `base` this view is: derivatives travel through it.
+        The op that gives this view of `base`; derivatives propagate through it.
     written : int
-        Of a tensor that is no view, its memory's version: when it was last written, by the clock of writes; -1 as long
-        as its values are left open.
+        Of a tensor that is no view, the time of the last write to its memory, by `optree.clock`; -1 while its values
+        are uninitialised.
     writer : Origin, str or None
-        The line that wrote it then, or what did.
+        The line, or the function, that wrote it then.
     """
 
     __slots__ = (
@@ -64,9 +63,12 @@ class Tensor(Variable):
         *("runs", "writer", "written"),
     )
 
+    #: Functions may still run when the interpreter has cleared its modules.
+    _clock: ClassVar[list[int]] = clock
+
     origin: Origin
     writer: Origin | str | None
-    #: Of a tensor that is no view: the lines that have run trees into it, by the offset of the instruction.
+    #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
     runs: dict[Any, Origin] | None
 
     def __init__(
@@ -79,11 +81,11 @@ class Tensor(Variable):
         self.origin = caller_origin()
         self.written, self.writer, self.runs = 0, None, None
 
-    # What it is
+    # Properties
 
     @property
     def backend(self) -> Any:
-        """The backend whose memory this is."""
+        """The backend that owns the memory."""
         return self._backend
 
     @property
@@ -92,7 +94,7 @@ class Tensor(Variable):
 
     @property
     def root(self) -> Tensor:
-        """The tensor that this one is, at last, a view of: it owns the memory."""
+        """The tensor that owns the memory: the last in the chain of bases."""
         tensor = self
         while tensor.base is not None:
             tensor = tensor.base
@@ -100,27 +102,27 @@ class Tensor(Variable):
 
     @property
     def version(self) -> int:
-        """When its memory, which views share, was last written, by a clock that each write advances."""
+        """The time of the last write to its memory, which views share; each write advances the clock."""
         return self.root.written
 
-    def advance(self, writer: Origin | str | None, clock: list[int] = clock) -> None:
-        """Give the memory its next version: `writer` has written it."""
-        # `clock` is an argument, for functions may still run when the interpreter has cleared its modules.
+    def advance(self, writer: Origin | str | None) -> None:
+        """Record a write to the memory by `writer`."""
         tensor = self
         while tensor.base is not None:
             tensor = tensor.base
+        clock = self._clock
         clock[0] = now = clock[0] + 1
-        tensor.written = 0 if tensor.written < 0 else now  # no tree can have meant values that were left open
+        tensor.written = 0 if tensor.written < 0 else now  # no tree can have meant uninitialised values
         tensor.writer = writer
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the elements take."""
+        """The bytes of all elements."""
         return self.size * self.dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in order (C order) without gaps."""
+        """Whether the elements are contiguous in C order."""
         return bool(self.array.flags.c_contiguous)
 
     def __str__(self) -> str:
@@ -135,14 +137,14 @@ class Tensor(Variable):
         return f"Tensor({written}{name}, shape={self.shape}, dtype={self.dtype}, backend={self.backend.name})"
 
     def _excerpt(self) -> tuple[np.ndarray, int]:
-        """The values, or of many the ends that NumPy prints, and the threshold by which it prints these."""
+        """The values, or of a large tensor the edges that NumPy prints, and NumPy's print threshold for them."""
         options = np.get_printoptions()
         threshold, edge, array = options["threshold"], options["edgeitems"], self.array
         if self.size <= threshold:
             return self.get(), threshold
         with self.backend.active():
             for axis, size in enumerate(self.shape):
-                if size > 2 * edge + 1:  # one more than is printed, which an ellipsis stands for
+                if size > 2 * edge + 1:  # one more than is printed, so that NumPy prints an ellipsis
                     ends = (slice(edge + 1), slice(size - edge, None))
                     array = np.concatenate([array[(slice(None),) * axis + (end,)] for end in ends], axis)
         return self.backend.to_host(array), 0
@@ -155,7 +157,7 @@ class Tensor(Variable):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
-    # Its values
+    # Values
 
     def raw(self) -> Any:
         """The backend's own array over the memory (NumPy's or CuPy's), not a copy."""
@@ -167,7 +169,7 @@ class Tensor(Variable):
         Parameters
         ----------
         blocking : bool
-            False lets a GPU go on copying: the array holds the values after `be.synchronize()`.
+            If False, a GPU copies asynchronously: the array holds the values after `be.synchronize()`.
         """
         return self.backend.to_host(self.array, blocking)
 
@@ -186,7 +188,7 @@ class Tensor(Variable):
         Raises
         ------
         ShapeError
-            If the shape is another.
+            If the shapes differ.
         """
         array = array_of(values, f"set: {self.label}")
         if array.shape != self.shape and not (array.ndim == 1 and array.size == self.size and is_neon(self.backend)):
@@ -235,12 +237,12 @@ class Tensor(Variable):
     # Views
 
     def _view(self, tree: Any) -> Tensor:
-        """The view that a tree of one view op of this tensor stands for."""
+        """The view that a tree of one view op on this tensor describes."""
         return Tensor(self.backend, tree.op.value(self.array), base=self, view=tree.op)
 
     @property
     def at(self) -> Tensor:
-        """The tensor itself: what is written for trees, ``x.at[1:, 0]``, serves tensors too."""
+        """The tensor itself, so that ``x.at[1:, 0]`` works for tensors and trees."""
         return self
 
     def transpose(self, *axes: Any) -> Tensor:
@@ -271,7 +273,7 @@ class Tensor(Variable):
         return view
 
     def ravel(self, order: str = "C") -> Any:
-        """A view with the elements in one row; a tree of them, where the memory cannot be viewed so."""
+        """A 1-D view of the elements; a tree of them where the memory is not contiguous."""
         tree = super().ravel(order)
         return self._view(tree) if self.is_contiguous else tree
 
@@ -303,7 +305,7 @@ class Tensor(Variable):
         Raises
         ------
         ShapeError, DTypeError, NumberOverflowError, BackendError
-            If the value cannot be written here; nothing has changed then.
+            If the value cannot be written here; the tensor is then unchanged.
         """
         if not isinstance(value, Variable):
             value = self._from_host(value)
@@ -322,17 +324,17 @@ class Tensor(Variable):
                     f.assign(target, value).execute()
 
     def _from_host(self, value: Any) -> Any:
-        """A value to assign that is no variable: an array as a constant, a number as it is."""
+        """The operand for an assigned value that is no variable: a constant for an array, or a number."""
         what = f"assignment to {self.label}"
         array = array_of(value, what) if isinstance(value, list | tuple) else value
-        if not isinstance(value, np.ndarray):  # an array's numbers wrap, as in NumPy
+        if not isinstance(value, np.ndarray):  # an array's integers wrap around, as in NumPy
             check_fits(array, self.dtype, what)
         if not isinstance(array, np.ndarray):
             return value
         return as_operand(array.reshape(-1, 1) if array.ndim == 1 and is_neon(self.backend) else array, what)
 
     def _assign_masked(self, mask: Variable, value: Any) -> None:
-        if isinstance(value, Variable) and value.size != 1:  # how many places there are is known only now
+        if isinstance(value, Variable) and value.size != 1:  # how many elements are selected is known only now
             self[mask.asnumpyarray()] = value
             return
         if mask.shape != self.shape[: mask.ndim]:
@@ -341,7 +343,7 @@ class Tensor(Variable):
         f.assign(self, f.where(mask, f.cast(self.rounded(value), self.dtype), self)).execute()
 
     def rounded(self, value: Any) -> Any:
-        """What is written here for a value: with `stochastic_round`, a wider floating one rounded by chance."""
+        """The value to write: with `stochastic_round`, a wider floating one stochastically rounded."""
         if not is_narrow(self.dtype) or not self.backend.stochastic_round:
             return value
         if not (isinstance(value, Variable) and value.dtype in (np.float32, np.float64)):
@@ -380,6 +382,12 @@ class Tensor(Variable):
     def __ixor__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(operator.xor, other)
 
+    def __ilshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.lshift, other)
+
+    def __irshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
+        return self._in_place(operator.rshift, other)
+
     def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
         return self._in_place(f.matmul, other)
 
@@ -396,7 +404,7 @@ class Tensor(Variable):
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         try:
-            with self.backend.active():  # the current stream that others are to wait for is its device's
+            with self.backend.active():  # the consumer waits for the current stream, which must be this device's
                 return self.array.__dlpack__(**kwargs)
         except BufferError as error:
             if not is_bfloat16(self.dtype):
@@ -414,4 +422,4 @@ class Tensor(Variable):
         if is_bfloat16(self.dtype):
             raise AttributeError(f"__cuda_array_interface__ has no name for the bfloat16 of {self.label}; DLPack has")
         with self.backend.active():
-            return self.array.__cuda_array_interface__  # which NumPy's arrays, rightly, do not have
+            return self.array.__cuda_array_interface__  # an AttributeError for NumPy's arrays

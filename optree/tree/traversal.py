@@ -1,4 +1,4 @@
-"""Walks over trees with a stack of their own: depth is data."""
+"""Iterative traversals and topological orders; recursion would overflow on deep trees."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import Any
 
 
 class Finished:
-    """A node on a walk's stack whose operands have been visited."""
+    """A node on a traversal's stack whose operands have been visited."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
 
 
 def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """Every distinct object reached from the roots, each after its inputs.
-
-    Objects are distinct by identity. The walk is iterative and visits each once.
-    """
+    """Every distinct object reached from the roots, by identity, each after its inputs."""
     order: list[Any] = []
     done: set[int] = set()
     pending: list[Any] = list(reversed(list(roots)))
@@ -34,9 +31,9 @@ def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) 
 
 
 def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
-    """Numbers, each after those that it waits for, and otherwise by rank.
+    """Numbers in topological order, each after those that it waits for, ties broken by rank.
 
-    Those that wait for each other, and what waits for them, are left out.
+    Cycles, and what depends on them, are left out.
     """
     followers: list[list[int]] = [[] for _ in waits]
     left = []

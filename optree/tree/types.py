@@ -1,4 +1,4 @@
-"""What is known of an operand before it has a value: dtype, shape, backend.
+"""Types and specs: what is known of an operand before it has a value.
 
 Promotion is NumPy's own (NEP 50, https://numpy.org/neps/nep-0050-scalar-promotion.html):
 a Python number is weak and takes the dtype of what it meets, a NumPy scalar is not.
@@ -29,13 +29,13 @@ DTYPES = tuple(
 
 _SUPPORTED = frozenset(DTYPES)
 
-#: Held while an object that there is one of is made.
+#: Held while an interned object is made.
 _making = Locked()
 
-#: The Python numbers an operand may be. A bool is a NumPy bool; the others are weak.
+#: The classes of Python numbers that are operands. A bool is a NumPy bool; the others are weak.
 NUMBERS = (bool, int, float)
 
-#: Integers from here on are beyond the largest float64.
+#: Integers of this size or more overflow float64.
 HUGE = 2**1024 - 2**970
 
 
@@ -45,7 +45,7 @@ def as_dtype(dtype: Any) -> np.dtype:
     Raises
     ------
     DTypeError
-        If it is no dtype, or one that tensors do not have.
+        If it is no dtype, or one that is not supported.
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return bfloat16()
@@ -62,12 +62,12 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
-    """Refuse numbers that a dtype cannot hold: a floating one goes into an integer dtype without its fraction.
+    """Refuse numbers that overflow a dtype; a float's fraction is dropped in an integer dtype.
 
     Raises
     ------
     NumberOverflowError
-        Naming the first of them.
+        Naming the first that does.
     """
     if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
         return
@@ -78,7 +78,7 @@ def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
     elif dtype.kind in "iu" and array.dtype.kind in "iuOf":
         limits = np.iinfo(dtype)
         bounds = f"{limits.min} to {limits.max}"
-        if is_floating(array.dtype):  # in float64, in which one more than the largest integer is exact
+        if is_floating(array.dtype):  # in float64, where limits.max + 1 is exact
             whole = np.trunc(array.astype(np.float64))
             wrong = array[~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))]  # a nan is wrong too
         else:
@@ -129,24 +129,24 @@ class Type:
 
     __slots__ = ("__weakref__",)
 
-    #: What `make_variable` makes: `optree.tree.variable` puts `Input` here.
+    #: `Input`, which `make_variable` makes. `optree.tree.variable` sets it, which would be a circular import here.
     Variable: ClassVar[Any]
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
-        """The value as this type holds it.
+        """The value converted to the type.
 
         Parameters
         ----------
         value : object
         strict : bool
-            Take only what is of the type already, and return it as it is.
+            Accept only values of the type, and return them unchanged.
         allow_downcast : bool, optional
-            Whether a conversion may lose something. None leaves that to the type.
+            Whether a conversion may lose precision. None leaves that to the type.
 
         Raises
         ------
         TypeError
-            If the type cannot hold the value.
+            If the value cannot be converted.
         """
         raise DefinitionError(f"{type(self).__name__}: write filter(self, value, strict=False, allow_downcast=None)")
 
@@ -159,7 +159,7 @@ class Type:
         return self.values_eq(x, y)
 
     def holds(self, other: Any) -> bool:
-        """Whether a variable of another type may stand where one of this type is wanted."""
+        """Whether a variable of another type is accepted where one of this type is expected."""
         return bool(self == other)
 
     def make_variable(self, name: str | None = None) -> Any:
@@ -172,12 +172,12 @@ class Type:
 
     @property
     def plan_key(self) -> Any:
-        """What of the type a plan depends on."""
+        """The part of the type that plans depend on."""
         return self
 
     @property
     def any_size(self) -> Any:
-        """The type of all values that one plan is for."""
+        """The type with its sizes left open: that of all values that one plan accepts."""
         return self
 
     def __repr__(self) -> str:
@@ -185,9 +185,9 @@ class Type:
 
 
 class TensorType(Type):
-    """A dtype and a shape; None stands for a size known only when a function is called.
+    """A dtype and a shape; a size of None is known only when a function is called.
 
-    There is one object for each pair, so types compare by identity.
+    Types are interned: there is one object for each pair, and they compare by identity.
 
     Examples
     --------
@@ -234,7 +234,7 @@ class TensorType(Type):
         return TensorType(self.dtype, tuple(1 if size == 1 else None for size in self.shape))
 
     def holds(self, other: Any) -> bool:
-        """Whether the other is a tensor type of this dtype, with the sizes that are known here."""
+        """Whether the other is a tensor type of this dtype and rank, and has the sizes that are known here."""
         return (
             isinstance(other, TensorType)
             and other.dtype == self.dtype
@@ -243,26 +243,26 @@ class TensorType(Type):
         )
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
-        """The value as an array of this dtype and shape; a tensor or array that is one already, as it is.
+        """The value as an array of this dtype and shape; a tensor or array that has both, unchanged.
 
         Parameters
         ----------
         value : Tensor, array_like or number
         strict : bool
-            Take only arrays and tensors of this very dtype.
+            Accept only arrays and tensors of exactly this dtype.
         allow_downcast : bool, optional
-            True: convert real numbers whatever it costs. False: only where every value stays
-            the same. None: as NumPy converts safely, and Python numbers, which
-            are weak, by their kind; where the type is of a number, NumPy's scalars too.
+            True: convert any real numbers. False: only where every value is preserved.
+            None: only NumPy's safe casts, and weak Python numbers by their kind; for a
+            0-dimensional type NumPy's scalars too.
 
         Raises
         ------
         DTypeError, ShapeError
         """
         if value.__class__ is float and allow_downcast is not False and not strict and self._is_scalar():
-            return np.array(value, self.dtype)  # as below, in a tenth of the time
+            return np.array(value, self.dtype)  # a fast path: the same as below in a tenth of the time
         if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
-            value = value.item()  # a learning rate that NumPy computed is a number all the same
+            value = value.item()  # a learning rate computed by NumPy counts as a number
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
         check_unmasked(value, "filter")
         if strict and array is None:
@@ -330,7 +330,7 @@ class TensorType(Type):
 
 
 class TupleType(Type):
-    """The type of what an op of several outputs gives: a tuple of values.
+    """The type of the value of an op with several outputs: a tuple.
 
     Attributes
     ----------
@@ -364,7 +364,7 @@ class TupleType(Type):
         return TupleType(type.any_size for type in self.types)
 
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
-        """The tuple of values, each as its type holds it."""
+        """The tuple of values, each converted to its type."""
         if not isinstance(value, tuple) or len(value) != len(self.types):
             raise DTypeError(f"a tuple of {len(self.types)} values is wanted, not {brief(value)}")
         return tuple(t.filter(v, strict, allow_downcast) for t, v in zip(self.types, value, strict=True))
@@ -380,19 +380,19 @@ class TupleType(Type):
 
 
 class Spec:
-    """What building a node needs to know of an operand: its type and its backend.
+    """An operand's type and backend, the key of ops' inference caches.
 
-    There is one object for each pair, so that a table from specs to what an op
-    makes of them is one dictionary look-up. A Python number's spec is its class.
+    Specs are interned, so that an op finds its cached application by one dictionary
+    look-up. A Python number's spec is its class.
 
     Attributes
     ----------
     type : TensorType
     backend : Backend or None
-        None for constants and inputs, which are at home everywhere. The tensors
-        keep it alive, not the spec, which ops remember.
+        None for constants and inputs, which fit every backend. A weak reference: ops
+        cache specs, and must not keep backends alive.
     home : weakref.ref or None
-        To the backend; there is one object for each.
+        The reference to the backend; one object for each backend.
     token : object
         One object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
     """
@@ -420,7 +420,7 @@ class Spec:
 
     @classmethod
     def own(cls, type: Type, backend: Any = None) -> Spec:
-        """A spec of its own, which no table knows: not that of the operands of this type."""
+        """A spec that is not interned, and so differs from that of other operands of the type."""
         return cls._new(type, None if backend is None else ref(backend))
 
     @classmethod
@@ -432,14 +432,14 @@ class Spec:
 
 
 def weak_dtype(spec: Any) -> Any:
-    """What promotion takes for an operand: a dtype, or `int` or `float` for a weak number."""
+    """An operand's dtype for promotion; `int` or `float` for a weak number."""
     if spec is bool:
         return np.dtype(bool)
     return spec if spec in (int, float) else spec.type.dtype
 
 
 def promote(*dtypes: Any) -> np.dtype:
-    """The dtype that operands have in common, by NEP 50; weak numbers are `int` or `float`.
+    """The promoted dtype of operands, by NEP 50; weak numbers are `int` or `float`.
 
     Examples
     --------
@@ -452,7 +452,7 @@ def promote(*dtypes: Any) -> np.dtype:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that shapes broadcast to; an unknown size takes the size it meets.
+    """The shape that shapes broadcast to; an unknown size is assumed equal to the known one.
 
     Raises
     ------
@@ -483,7 +483,7 @@ def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     """
     try:
         index = axis.__index__()
-    except (AttributeError, TypeError):  # a tensor that is no integer has the method too
+    except (AttributeError, TypeError):  # non-integer tensors have the method too
         raise AxisError(f"{what}: an axis is an integer, not {brief(axis)}") from None
     if not -ndim <= index < ndim:
         raise AxisError(f"{what}: axis {index} is out of range for {ndim} dimensions")
@@ -505,3 +505,10 @@ def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
     if len(set(axes)) < len(axes):
         raise AxisError(f"{what}: axis {axis} names an axis twice")
     return tuple(sorted(axes))
+
+
+def one_or_many(arguments: tuple[Any, ...]) -> Any:
+    """Normalise ``f(a, b)``, ``f((a, b))`` and ``f()`` to a tuple of integers, or None."""
+    if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
+        return arguments[0]
+    return arguments or None

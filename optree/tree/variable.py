@@ -1,4 +1,4 @@
-"""Variable, what trees are made of, and the two leaves that need no backend."""
+"""Variable, the base of all operands with a type, and the leaves without a backend: Constant and Input."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.arrays import check_unmasked
+from optree.arrays import check_unmasked, frozen
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
-from optree.registry import METADIFF, NUMPY_FUNCTIONS, f
+from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
 from optree.tree.deltas import sum_of_deltas, sum_to
 from optree.tree.gradient_types import NoValueType
-from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype
+from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, one_or_many
 
-#: The specs of Python numbers that stand as constants: apart from those of arrays, for they are weak.
+#: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
     bool: Spec.own(TensorType("bool", ())),
     int: Spec.own(TensorType("int64", ())),
@@ -36,16 +36,16 @@ class Variable:
     spec: Any
     origin: Origin | None
 
-    #: The `Apply` whose output this is, and which; None for a leaf.
+    #: The `Apply` whose output this is, and the output's index; None for a leaf.
     owner: Any = None
     index: int | None = None
 
-    # A node is hashed and found in dictionaries by identity, because == builds a tree.
+    # By identity, because == builds a tree.
     __hash__ = object.__hash__
 
     @property
     def type(self) -> Any:
-        """What values it has: a `Type`, for a tensor its dtype and shape."""
+        """The `Type` of its values: for a tensor, dtype and shape."""
         return self.spec.type
 
     @property
@@ -55,7 +55,7 @@ class Variable:
 
     @property
     def dtype(self) -> np.dtype:
-        """What kind of numbers it holds."""
+        """The NumPy dtype of its elements."""
         return self.type.dtype
 
     @property
@@ -70,12 +70,12 @@ class Variable:
 
     @property
     def backend(self) -> Any:
-        """The backend whose memory the operand's tensors live in; None where it has none."""
+        """The backend that owns the operand's tensors; None where it has none."""
         return self.spec.backend
 
     @property
     def label(self) -> str:
-        """What the operand is called in a printed tree."""
+        """Its name in a printed tree."""
         raise NotImplementedError
 
     @property
@@ -95,11 +95,11 @@ class Variable:
 
     @property
     def at(self) -> Any:
-        """The value's elements by index: ``tree.at[1:, 0]``, for a tree's own ``tree[1]`` is its first operand."""
+        """The value's elements by index: ``tree.at[1:, 0]``. A tree's own ``tree[1]`` is its first operand."""
         return _Elements(self)
 
     def reshape(self, *shape: Any) -> Any:
-        """The operand in another shape of as many elements; one size may be -1.
+        """The operand in another shape of the same size; one axis may be -1.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Variable:
         return f.reshape(self, one_or_many(shape) or ())
 
     def flatten(self) -> Variable:
-        """A tree of the operand's elements in one row, in C order."""
+        """A 1-D tree of the operand's elements, in C order."""
         return f.ravel(self)
 
     def astype(self, dtype: Any) -> Variable:
@@ -117,7 +117,7 @@ class Variable:
         return f.cast(self, as_dtype(dtype))
 
     def view(self, dtype: Any = None) -> NoReturn:
-        """Not here: NumPy's method reads an array's bytes as another dtype."""
+        """Raises: NumPy's method reinterprets an array's bytes as another dtype, which tensors do not."""
         wanted = "dtype" if dtype is None else brief(dtype)
         raise OperandError(
             f"view: the bytes of {self.label} are not read as another dtype: x.astype({wanted}) is a tree of its "
@@ -175,9 +175,10 @@ class Variable:
         return f.mod(other, self)
 
     def __pow__(self, other: Any) -> Variable:
-        # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
-        if other.__class__ is int and other == 2 and getattr(self.type, "dtype", None) == np.bool_:
-            return f.square(self)
+        if other.__class__ in (int, float):  # which may make a product of it
+            # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
+            is_bool = getattr(self.type, "dtype", None) == np.bool_
+            return f.square(self) if is_bool and other.__class__ is int and other == 2 else f.pow(self, other)
         return self._power(other)
 
     @binary("pow", depth=2)
@@ -229,27 +230,48 @@ class Variable:
         return f.ne(self, other)
 
     def __and__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_and](self, other)
+        return f.bitwise_and(self, other)
 
     def __rand__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_and](other, self)
+        return f.bitwise_and(other, self)
 
     def __or__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_or](self, other)
+        return f.bitwise_or(self, other)
 
     def __ror__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_or](other, self)
+        return f.bitwise_or(other, self)
 
     def __xor__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_xor](self, other)
+        return f.bitwise_xor(self, other)
 
     def __rxor__(self, other: Any) -> Variable:
-        return NUMPY_FUNCTIONS[np.bitwise_xor](other, self)
+        return f.bitwise_xor(other, self)
 
     def __invert__(self) -> Variable:
-        return NUMPY_FUNCTIONS[np.invert](self)
+        return f.invert(self)
 
-    # NumPy's array methods: the functions of their names, as NumPy's protocol brings them here
+    def __lshift__(self, other: Any) -> Variable:
+        return f.left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Variable:
+        return f.left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Variable:
+        return f.right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Variable:
+        return f.right_shift(other, self)
+
+    def __pos__(self) -> Variable:
+        return f.positive(self)
+
+    def __divmod__(self, other: Any) -> tuple[Variable, Variable]:
+        return f.divmod(self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Variable, Variable]:
+        return f.divmod(other, self)
+
+    # NumPy's array methods: the functions of the same names
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
         """``np.all`` of this operand."""
@@ -266,6 +288,14 @@ class Variable:
     def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """``np.argmin`` of this operand."""
         return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
+
+    def argpartition(self, kth: Any, axis: int | None = -1, **options: Any) -> Any:
+        """``np.argpartition`` of this operand."""
+        return np.argpartition(self, kth, axis, **options)
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+        """``np.searchsorted`` of this operand."""
+        return np.searchsorted(self, v, side, sorter)
 
     def argsort(self, axis: int | None = -1, **options: Any) -> Any:
         """``np.argsort`` of this operand."""
@@ -335,6 +365,14 @@ class Variable:
         """``np.var`` of this operand."""
         return numpy_protocol.call_method(np.var, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
 
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """``np.diagonal`` of this operand."""
+        return np.diagonal(self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any) -> Any:
+        """``np.trace`` of this operand."""
+        return np.trace(self, offset, axis1, axis2, **options)
+
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """``np.swapaxes`` of this operand."""
         return np.swapaxes(self, axis1, axis2)
@@ -348,16 +386,15 @@ class Variable:
     def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
 
-        A delta of a shape that this operand was broadcast to is summed back
-        first, and one of another floating dtype is cast, unless the operand is
-        of integers. With one of `NullType` the whole adjoint is; one of
+        A delta is summed over the axes along which this operand was broadcast, and cast to
+        its dtype if that is floating. A delta of `NullType` makes the adjoint null; one of
         `DisconnectedType` adds nothing.
 
         Raises
         ------
         GradientError
-            If the delta's shape is not the operand's, nor one it broadcasts to,
-            or if its dtype is not floating.
+            If the delta's shape is neither the operand's nor one that it broadcasts to,
+            or its dtype is not floating.
         """
         if not isinstance(delta, Variable):
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
@@ -376,18 +413,18 @@ class Variable:
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
-    # Metadiff's methods of nodes, which `optree.metadiff` answers
+    # Metadiff's methods of nodes, which `optree.metadiff` implements
 
     def is_input_dependent(self) -> bool:
         """Whether the value depends on a tensor or an input."""
         return METADIFF["is_input_dependent"](self)
 
     def is_differentiable(self) -> bool:
-        """Whether a derivative can be had by something that the value is made from."""
+        """Whether the value has a derivative by some leaf."""
         return METADIFF["is_differentiable"](self)
 
     def get_grad_level(self) -> int:
-        """How often what the value is made from has been differentiated: 1 for a gradient, 2 for a gradient of one."""
+        """The order of differentiation in the tree: 1 for a gradient, 2 for a gradient of one."""
         return METADIFF["get_grad_level"](self)
 
     def get_data_type(self) -> Any:
@@ -399,11 +436,11 @@ class Variable:
         return METADIFF["get_shape"](self)
 
     def get_parents(self) -> list[Variable]:
-        """The operands that affect the value in a differentiable manner, in order."""
+        """The operands by which the value is differentiable, in order."""
         return METADIFF["get_parents"](self)
 
     def get_arguments(self) -> list[Variable]:
-        """The operands that affect it otherwise: indices, conditions, what only a shape is taken of."""
+        """The other operands: indices, conditions, operands whose shape alone is read."""
         return METADIFF["get_arguments"](self)
 
     def get_ancestors(self) -> list[Variable]:
@@ -411,11 +448,11 @@ class Variable:
         return METADIFF["get_ancestors"](self)
 
     def get_parent_grad(self, my_grad: Any, index: int) -> Any:
-        """The gradient of a parent, by its place among them, given this node's own."""
+        """The gradient of a parent, by its index among the parents, given this node's own."""
         return METADIFF["get_parent_grad"](self, my_grad, index)
 
     def send_grad_message(self, parent: Variable, message: Variable, messages: dict[Variable, Any]) -> None:
-        """Add a gradient to what a parent has been sent, or begin with it."""
+        """Add a gradient to a parent's adjoint in `messages`."""
         METADIFF["send_grad_message"](self, parent, message, messages)
 
     def generate_gradients(self, my_grad: Any, messages: dict[Variable, Any] | None = None) -> dict[Variable, Any]:
@@ -423,14 +460,14 @@ class Variable:
         return METADIFF["generate_gradients"](self, my_grad, messages)
 
     def equals(self, other: Any) -> bool:
-        """Whether this is the same expression, up to associativity and commutativity."""
+        """Whether two expressions are equal up to associativity and commutativity."""
         return METADIFF["equals"](self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
-        """The node's op on other ancestors, as many as it has; a leaf is itself."""
+        """The node's op applied to other operands; a leaf is itself."""
         return METADIFF["copy_to"](self, ancestors)
 
-    # The value
+    # Values
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -452,7 +489,7 @@ class Variable:
         OperandError
             If it is no tree.
         BackendError
-            If no operand has a backend to run on.
+            If no operand has a backend.
         """
         return self._home().execute(self)
 
@@ -465,11 +502,11 @@ class Variable:
         raise NotImplementedError
 
     def to_numpy(self) -> np.ndarray:
-        """The value as a new NumPy array, by the name under which Matplotlib and pandas ask for it."""
+        """The value as a new NumPy array, by the name that Matplotlib and pandas use."""
         return self.asnumpyarray()
 
     def get(self) -> np.ndarray:
-        """The value as a new NumPy array, as `asnumpyarray`, by a tensor's name for it."""
+        """The value as a new NumPy array, as `Tensor.get`."""
         return self.asnumpyarray()
 
     def _home(self) -> Any:
@@ -491,7 +528,7 @@ class Variable:
         return self.asnumpyarray().item()
 
     def tolist(self) -> Any:
-        """The value as nested lists of Python numbers; of an operand without dimensions, the number."""
+        """The value as nested lists of Python numbers; a number for a 0-dimensional operand."""
         return self.asnumpyarray().tolist()
 
     def __format__(self, spec: str) -> str:
@@ -517,15 +554,15 @@ class Variable:
         return tree
 
 
-#: What may meet in a call of NumPy's that nobody else has a say in.
+#: The classes of arguments that no third library's protocol could handle.
 _NUMPYS_AND_OURS = (np.ndarray, np.generic, Variable)
 
 
 class _Elements:
-    """A variable's value, to be indexed as NumPy's arrays are."""
+    """A variable's value, indexed as a NumPy array is."""
 
     __slots__ = ("_whole",)
-    __iter__ = None  # by __getitem__ alone, one over an axis of open size would not end
+    __iter__ = None  # iteration by __getitem__ would not end over an axis of unknown size
 
     def __init__(self, whole: Variable) -> None:
         self._whole = whole
@@ -545,14 +582,14 @@ class Constant(Variable):
     ----------
     type : Type
     value : object
-        What the type holds; `Type.filter` takes it in.
+        It is converted by `Type.filter`.
     name : str, optional
-        What it is called in printed trees.
+        Its name in printed trees.
 
     Raises
     ------
     TypeError
-        If the type cannot hold the value.
+        If it cannot be converted to the type.
     """
 
     __slots__ = ("name", "origin", "spec", "value")
@@ -561,11 +598,11 @@ class Constant(Variable):
         self.name = check_name(name)
         self.origin = None
         self.spec = Spec(type)
-        self.value = _frozen(type.filter(value))
+        self.value = frozen(type.filter(value))
 
     @classmethod
     def weak(cls, number: Any) -> Constant:
-        """A Python number as a variable: it takes the dtype of what it meets."""
+        """A Python number as a variable of weak dtype."""
         constant = cls.__new__(cls)
         constant.name = constant.origin = None
         constant.value, constant.spec = number, WEAK_SPECS[number.__class__]
@@ -597,12 +634,12 @@ class Constant(Variable):
 
 
 def constant(value: Any, name: str | None = None) -> Constant:
-    """A constant of the type that a value has: a NumPy array's or scalar's own, a Python number's weak one.
+    """A constant of a value's own type, which for a Python number is weak.
 
     Raises
     ------
     OperandError
-        If the value is none of these.
+        If the value is neither a number nor a NumPy array or scalar.
 
     Examples
     --------
@@ -618,25 +655,16 @@ def constant(value: Any, name: str | None = None) -> Constant:
     return Constant(TensorType(value.dtype, value.shape), value, name)
 
 
-def _frozen(value: Any) -> Any:
-    """A value that nobody else can change, where it is an array."""
-    if not isinstance(value, np.ndarray | np.generic):
-        return value
-    own = np.array(value)
-    own.flags.writeable = False
-    return own
-
-
 class Input(Variable):
-    """A leaf without memory: an argument that a function is given when it is called.
+    """A leaf without memory: an argument of a function.
 
-    `Type.make_variable` makes one. As an output in an `Apply` it stands for
-    the node that computes it.
+    `Type.make_variable` makes one. As an output of an `Apply` it represents the node
+    that computes it.
 
     Parameters
     ----------
     type : Type
-        None in a `TensorType`'s shape stands for a size known at the call.
+        A size of None in a `TensorType` is known only at the call.
     name : str, optional
     """
 
@@ -654,7 +682,7 @@ class Input(Variable):
     def asnumpyarray(self) -> np.ndarray:
         raise OperandError(f"{self.label} is an input: it has no value outside a function's call")
 
-    __iter__ = None  # as of `_Elements`
+    __iter__ = None  # as in `_Elements`
 
     def __getitem__(self, index: Any) -> Variable:
         return self.at[index]
@@ -672,22 +700,15 @@ class Input(Variable):
 Type.Variable = Input
 
 
-def one_or_many(arguments: tuple[Any, ...]) -> Any:
-    """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
-    if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
-        return arguments[0]
-    return arguments or None
-
-
 def as_operand(value: Any, what: str) -> Any:
-    """What a tree holds for a value: a variable or a Python number.
+    """Convert a value to an operand: a variable or a Python number.
 
     NumPy scalars and arrays become constants of their own dtype.
 
     Raises
     ------
     OperandError, DTypeError
-        If the value is of a foreign type; `what` names the op.
+        If the value is of another type; `what` names the op.
     """
     if isinstance(value, Constant) and value.is_weak:
         return value.value
@@ -718,7 +739,7 @@ def as_operand(value: Any, what: str) -> Any:
 
 
 def check_name(name: Any) -> str | None:
-    """The name that a leaf is given.
+    """A leaf's name, checked.
 
     Raises
     ------
@@ -736,12 +757,12 @@ def is_neon(backend: Any) -> bool:
 
 
 def any_neon(operands: Iterable[Any]) -> bool:
-    """Whether one of the operands is of a backend in neon's mode."""
+    """Whether one of the operands is on a backend in neon's mode."""
     return any(is_neon(getattr(x, "backend", None)) for x in operands)
 
 
 def as_columns(operands: list[Any]) -> list[Any]:
-    """The operands, and on a backend in neon's mode each 1-D array among them as a column."""
+    """The operands; on a backend in neon's mode, 1-D constants are reshaped to columns."""
     if not any_neon(operands):
         return operands
     return [
@@ -760,22 +781,22 @@ def spec_of(operand: Any) -> Any:
 
 
 def number_of(x: Any) -> Any:
-    """The Python number that an operand is, or None."""
+    """The number of a weak constant; None for other operands."""
     return x.value if isinstance(x, Constant) and x.is_weak else None
 
 
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
-    """An operand cast to a dtype, itself if it has that."""
+    """An operand cast to a dtype, itself if it has that dtype."""
     return x if x.dtype == dtype else f.cast(x, dtype)
 
 
 def check_same_backend(what: str, operands: Any) -> Any:
-    """The one backend among the operands, or None.
+    """The operands' common backend; None where no operand has one.
 
     Raises
     ------
     BackendError
-        If there are two.
+        If they have several.
     """
     found = None
     for operand in operands:

@@ -168,7 +168,7 @@ def test_every_mix_of_layouts(shape, block_bytes):
     with in_blocks(block_bytes) as be:
         for a, b, c in itertools.product(layouts(x), layouts(y), (row, column, np.float32([2.0]))):
             target = np.empty(shape, np.float32, order="F")[..., ::-1]
-            step = function([], updates={be.adopt(target): be.adopt(a) * be.adopt(b) + be.sqrt(be.adopt(c))})
+            step = function([], updates={be.over(target): be.over(a) * be.over(b) + be.sqrt(be.over(c))})
             step()
             np.testing.assert_array_equal(target, x * y + np.sqrt(c))
 

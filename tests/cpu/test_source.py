@@ -19,6 +19,7 @@ from backends.cpu import compiler
 from backends.cpu.codegen import printer as c
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.compiler import FLAGS, find_compiler
+from backends.execution.dialect import QUOTIENTS
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.ops.traits import ElementwiseOperator
@@ -134,12 +135,13 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     """Compile kernels as one file in which each has a name of its own."""
     heads = [c.HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
-    bodies = []
+    bodies, quotients = [], QUOTIENTS.format("static inline")
     for i, kernel in enumerate(kernels):
         for head in heads:
             kernel = kernel.removeprefix(head)
+        kernel = kernel.replace(quotients, "")
         bodies.append(re.sub(rf"\b({c.NAME}|places|walk\d)\b", rf"\g<1>_{i}", kernel))
-    (folder / "all.c").write_text("".join([*heads[:2], *bodies]))
+    (folder / "all.c").write_text("".join([*heads[:2], quotients, *bodies]))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
     command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp-simd", *warnings, "-c", "all.c", "-o", "all.o"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -95,8 +95,8 @@ def test_values_of_different_times_share_memory(be):
         y = be.dot(y, x)  # each needs the one before, and no earlier one
     step = function([], updates={x: y})
     step()
-    kept = step._plan.run.args[0].__self__.kept
-    assert len(kept.slots) >= 19 and len(set(kept.slots.values())) == 2
+    bound = step._plan.bound
+    assert len(bound.slots) >= 19 and len(set(bound.slots.values())) == 2
     assert (x.get() == np.eye(64)).all()
 
 

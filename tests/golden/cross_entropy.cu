@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const float v20_1 = (float)v4;
         const float v20 = (float)(v19 - v20_1);
         const float v21_1 = (float)v3;
-        const float v21 = (float)(v20 >= v21_1 || v20 != v20 ? v20 : v21_1);
+        const float v21 = (float)(v20 < v21_1 || v21_1 != v21_1 ? v21_1 : v20);
         const float v22 = (float)(v16 + v21);
         const float v23 = (float)(log1p(v22));
         const float v32_1 = (float)v3;

@@ -27,7 +27,7 @@ from backends.gpu.launch_config import (
     LaunchConfig,
     configure,
 )
-from backends.inspection import _meet_layouts
+from backends.inspection import specialize_all
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 
@@ -68,7 +68,7 @@ def nest_of(name: str, dtype: str = "float32") -> LoopNest:
         return lambda pointers, numbers, layout: None
 
     make, rank = TREES[name]
-    _meet_layouts(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
+    specialize_all(Backend.program([make(gen_backend("cpu", jit=False), dtype)]), keep)
     (nest,) = found
     assert nest.rank == rank
     return nest

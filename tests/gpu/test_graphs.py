@@ -532,7 +532,7 @@ def test_an_algorithm_that_a_capture_would_load_is_loaded_and_the_capture_tried_
     for number in range(5):
         np.testing.assert_allclose(step(values).get(), wanted(values), rtol=1e-5)
         if number == 1:
-            gpu.products._ways.clear()
+            gpu.products._algorithms.clear()
             gpu.products._known.clear()
     assert counts(gpu) == (1, 2)
 

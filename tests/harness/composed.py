@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.registry import f
 from optree.testing.examples import Example
 
@@ -46,6 +47,23 @@ def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     return meaning
 
 
+def _wide(x: Any) -> Any:
+    return x.astype(np.float64)
+
+
+def _floating(x: Any) -> Any:
+    return x.dtype if x.dtype.kind == "f" else np.float64
+
+
+def _in_double_of_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of several operands."""
+
+    def meaning(*values: Any) -> Any:
+        return np.asarray(function(*map(_wide, values))).astype(np.result_type(*map(_floating, values)))
+
+    return meaning
+
+
 def _log_sigmoid(x: Any) -> Any:
     """In the dtype of np.logaddexp from the first: -x of unsigned integers wraps, and of bools is refused."""
     return -np.logaddexp(-np.asarray(x, np.logaddexp(x, 0).dtype), 0)
@@ -55,7 +73,362 @@ def _einsum(subscripts: str, *shapes: tuple[int, ...]) -> Case:
     return Case(shapes, lambda *xs: f.einsum(subscripts, *xs), lambda *xs: np.asarray(np.einsum(subscripts, *xs)))
 
 
+def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
+    """A function of NumPy's name and parameters; of a list of values, the one at `pick`."""
+
+    def by(library: Any) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            found = getattr(library, name)(*values, **options)
+            return found if pick is None else found[pick]
+
+        return call
+
+    return Case(operands, by(f), lambda *values: np.asarray(by(np)(*values)))
+
+
+ELEMENTWISE = {
+    "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
+    "positive": [_same("positive", (2, 3))],
+    "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
+    "nan_to_num": [
+        Case(((2, 3),), lambda x: f.nan_to_num(x) * x, lambda x: np.nan_to_num(x) * x),
+        Case(((2, 3),), lambda x: f.nan_to_num(f.log(x), 0.5), lambda x: np.nan_to_num(np.log(x), nan=0.5)),
+    ],
+    "float_power": [
+        _same("float_power", (), 2),
+        Case(((3,),), lambda x: f.float_power(2, x), lambda x: np.float_power(2, x)),
+    ],
+    "degrees": [_same("degrees", (2, 3))],
+    "radians": [_same("radians", (2, 3))],
+    "sinc": [
+        _same("sinc", (2, 3)),
+        Case(((5,),), lambda x: f.sinc(x * 0.01), lambda x: np.sinc(x * 0.01)),
+        Case(((),), lambda x: f.sinc(x * 1e-9), lambda x: np.sinc(x * 1e-9)),
+    ],
+    "fmax": [_same("fmax", (2, 3), (3,)), _same("fmax", (2, 3), 0.5), _same("fmax", (), ())],
+    "fmin": [_same("fmin", (2, 3), (3,)), _same("fmin", (2, 3), 0.5)],
+}
+
+ARRANGEMENT = {
+    "tril": [
+        _same("tril", (3, 4)),
+        _same("tril", (2, 4, 3), k=-1),
+        _same("tril", (3,), k=1),
+        _same("tril", (0, 2, 2)),
+    ],
+    "triu": [
+        _same("triu", (3, 4)),
+        _same("triu", (2, 4, 3), k=1),
+        _same("triu", (3,)),
+        _same("triu", (2, 0), k=2),
+    ],
+    "diagonal": [
+        _same("diagonal", (3, 4)),
+        _same("diagonal", (2, 4, 3), offset=1, axis1=2, axis2=0),
+        _same("diagonal", (4, 2, 3), offset=-2, axis1=0, axis2=-1),
+        _same("diagonal", (2, 3), offset=5),
+        _same("diagonal", (0, 3)),
+    ],
+    "diag": [
+        _same("diag", (3, 4)),
+        _same("diag", (3, 3), k=-1),
+        _same("diag", (3,)),
+        _same("diag", (2,), k=2),
+        _same("diag", (2,), k=-1),
+    ],
+    "trace": [_same("trace", (3, 4)), _same("trace", (2, 4, 3), offset=1, axis1=1, axis2=2)],
+    "fliplr": [_same("fliplr", (2, 3))],
+    "flipud": [_same("flipud", (2, 3)), _same("flipud", (3,))],
+    "rot90": [_same("rot90", (2, 3), k=k) for k in range(-1, 4)] + [_same("rot90", (2, 3, 2), axes=(2, 0))],
+    "array_split": [
+        _same("array_split", (5, 2), 3, pick=1),
+        _same("array_split", (2, 5), 3, axis=-1, pick=2),
+        _same("array_split", (2, 2), 3, pick=-1),
+    ],
+    "split": [
+        _same("split", (4, 2), 2, pick=1),
+        Case(((2, 5),), lambda x: f.split(x, [1, 3], 1)[1], lambda x: np.split(x, [1, 3], 1)[1]),
+        Case(((5,),), lambda x: f.split(x, [3, 2, 9])[1], lambda x: np.split(x, [3, 2, 9])[1]),
+        Case(((5,),), lambda x: f.split(x, (-2,))[1], lambda x: np.split(x, (-2,))[1]),
+    ],
+    "hsplit": [_same("hsplit", (2, 4), 2, pick=1), _same("hsplit", (4,), 2, pick=0)],
+    "vsplit": [_same("vsplit", (4, 2), 2, pick=1)],
+    "dsplit": [_same("dsplit", (2, 1, 4), 2, pick=1)],
+    "meshgrid": [
+        _same("meshgrid", (2,), (3,), pick=1),
+        _same("meshgrid", (2,), (3,), (2,), pick=0, indexing="ij"),
+        _same("meshgrid", (2,), (3,), (2,), pick=2, sparse=True),
+        _same("meshgrid", (3,), pick=0),
+        _same("meshgrid", (), (2, 2), pick=1),
+    ],
+    "dstack": [
+        Case(((2, 3), (2, 3)), lambda *xs: f.dstack(xs), lambda *xs: np.dstack(xs)),
+        Case(((3,), (3,)), lambda *xs: f.dstack(xs), lambda *xs: np.dstack(xs)),
+        Case(((2, 3, 2),), lambda x: f.dstack(x), lambda x: np.dstack(x)),
+        Case(((2, 3),), lambda x: f.dstack(x), lambda x: np.dstack(x)),
+    ],
+    "column_stack": [
+        Case(((2,), (2, 3)), lambda *xs: f.column_stack(xs), lambda *xs: np.column_stack(xs)),
+        Case(((2, 3),), lambda x: f.column_stack(x), lambda x: np.column_stack(x)),
+        Case(((2, 3, 2),), lambda x: f.column_stack(x), lambda x: np.column_stack(x)),
+    ],
+    "append": [_same("append", (2, 3), (4,)), _same("append", (2, 3), (1, 3), axis=0), _same("append", (3,), 2.5)],
+    "pad_by": [
+        Case(
+            ((3, 4),),
+            lambda x, mode=mode: f.pad_by(x, ((2, 1), (3, 5)), mode),
+            lambda x, mode=mode: _padded(x, ((2, 1), (3, 5)), mode),
+        )
+        for mode in "constant edge linear_ramp maximum mean median minimum reflect symmetric wrap".split()
+    ]
+    + [
+        Case(
+            ((2, 3),),
+            lambda x: f.pad_by(x, 1, constant_values=((1, 2), (3, 4))),
+            lambda x: np.pad(x, 1, constant_values=((1, 2), (3, 4))),
+        ),
+        Case(((2, 3),), lambda x: f.pad(x, 2, mode="edge"), lambda x: np.pad(x, 2, mode="edge")),
+        Case(((2, 3),), lambda x: f.pad_by(x, {-1: (1, 2)}), lambda x: np.pad(x, ((0, 0), (1, 2)))),
+        Case(
+            ((4,),),
+            lambda x: f.pad_by(x, 2, "mean", stat_length=((2, 3),)),
+            lambda x: np.pad(x, 2, "mean", stat_length=((2, 3),)),
+        ),
+        Case(
+            ((4,),),
+            lambda x: f.pad_by(x, 3, "linear_ramp", end_values=2),
+            lambda x: np.pad(x, 3, "linear_ramp", end_values=2),
+        ),
+    ],
+}
+
+
+def _in_float64(name: str, *shapes: Any, pick: Any = None, **options: Any) -> Case:
+    """A statistic by NumPy in float64, rounded; a reduction keeps its axes here unless it is told not to."""
+
+    def meaning(*values: Any) -> Any:
+        floats = [x.dtype for x in values if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+        found = getattr(np, name)(*(x.astype(np.float64) for x in values), **options)
+        found = np.asarray(found if pick is None else found[pick])
+        return found.astype(np.result_type(*floats)) if floats and found.dtype.kind == "f" else found
+
+    def build(*values: Any) -> Any:
+        found = getattr(f, name)(*values, **options)
+        return found if pick is None else found[pick]
+
+    return Case(shapes, build, meaning)
+
+
+def _kept(name: str, *shapes: Any, **options: Any) -> Case:
+    return _in_float64(name, *shapes, **{"keepdims": True, **options})
+
+
+def _with_nans(name: str, shape: tuple[int, ...], **options: Any) -> Case:
+    """The same, some elements made nan."""
+    inner = _kept(name, shape, **options) if not name.startswith("nancum") else _in_float64(name, shape, **options)
+    lost = np.arange(np.prod(shape)).reshape(shape) % 3 == 1
+
+    def build(x: Any) -> Any:
+        return inner.build(f.where(lost, np.nan, x * x) if is_floating(x.dtype) else x * x)
+
+    def meaning(x: Any) -> Any:
+        return inner.meaning(np.where(lost, np.asarray(np.nan, x.dtype), x * x) if x.dtype.kind == "f" else x * x)
+
+    return Case((shape,), build, meaning)
+
+
+def _unique(x: Any) -> Any:
+    found = np.unique(x)
+    return np.concatenate([found, np.full(7 - len(found), found[0])])
+
+
+def _places(x: Any, size: int, fill: int) -> Any:
+    return tuple(np.concatenate([p, np.full(size, fill, p.dtype)])[:size] for p in (np.flatnonzero(x),))
+
+
+def _integers_keep(case: Case) -> Case:
+    """A case of a function that leaves integers what they are."""
+    return Case(case.operands, case.build, lambda x: case.meaning(x).astype(x.dtype))
+
+
+QUANTILES = (
+    "linear",
+    "midpoint",
+    "hazen",
+    "weibull",
+    "median_unbiased",
+    "normal_unbiased",
+    "interpolated_inverted_cdf",
+)
+
+STATISTICS = {
+    "ptp": [_integers_keep(_kept("ptp", (3, 4))), _integers_keep(_kept("ptp", (3, 4), axis=1, keepdims=False))],
+    **{
+        name: [_with_nans(name, (3, 4)), _with_nans(name, (3, 5), axis=1, keepdims=False)]
+        for name in ("nanmean", "nanvar", "nanstd", "nanmedian")
+    },
+    "nansum": [Case(((3, 4),), lambda x: f.nansum(x * x, axis=0), lambda x: np.nansum(x * x, axis=0, keepdims=True))],
+    "nanprod": [Case(((3, 4),), lambda x: f.nanprod(x, axis=0), lambda x: np.nanprod(x, axis=0, keepdims=True))],
+    "nancumsum": [Case(((3, 4),), lambda x: f.nancumsum(x * x, 1), lambda x: np.nancumsum(x * x, 1))],
+    "nancumprod": [Case(((3, 4),), lambda x: f.nancumprod(x, 1), lambda x: np.nancumprod(x, 1))],
+    **{
+        name: [
+            _integers_keep(_with_nans(name, (3, 4))),
+            _integers_keep(_with_nans(name, (3, 5), axis=1, keepdims=False)),
+        ]
+        for name in ("nanmax", "nanmin")
+    },
+    **{
+        name: [
+            Case(
+                ((3, 4),),
+                lambda x, name=name: getattr(f, name)(x, axis=1),
+                lambda x, name=name: getattr(np, name)(x, axis=1, keepdims=True),
+            )
+        ]
+        for name in ("nanargmax", "nanargmin")
+    },
+    "median": [
+        _kept("median", (3, 4)),
+        _kept("median", (3, 4), axis=0, keepdims=False),
+        _kept("median", (2, 3, 5), axis=(0, 2)),
+    ],
+    "quantile": [
+        *(_kept("quantile", (3, 5), q=np.array([0.0, 0.2, 0.55, 1.0]), axis=1, method=method) for method in QUANTILES),
+        *(
+            _integers_keep(_kept("quantile", (3, 5), q=0.3, axis=0, keepdims=False, method=method))
+            for method in ("lower", "higher", "nearest")
+        ),
+        _kept("quantile", (3, 4), q=0.3),
+    ],
+    "nanquantile": [
+        _with_nans("nanquantile", (3, 5), q=0.3, axis=1),
+        _with_nans("nanquantile", (3, 5), q=np.array([0.1, 0.8]), axis=0, method="hazen"),
+    ],
+    "percentile": [_kept("percentile", (3, 4), q=30.0), _kept("percentile", (3, 4), q=np.array([5.0, 75.0]), axis=0)],
+    "nanpercentile": [_with_nans("nanpercentile", (3, 4), q=np.array([5.0, 75.0]))],
+    "average": [
+        _kept("average", (3, 4)),
+        Case(
+            ((3, 4), (4,)),
+            lambda x, w: f.average(x, 1, w * w + 1, keepdims=False),
+            _in_double_of_all(lambda x, w: np.average(x, 1, w * w + 1)),
+        ),
+        Case(
+            ((3, 4), (3, 4)),
+            lambda x, w: f.average(x, None, w * w + 1, True)[1],
+            _in_double_of_all(lambda x, w: np.average(x, None, w * w + 1, True, keepdims=True)[1]),
+        ),
+    ],
+    "cov": [
+        Case(((3, 4),), lambda x: f.cov(x), lambda x: np.cov(x)),
+        Case(((4,), (4,)), lambda x, y: f.cov(x, y, ddof=0), lambda x, y: np.cov(x, y, ddof=0)),
+        Case(((4, 2),), lambda x: f.cov(x, rowvar=False, bias=True), lambda x: np.cov(x, rowvar=False, bias=True)),
+        Case(
+            ((2, 4), (4,)),
+            lambda x, w: f.cov(x, aweights=abs(w), fweights=np.array([1, 2, 1, 3])),
+            lambda x, w: np.cov(x, aweights=abs(w), fweights=np.array([1, 2, 1, 3])),
+        ),
+        Case(((5,),), lambda x: f.cov(x), lambda x: np.cov(x)),
+    ],
+    "corrcoef": [
+        Case(((2, 5),), lambda x: f.slice(f.corrcoef(x), (0, 1)), lambda x: np.corrcoef(x)[0, 1]),
+    ],
+}
+
+ORDERING = {
+    "digitize": [
+        Case(((2, 3),), lambda x: f.digitize(x, [-1.0, 0.0, 1.0]), lambda x: np.digitize(x, [-1.0, 0.0, 1.0])),
+        Case(((2, 3),), lambda x: f.digitize(x, [1.0, 0.0], True), lambda x: np.digitize(x, [1.0, 0.0], True)),
+    ],
+    "bincount": [
+        Case(([3, 1, 3, 0],), lambda i: f.bincount(i, size=5), lambda i: np.bincount(i, minlength=5)),
+        Case(
+            ([[3, 1], [3, 0]], (2, 2)),
+            lambda i, w: f.bincount(i, w, size=4),
+            lambda i, w: np.bincount(i.ravel(), w.ravel(), minlength=4),
+        ),
+    ],
+    "histogram_bin_edges": [
+        Case(
+            ((2, 5),),
+            lambda x: f.histogram_bin_edges(x, 4),
+            lambda x: np.histogram_bin_edges(_wide(x), 4).astype(_floating(x)),
+        ),
+    ],
+    "histogram": [
+        Case(((20,),), lambda x: f.histogram(x, 4, (-1.5, 1.0))[0], lambda x: np.histogram(x, 4, (-1.5, 1.0))[0]),
+        Case(
+            ((20,), (20,)),
+            lambda x, w: f.histogram(x, 3, (-1, 2), weights=w)[0],
+            lambda x, w: np.histogram(x, 3, (-1, 2), weights=_wide(w))[0].astype(
+                _floating(w) if w.dtype.kind != "i" else w.dtype
+            ),
+        ),
+    ],
+    "topk": [
+        Case(((3, 5),), lambda x: f.topk(x, 2)[0], lambda x: np.sort(x)[:, :-3:-1]),
+        Case(((3, 5),), lambda x: f.topk(x, 3, axis=0)[1], lambda x: np.argsort(-x.astype(float), 0, kind="stable")),
+    ],
+    "partition": [Case(((3, 4),), lambda x: f.partition(x, 1), lambda x: np.sort(x))],
+    "argpartition": [
+        Case(((3, 4),), lambda x: f.argpartition(x, (0, 2), 0), lambda x: np.argsort(x, 0, kind="stable"))
+    ],
+    "flatnonzero": [Case(((3, 4),), lambda x: f.flatnonzero(x > 0, 7, -1), lambda x: _places(x > 0, 7, -1)[0])],
+    "nonzero": [
+        Case(((3, 4),), lambda x: f.nonzero(x > 0, 3)[0], lambda x: np.nonzero(x > 0)[0][:3]),
+        Case(([[0, 2, 0], [1, 0, 0]],), lambda x: f.nonzero(x, 5, 9)[1], lambda x: np.array([1, 0, 9, 9, 9])),
+    ],
+    "unique": [
+        Case(([3, 1, 3, 0],), lambda x: f.unique(x, 5), lambda x: np.array([0, 1, 3, 0, 0])),
+        Case(((2, 3),), lambda x: f.unique(x, 7), _unique),
+    ],
+}
+
+INTERPOLATION = {
+    "gradient": [
+        _in_float64("gradient", (5,)),
+        _in_float64("gradient", (3, 4), pick=1),
+        _in_float64("gradient", (3, 4), axis=0, edge_order=2),
+        Case(
+            ((2, 5), (5,)),
+            lambda x, y: f.gradient(x, f.cumsum(y * y + 1), axis=1, edge_order=2),
+            _in_double_of_all(lambda x, y: np.gradient(x, np.cumsum(y * y + 1), axis=1, edge_order=2)),
+        ),
+        Case(((3, 3),), lambda x: f.gradient(x, 2.0, 0.5)[1], _in_double_of_all(lambda x: np.gradient(x, 2.0, 0.5)[1])),
+    ],
+    "interp": [
+        Case(
+            ((2, 3), (4,), (4,)),
+            lambda x, p, q: f.interp(x, f.sort(p), q),
+            lambda x, p, q: np.interp(x, np.sort(p), q),
+        ),
+        Case(
+            ((5,),),
+            lambda x: f.interp(x, [-1.0, 0.5], [2.0, 3.0], -5.0, 7.0),
+            lambda x: np.interp(x, [-1.0, 0.5], [2.0, 3.0], -5.0, 7.0),
+        ),
+        Case(
+            ((5,),),
+            lambda x: f.interp(x, [0.1, 0.6, 0.9], [2.0, 3.0, 1.0], period=1.0),
+            lambda x: np.interp(x, [0.1, 0.6, 0.9], [2.0, 3.0, 1.0], period=1.0),
+        ),
+    ],
+}
+
+
+def _padded(x: Any, widths: Any, mode: str) -> Any:
+    """In float64 where the numbers are floats, for NumPy rounds on the way; of bools, there is no ramp nor mean."""
+    wide = x.astype(np.float64) if x.dtype.kind == "f" else x.astype(np.int64) if x.dtype.kind == "b" else x
+    return np.pad(wide, widths, mode).astype(x.dtype)
+
+
 COMPOSED: dict[str, list[Case]] = {
+    **ELEMENTWISE,
+    **ARRANGEMENT,
+    **STATISTICS,
+    **ORDERING,
+    **INTERPOLATION,
     "fabs": [Case(((2, 3),), lambda x: f.fabs(x), np.fabs), Case(((),), lambda x: f.fabs(x), np.fabs)],
     "clip": [
         Case(((2, 3),), lambda x: f.clip(x, -0.5, 0.7), lambda x: np.clip(x, -0.5, 0.7)),
@@ -110,14 +483,20 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3), (2, 3)), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
         Case(((2, 3), (2, 3), (2, 3)), lambda *xs: f.stack(xs, axis=-1), lambda *xs: np.stack(xs, axis=-1)),
         Case(((), ()), lambda *xs: f.stack(xs), lambda *xs: np.stack(xs)),
+        Case(((2, 3, 4),), lambda x: f.stack(x, axis=-1), lambda x: np.stack(x, axis=-1)),
     ],
     "vstack": [
         Case(((2, 3), (1, 3)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
         Case(((3,), (3,)), lambda *xs: f.vstack(xs), lambda *xs: np.vstack(xs)),
+        Case(((2, 3, 4),), lambda x: f.vstack(x), lambda x: np.vstack(x)),
+        Case(((3,),), lambda x: f.vstack(x), lambda x: np.vstack(x)),
     ],
     "hstack": [
         Case(((2, 3), (2, 1)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
         Case(((3,), (2,)), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+        Case(((), ()), lambda *xs: f.hstack(xs), lambda *xs: np.hstack(xs)),
+        Case(((2, 3, 4),), lambda x: f.hstack(x), lambda x: np.hstack(x)),
+        Case(((2, 3),), lambda x: f.hstack(x), lambda x: np.hstack(x)),
     ],
     "matrix_transpose": [
         Case(((2, 3),), lambda x: f.matrix_transpose(x), lambda x: x.T),

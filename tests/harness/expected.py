@@ -38,7 +38,8 @@ NUMPY_ELEMENTWISE = (
     "neg abs sgn sqrt square reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
     "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
-    "logical_and logical_or logical_xor"
+    "logical_and logical_or logical_xor fmod copysign cbrt "
+    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 )
 
 Meaning = Callable[..., Any]
@@ -281,6 +282,11 @@ def _drawn_at(seed: Any, counter: Any, place: Any, normal: bool, dtype: Any) -> 
     return found
 
 
+def _searchsorted(x: Any, y: Any, side: str) -> Any:
+    before = np.less if side == "left" else np.less_equal
+    return before(x, np.asarray(y)[..., None]).sum(axis=-1, dtype=np.int64)
+
+
 MEANINGS: dict[str, Meaning] = {
     **{name: _numpy(name) for name in NUMPY_ELEMENTWISE.split()},
     "erf": _in_double(special.erf),
@@ -301,6 +307,7 @@ MEANINGS: dict[str, Meaning] = {
     "cumprod": _so_far(np.cumprod, np.prod),
     "recurrence": _recurrence,
     "sort": np.sort,
+    "searchsorted": _searchsorted,
     "argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
     "exclusive_prod": _exclusive_prod,
     "exclusive_prod_along": _exclusive_prod_along,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
-from backends.execution.dialect import Dialect, Lines, braced, random_functions, without_unused
+from backends.execution.dialect import Dialect, Lines, braced, functions_called, without_unused
 from backends.execution.printer_common import Access, Printer
 from backends.execution.runner import Layout
 from optree.compile.loopnest import LoopNest, Stage
@@ -30,7 +30,7 @@ def source(nest: LoopNest) -> str:
     """The C99 source of a nest: a function of addresses, sizes, strides and numbers, in one array."""
     printer = PlainPrinter(nest)
     body = [*printer.arguments(), *printer.outer_loops(), *printer.once_stores()]
-    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *random_functions(nest, PLAIN)]
+    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *functions_called(nest, PLAIN)]
     return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(without_unused(body)), ""])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
 
+from backends import gen_backend
 from optree import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError
@@ -139,3 +140,19 @@ def test_a_condition_within_a_cost_is_flat(name: str) -> None:
         with np.errstate(all="ignore"):
             got, constant = Runner([gradient, f.sum(f.cast(tree, np.float64))], [*inputs, x])([*values, np.array(2.0)])
         np.testing.assert_allclose(got, constant, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_quotients_and_remainders_by_numbers_are_exact(dtype: str) -> None:
+    limits, be = np.iinfo(dtype), gen_backend("cpu", jit=True)
+    rng = np.random.default_rng(3)
+    near = np.array([limits.min, limits.min + 1, limits.max - 1, limits.max, 0, 1, 2, 7], dtype)
+    x = np.concatenate([near, rng.integers(limits.min, limits.max, 20_000, dtype, endpoint=True)])
+    numbers = [3, 7, 10, 127, limits.max, limits.max - 1, 0, 1] + ([-1, -3, limits.min] if limits.min else [])
+    quotients, remainders = be.empty(x.shape, dtype), be.empty(x.shape, dtype)
+    tensor = be.array(x, dtype)
+    for number in numbers:
+        quotients[:], remainders[:] = tensor // number, tensor % number
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(quotients.get(), x // np.dtype(dtype).type(number))
+            np.testing.assert_array_equal(remainders.get(), x % np.dtype(dtype).type(number))

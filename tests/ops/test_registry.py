@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import warnings
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,7 @@ ELSEWHERE = {
     "assign": "tree/test_assignment.py",
     "output": "compile/test_program.py",
     "rand": "ops/test_random.py",
+    "standard_gamma": "ops/test_sampling.py",
     "standard_normal": "ops/test_random.py",
     "stochastic_cast": "ops/test_random.py",
     "take_blocks": "ops/test_random.py",
@@ -41,6 +43,7 @@ ELEMENTWISE = [
     for name, op in PURE.items()
     if issubclass(op, ElementwiseOperator) and not op.prop_names() and name in MEANINGS
 ]
+#: Python's arithmetic operators by the ops that they build: their methods' names without the underscores.
 FLOATS = [*map(np.dtype, ("float64", "float32", "float16")), bfloat16()]
 ALL = (*DTYPES, bfloat16())
 
@@ -179,6 +182,16 @@ def test_promise_of_a_composed_function(name: str, promise: str, cpu: Any) -> No
         PROMISES[promise](example, cpu)
 
 
+@pytest.mark.parametrize("name", PURE)
+def test_an_op_takes_floats_as_it_says(name: str) -> None:
+    taken = False
+    for example in examples_of(PURE[name]):
+        with contextlib.suppress(DTypeError):
+            example.tree(inputs_for(example.draw(np.float64)))
+            taken = True
+    assert taken is PURE[name].takes_floats
+
+
 def test_check_op_checks_them_all(be64: Any) -> None:
     check_op("tanh")
     check_op(OPS["where"])
@@ -207,7 +220,7 @@ def _compare_with_meaning(example: Example, meaning: Any, props: Any, backend: A
         try:
             tree = example.tree(_tensors(backend, values))
         except DTypeError:
-            assert not is_floating(dtype), f"{example} is refused on {dtype}"
+            assert not (example.takes_floats and is_floating(dtype)), f"{example} is refused on {dtype}"
             if isinstance(meaning, np.ufunc):
                 with pytest.raises(TypeError):
                     _quietly(meaning, *values, **props)
@@ -406,7 +419,7 @@ def _operands_for(name: str, backend: Any) -> tuple[Any, list[Any]]:
     example = next(
         e for e in examples_of(PURE[name]) if all(not isinstance(x, tuple) or x == () or len(x) for x in e.operands)
     )
-    return example.op, _tensors(backend, example.draw(np.float32))
+    return example.op, _tensors(backend, example.draw(np.float32 if example.takes_floats else None))
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -443,7 +456,8 @@ def test_an_operand_of_another_backend_is_named(name: str, cpu: Any, other: Any)
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") > 1])
 def test_shapes_that_do_not_broadcast_are_named(name: str, cpu: Any) -> None:
-    operands = [cpu.ones((2, 3), name="wide"), cpu.ones((4,), name="long"), cpu.ones(())]
+    dtype = np.float64 if PURE[name].takes_floats else np.int64
+    operands = [cpu.ones((2, 3), dtype, name="wide"), cpu.ones((4,), dtype, name="long"), cpu.ones((), dtype)]
     with pytest.raises(ShapeError, match=rf"{name}: wide \(2, 3\).*long \(4,\)"):
         PURE[name].make()(*operands[: len(PURE[name].operands or "xy")])
 

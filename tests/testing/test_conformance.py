@@ -156,15 +156,15 @@ def outputs_of_another_type(self: Any, x: Any, y: Any) -> Apply:
 
 
 BROKEN = [
-    (changed(Polar, __props__=("absent",)), "lists absent, which it has not"),
-    (changed(Polar, __hash__=lambda self: id(self), __eq__=lambda self, other: True), "hashes apart"),
+    (changed(Polar, __props__=("absent",)), "lists absent, which are no attributes of it"),
+    (changed(Polar, __hash__=lambda self: id(self), __eq__=lambda self, other: True), "has another hash"),
     (changed(Polar, __eq__=lambda self, other: False, __hash__=object.__hash__), "not equal to itself"),
-    (changed(Polar, __str__=lambda self: f"Broken {id(self)}"), "prints in another way"),
+    (changed(Polar, __str__=lambda self: f"Broken {id(self)}"), "prints differently"),
     (changed(Polar, make_node=lambda self, x, y: [x, y]), "make_node returns an Apply"),
     (changed(Polar, make_node=outputs_of_another_type), "make_node on its own inputs gives outputs"),
     (
         changed(Polar, make_node=lambda self, x, y: Apply(self, [x, y * 1.0], [x.type(), x.type()])),
-        "puts others in their place",
+        "replaces them",
     ),
     (changed(Polar, default_output=2), "default_output is 2, of 2 outputs"),
     (changed(AddedInPlace, destroy_map={1: [0]}), "destroy_map names output 1, of 1"),
@@ -201,7 +201,7 @@ def test_an_op_that_changes_when_it_is_pickled_is_found() -> None:
 
 
 def test_inputs_need_values_and_a_type_that_takes_them() -> None:
-    with pytest.raises(OptreeError, match=r"input 0 has a value, which x .* has not"):
+    with pytest.raises(OptreeError, match=r"input 0 needs a value, which x .* does not have"):
         check_op(Bell, [VECTOR("x")])
     with pytest.raises(OptreeError, match="dimensions"):
         check_op(AddedInPlace, [X, math.pi])
@@ -242,7 +242,7 @@ def test_a_kernel_is_compiled_though_the_backend_would_not(kernel: str, says: st
     Sine.kernel = kernel
     with pytest.raises(OptreeError, match=says) as found:
         check_op(Sine(), [gen_backend("cpu").ones(3)])
-    assert "its kernel gives what `perform` gives" in found.value.__notes__[-1]
+    assert "The compiled kernel returns the values of `perform`" in found.value.__notes__[-1]
 
 
 @needs_compiler

@@ -46,6 +46,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "copy": [lambda x: x.copy()],
     "dot": [lambda x: x.reshape(2, 3).dot(np.ones((3, 2))), lambda x: x.flatten().dot(x.flatten())],
     "ravel": [lambda x: x.ravel(), lambda x: x.T.ravel()],
+    "diagonal": [lambda x: x.diagonal(), lambda x: x.diagonal(1, 0, 2)],
+    "trace": [lambda x: x.trace(), lambda x: x.trace(1, axis1=0, axis2=2)],
+    "searchsorted": [lambda x: x.ravel().clip(2, 2).searchsorted(np.array([1.0, 2.0]), side="right")],
+    "argpartition": [lambda x: np.take(np.take_along_axis(x, x.argpartition(1, axis=2), 2), np.array([1]), axis=2)],
     "repeat": [lambda x: x.repeat(2), lambda x: x.repeat(2, axis=0)],
     "reshape": [
         lambda x: x.reshape(3, 2),
@@ -118,8 +122,9 @@ def test_methods_take_out_and_dtype_and_refuse_what_has_no_equal(cpu: Any, value
     assert x.sum(0, out=out) is out
     np.testing.assert_array_equal(out.get(), values.sum(0))
     assert x.mean(dtype="float32").dtype == np.float32
-    with pytest.raises(TypeError, match=r"np\.sum on op-tree operands does not take where"):
-        x.sum(where=x > 1)
+    np.testing.assert_allclose(x.sum(where=x > 1).get(), values.sum(where=values > 1))
+    with pytest.raises(TypeError, match=r"np\.argsort on op-tree operands does not take order"):
+        x.argsort(order="f")
     with pytest.raises(AxisError, match="x"):
         x.sum(axis=7)
     with pytest.raises(ShapeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 
@@ -10,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import backends
 import optree
 from backends import gen_backend
 from optree import OpTreeNode, Tensor
@@ -327,6 +327,28 @@ def test_overlapping_parts_of_one_tensor_mean_what_numpy_means(target, sources, 
     np.testing.assert_allclose(x.get(), a, rtol=1e-13, atol=1e-13)
 
 
+def test_parts_of_one_axis_with_other_steps_are_read_first():
+    """NumPy's own copy along one axis reads what it has written, where the steps differ."""
+    parts = [
+        slice(6),
+        slice(None, None, 2),
+        slice(1, None, 2),
+        slice(6, None),
+        slice(None, None, -2),
+        slice(5, None, -1),
+    ]
+    for jit in (False, "auto"):
+        be = gen_backend("cpu", jit=jit)
+        for target, source in itertools.product(parts, parts):
+            a = np.arange(12.0, dtype=np.float32)
+            one, other = be.array(a), be.array(a)
+            a[target] = a[source].copy()
+            one[target] = one[source]
+            np.testing.assert_array_equal(one.get(), a)
+            be.update([(other[target], other[source])])
+            np.testing.assert_array_equal(other.get(), a)
+
+
 # An assignment stands at the root
 
 
@@ -383,10 +405,13 @@ def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
 
 
 @pytest.fixture
-def switching_often(monkeypatch):
+def switching_often(monkeypatch, be):
     """Threads take turns all the time, and the caches that they share overflow."""
-    monkeypatch.setattr(backends.backend, "PLANS", 4)
-    monkeypatch.setattr(optree.ops.op, "INFERENCES", 8)
+    monkeypatch.setattr(be.plans, "size", 4)
+    monkeypatch.setattr(optree.tree.applications, "INFERENCES", 8)
+    for caches in (optree.cache._caches["types of ops' values"], optree.cache._caches["ops by parameters"]):
+        for cache in list(caches):
+            monkeypatch.setattr(cache, "size", 8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -13,7 +13,7 @@ import pytest
 
 from backends import Backend, gen_backend
 from optree import Op, Tensor, TensorType, Variable
-from optree.errors import line_of
+from optree.errors import DTypeError, line_of
 from optree.ops.registration import check_and_register
 from optree.registry import APPLICATIONS, OPS
 
@@ -60,6 +60,37 @@ def test_a_unary_operator_builds_its_op_the_first_time_and_the_next(name: str, o
     for _ in range(2):
         tree = method(name)(x)
         assert tree.op == OPS[op].make() and tree[1] is x and tree[2] is None
+
+
+BITS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift"}
+
+
+@pytest.mark.parametrize(("name", "op"), BITS.items())
+def test_an_operator_on_integers_is_of_their_bits(name: str, op: str, cpu: Backend) -> None:
+    values = np.array([6, -5, 3, 70])
+    x = cpu.array(values, "int64")
+    assert method(name)(x, 2).op == method(name)(2, x).op == method(name)(x, x).op == OPS[op].make()
+    for got, wanted in ((method(name)(x, 2), method(name)(values, 2)), (method(name)(2, x), method(name)(2, values))):
+        assert got.asnumpyarray().tolist() == wanted.tolist()
+    in_place: Callable[..., Any] = getattr(operator, f"__i{name}__")
+    assert in_place(x, 3) is x and x.get().tolist() == method(name)(values, 3).tolist()
+
+
+def test_an_operator_of_bits_takes_no_floats_and_says_what_does(cpu: Backend) -> None:
+    x = cpu.array([1.5])
+    with pytest.raises(DTypeError, match=r"bitwise_and: .*float64.* is not bool.*in brackets: \(x > 0\) & \(y > 0\)"):
+        x & 1
+    with pytest.raises(DTypeError, match=r"left_shift: .*float64.* is no integer; multiply by 2.0 \*\* n"):
+        x << 1
+
+
+def test_plus_and_divmod_are_pythons(cpu: Backend) -> None:
+    x = cpu.array([7.5, -2.0])
+    assert (+x).asnumpyarray().tolist() == [7.5, -2.0]
+    with pytest.raises(DTypeError, match="positive: .*bool, and has no sign"):
+        operator.pos(x > 0)
+    for got, wanted in ((divmod(x, 2), divmod(x.get(), 2)), (divmod(2, x), divmod(2, x.get()))):
+        assert [tree.asnumpyarray().tolist() for tree in got] == [value.tolist() for value in wanted]
 
 
 def calls_of(run: Callable[[], Any]) -> list[str]:

@@ -83,8 +83,16 @@ REFUSED = {
     "byte order": (lambda: np.arange(3, dtype=f"{OTHER_ORDER}f4"), DTypeError, "byte order"),
     "byte order of integers": (lambda: np.arange(3, dtype=f"{OTHER_ORDER}i8"), DTypeError, "byte order"),
     "read-only": (read_only, OperandError, "read-only"),
-    "broadcast": (lambda: np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)), OperandError, "one place"),
-    "windows": (lambda: np.lib.stride_tricks.as_strided(np.ones(5, "f4"), (3, 3), (4, 4)), OperandError, "one place"),
+    "broadcast": (
+        lambda: np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)),
+        OperandError,
+        "share an address",
+    ),
+    "windows": (
+        lambda: np.lib.stride_tricks.as_strided(np.ones(5, "f4"), (3, 3), (4, 4)),
+        OperandError,
+        "share an address",
+    ),
     "unaligned": (lambda: unaligned(3), OperandError, "unaligned"),
     "complex": (lambda: np.ones(3, complex), DTypeError, "complex128 is not supported"),
     "objects": (lambda: np.array([1, None]), DTypeError, "object is not supported"),
@@ -119,7 +127,7 @@ def test_a_memory_map_is_adopted_where_it_may_be_written_to(cpu: Any, tmp_path: 
 def test_dlpack_is_looked_at_as_adopt_does(cpu: Any) -> None:
     whole = np.ones((4, 6), np.float32)
     for array, words in (
-        (np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)), "one place"),
+        (np.lib.stride_tricks.as_strided(np.ones(1, "f4"), (2, 3), (0, 0)), "share an address"),
         (np.broadcast_to(whole[0], (3, 6)), "read-only"),
     ):
         with pytest.raises(OperandError, match=words):

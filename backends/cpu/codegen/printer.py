@@ -15,9 +15,9 @@ from backends.execution.dialect import (
     accumulator_dtype,
     braced,
     compute_dtype,
+    functions_called,
     initial_value,
     narrow_dtypes,
-    random_functions,
     without_unused,
 )
 from backends.execution.printer_common import Access, Printer
@@ -85,7 +85,7 @@ def source(nest: LoopNest) -> str:
     functions, body = printer.functions()
     functions += [f"void {NAME}(const int64_t *a)", *braced(without_unused(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*transpose_functions(nest), *random_functions(nest, C), *printer.joins()]
+    helpers = [*transpose_functions(nest), *functions_called(nest, C), *printer.joins()]
     return "\n".join([head, *helpers, *functions, ""])
 
 

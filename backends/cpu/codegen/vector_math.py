@@ -5,7 +5,9 @@ glibc's `<math.h>` tells GCC of its vector variants (libmvec) only under
 them: measured over 148 million float32 numbers of every size and samples of float64, with AVX2 and with
 AVX-512, NaN, infinities, signed zeros, denormals and huge arguments come out as
 the scalar functions', and other values within 4 units in the last place. So
-`VECTOR_MATH` tells GCC of them itself. Other compilers and libraries skip it.
+`VECTOR_MATH` tells GCC of them itself, and that they are functions of their
+arguments alone, which it does not know where `FLAGS` hide what they are from it.
+Other compilers and libraries skip it.
 
 A loop's remainder goes through the scalar functions, so an element's last bits
 depend on its index.
@@ -22,7 +24,7 @@ LATER = (
 
 def _declare(name: str, arguments: int) -> str:
     return "\n".join(
-        f'__attribute__((simd("notinbranch"))) {dtype} {name}{suffix}({", ".join([dtype] * arguments)});'
+        f'__attribute__((simd("notinbranch"), const)) {dtype} {name}{suffix}({", ".join([dtype] * arguments)});'
         for dtype, suffix in (("double", ""), ("float", "f"))
     )
 

@@ -19,9 +19,9 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
+    functions_called,
     initial_value,
     narrow_dtypes,
-    random_functions,
     unpacked,
     without_unused,
 )
@@ -175,7 +175,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
-    head += ["", *random_functions(nest, CUDA)]
+    head += ["", *functions_called(nest, CUDA)]
     head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:

@@ -1,0 +1,55 @@
+"""Instructions as functions of NumPy's arrays: the table of libraries' routines, NumPy's ufuncs, and ops' own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from backends.execution.routines import Implementation, Routine, routine_of
+from optree.compile.aliasing import given_away
+from optree.compile.program import Program
+from optree.compile.reference import checked, is_widened, performer
+from optree.ops.contraction import Dot, MatMul
+from optree.ops.scattering import Scatter
+from optree.ops.traits import ElementwiseOperator
+from optree.tree.types import TensorType
+
+
+def _is_a_ufuncs(program: Program, index: int) -> bool:
+    """Whether an instruction's value is that of a ufunc, called as it is."""
+    node = program.instructions[index].node
+    op = node.op
+    is_plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
+    return is_plain and not is_widened(node)
+
+
+def _product(backend: Any, op: Any) -> Callable[..., Any]:
+    return backend.product  # type: ignore[no-any-return]
+
+
+_PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
+
+#: The routines by which libraries compute ops.
+ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
+
+
+def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+    """What computes an instruction.
+
+    Parameters
+    ----------
+    last : sequence of int or None
+        The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
+    """
+    instruction = program.instructions[index]
+    op = instruction.op
+    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
+        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
+    routine = routine_of(ROUTINES, program, index)
+    if routine is not None:
+        return routine.implementation(backend, op)
+    if not _is_a_ufuncs(program, index):
+        return Implementation(checked(instruction), update=op.write if isinstance(op, Scatter) else None)
+    return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

@@ -1,0 +1,98 @@
+"""Implementations of instructions, and the tables by which a backend's libraries provide them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from optree.compile.program import Program
+from optree.dtypes import is_floating
+from optree.tree.types import NUMBERS
+
+
+class Implementation(NamedTuple):
+    """A function of arrays that computes an instruction, and what it can do.
+
+    Attributes
+    ----------
+    call : callable
+        Of the operands.
+    into : callable or None
+        The same with `out`, an array that the value is written into; it may overlap the operands. Where there is such
+        a function, `call` gives a new array.
+    is_strided : bool
+        Whether `out` may be of any layout.
+    in_place : bool
+        Whether `out` may as well be an operand of the value's own type.
+    update : callable or None
+        Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
+        raises, nothing is written.
+    takes_epilogue : bool
+        Whether it computes what an `Epilogue` says along with a product.
+    is_captured : bool
+        Whether a CUDA graph can capture it.
+    is_routine : bool
+        Whether it is a library's, for which a CUDA graph pays.
+    """
+
+    call: Callable[..., Any]
+    into: Callable[..., Any] | None = None
+    is_strided: bool = True
+    in_place: bool = False
+    update: Callable[..., Any] | None = None
+    takes_epilogue: bool = False
+    is_captured: bool = False
+    is_routine: bool = False
+
+
+#: From the number of an instruction to what computes it.
+ImplementationOf = Callable[[int], Implementation]
+
+
+class Routine(NamedTuple):
+    """A library's routine for an op: a row of a backend's table, from op classes to these.
+
+    Attributes
+    ----------
+    bind : callable
+        From the backend and the op to the function of arrays.
+    takes : callable
+        From a program and the number of an instruction of that class, whether the routine computes that.
+    writes_out : bool
+        Whether the function takes `out`, as `Implementation.into` does.
+    takes_epilogue, is_captured : bool
+        What else it can do (`Implementation`).
+    """
+
+    bind: Callable[[Any, Any], Callable[..., Any]]
+    takes: Callable[[Program, int], bool]
+    writes_out: bool = False
+    takes_epilogue: bool = False
+    is_captured: bool = False
+
+    def implementation(self, backend: Any, op: Any) -> Implementation:
+        """The routine for an op."""
+        call = self.bind(backend, op)
+        return Implementation(
+            call,
+            call if self.writes_out else None,
+            takes_epilogue=self.takes_epilogue,
+            is_captured=self.is_captured,
+            is_routine=True,
+        )
+
+
+def routine_of(table: Mapping[type, Routine], program: Program, index: int) -> Routine | None:
+    """The routine that computes an instruction; None if there is none.
+
+    A subclass of an op may compute something else: it needs a row of its own.
+    """
+    routine = table.get(type(program.instructions[index].op))
+    return routine if routine is not None and routine.takes(program, index) else None
+
+
+def takes_floats(program: Program, index: int) -> bool:
+    """Whether an instruction gives floats, of arrays alone."""
+    instruction = program.instructions[index]
+    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
+    return is_floating(instruction.type.dtype) and not has_numbers

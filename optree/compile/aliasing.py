@@ -1,0 +1,127 @@
+"""Alias sets and liveness: which values may share memory, and until when each is needed.
+
+Both are plain functions of a program, linear in its size. Values are numbered as in `Program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from optree.compile.program import Instruction, Program
+from optree.ops.structure import Output
+
+
+def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[frozenset[Any]]:
+    """For each value the memories that it may be in; two values can overlap only if their sets do.
+
+    A value is in a memory of its own, named by its number, or in those of what it is a view of or was written over.
+
+    Parameters
+    ----------
+    memories : sequence, optional
+        For each leaf the name of its memory. By default leaves over the same array have one, the first one's number.
+    """
+    shared = shared_memories(program.instructions, program.memories() if memories is None else memories)
+    return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
+
+
+def shared_memories(
+    instructions: Sequence[Instruction], memories: Sequence[Any], order: Iterable[int] | None = None
+) -> dict[int, frozenset[Any]]:
+    """The alias sets of the values that are not in memory of their own, the name of which is their number.
+
+    Parameters
+    ----------
+    memories : sequence
+        For each leaf the name of its memory.
+    order : iterable of int, optional
+        The instructions' numbers in an order in which each comes after its inputs, if they are not in one.
+    """
+    first = len(memories)
+    found = {i: frozenset((memory,)) for i, memory in enumerate(memories) if type(memory) is not int or memory != i}
+    for index in range(len(instructions)) if order is None else order:
+        op, inputs, _ = instructions[index]
+        shared = _shared(op, inputs)
+        if shared:
+            found[first + index] = frozenset().union(*[found.get(i, (i,)) for i in shared])
+    return found
+
+
+def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) -> list[int]:
+    """For each value the last step that needs its memory, also through a view of it; -1 for none.
+
+    Outputs are needed to the end, which is the number of steps.
+
+    Parameters
+    ----------
+    steps : sequence of sequences of int, optional
+        The instructions of each step. By default each instruction is a step.
+    """
+    first, instructions = len(program.leaves), program.instructions
+    last = [-1] * (first + len(instructions))
+    count = len(instructions) if steps is None else len(steps)
+    for i in program.outputs:
+        last[i] = count
+    if steps is None:
+        run: Iterable[tuple[int, int]] = ((n, n) for n in range(count - 1, -1, -1))
+    else:
+        run = ((n, index) for n in range(count - 1, -1, -1) for index in reversed(steps[n]))
+    extend(last, ((n, first + index, *_flow(instructions[index])) for n, index in run))
+    return last
+
+
+def extend(last: Any, uses: Iterable[tuple[int, int, Sequence[int], Sequence[int]]]) -> None:
+    """Put off the last uses of values, a list or dict, by instructions that are given from the last to the first.
+
+    Parameters
+    ----------
+    uses : iterable
+        For each instruction its step, its value, its inputs, and those of them whose memory the value may be in.
+    """
+    for step, value, inputs, shared in uses:
+        for i in inputs:
+            if last[i] < step:
+                last[i] = step
+        for i in shared:
+            if last[i] < last[value]:
+                last[i] = last[value]
+
+
+def dead_after(program: Program, last: Sequence[int], count: int) -> list[list[int]]:
+    """For each of some steps the values, none of them leaves, that it is the last to need."""
+    dead: list[list[int]] = [[] for _ in range(count)]
+    for value in range(len(program.leaves), len(last)):
+        if -1 < last[value] < count:
+            dead[last[value]].append(value)
+    return dead
+
+
+def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool, ...]:
+    """For each output of an instruction, whether it, or a view of it, is an output of the program.
+
+    Parameters
+    ----------
+    last : sequence of int
+        The `last_uses` of the program's instructions.
+    """
+    number, end = len(program.leaves) + index, len(program.instructions)
+    count = len(program.instructions[index].node.owner.outputs)
+    if count == 1 or number in program.outputs:
+        return (last[number] == end,) * count
+    given = {
+        op.index
+        for i, (op, inputs, _) in enumerate(program.instructions, len(program.leaves))
+        if inputs == (number,) and isinstance(op, Output) and last[i] == end
+    }
+    return tuple(n in given for n in range(count))
+
+
+def _flow(instruction: Any) -> tuple[Sequence[int], Sequence[int]]:
+    op, inputs, _ = instruction
+    return inputs, _shared(op, inputs)
+
+
+def _shared(op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The inputs whose memory an op's value may be in."""
+    return [inputs[n] for n in op.shared_inputs()] if op.view_map or op.destroy_map else ()

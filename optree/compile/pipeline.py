@@ -1,0 +1,256 @@
+"""The pipeline from trees to kernels and calls: every stage in order, why it stands there, and how it is printed.
+
+A backend goes on from there: it prints, compiles and runs kernels, and plans memory (`Backend.compile`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from optree import settings
+from optree.compile.dimensions import Sizes
+from optree.compile.fusion import LONGEST, Call, Kernel, fuse
+from optree.compile.passes import decompose, each_pass, rewrite
+from optree.compile.program import Program, flatten
+from optree.compile.schedule import apart, schedule
+from optree.errors import BackendError, OperandError
+from optree.ops.traits import ReductionOperator
+from optree.tree.printing import instruction_text, listing
+
+
+class Options(NamedTuple):
+    """What stages are told beside what the stage before has made.
+
+    Attributes
+    ----------
+    fixed : bool
+        Whether numbers and constants keep their values, as in a function, so that rules may look at them.
+    rewrites : bool
+        Whether there are rewrites at all.
+    without : tuple of str
+        The passes and rules that are left out.
+    draws, further : bool
+        Which composite ops kernels take in their parts, as `decompose` has it: a backend's choice.
+    """
+
+    fixed: bool = False
+    rewrites: bool = True
+    without: tuple[str, ...] = ()
+    draws: bool = True
+    further: bool = False
+
+
+class Fused(NamedTuple):
+    """A program and the steps that run it.
+
+    Attributes
+    ----------
+    program : Program
+    sizes : Sizes
+        Its symbolic dimensions.
+    steps : list of Kernel or Call
+    """
+
+    program: Program
+    sizes: Sizes
+    steps: list[Kernel | Call]
+
+
+class Stage(NamedTuple):
+    """One stage.
+
+    Attributes
+    ----------
+    name : str
+    reason : str
+        Why it stands where it does.
+    run : callable
+        From what the stage before has made, and `Options`, to what this one makes.
+    text : callable
+        What it made, as it is printed, from what it was given, what it made, and `Options`.
+    """
+
+    name: str
+    reason: str
+    run: Callable[[Any, Options], Any]
+    text: Callable[[Any, Any, Options], str]
+
+
+def _rewritten(program: Program, options: Options) -> Program:
+    return rewrite(program, options.fixed, options.without) if options.rewrites else program
+
+
+def _fused(program: Program, options: Options) -> Fused:
+    """A program as kernels and calls; one that is too long as calls alone."""
+    sizes = Sizes(program)
+    if len(program.instructions) > LONGEST:
+        return Fused(program, sizes, [Call(place) for place in range(len(program.instructions))])
+    return Fused(program, sizes, fuse(program, sizes))
+
+
+def _listing(given: Any, made: Program, options: Options) -> str:
+    return listing(made)
+
+
+def _changes(given: Program, made: Program, options: Options) -> str:
+    """What each rule of each pass changed, and the program that came of it."""
+    lines = []
+    for name, _, changes in each_pass(given, options.fixed, options.without) if options.rewrites else ():
+        lines += [f"{name}, {change}" for change in changes]
+    return "\n".join([*lines, listing(made)]) if lines else "nothing to rewrite"
+
+
+def _steps(given: Any, made: Fused, options: Options) -> str:
+    """Kernels with their domains, and in each stage of theirs its instructions; and calls."""
+    lines: list[str] = []
+    for step in made.steps:
+        if isinstance(step, Call):
+            lines.append(f"call {instruction_text(made.program, step.place)}")
+        else:
+            lines += _kernel(made, step)
+    return "\n".join(lines)
+
+
+def _kernel(fused: Fused, kernel: Kernel) -> list[str]:
+    program, first = fused.program, len(fused.program.leaves)
+    size_of: dict[int, Any] = {}
+    for value, axes in kernel.axes.items():
+        for axis, size in zip(axes, program.type_of(value).shape, strict=True):
+            if axis is not None:
+                size_of[axis] = size
+    outer, inner = (
+        [size_of[axis] for axis in range(len(kernel.domain)) if (axis in kernel.reduced) is is_inner]
+        for is_inner in (False, True)
+    )
+    lines = [f"kernel, outer axes {_sizes(outer)}, inner axes {_sizes(inner)}"]
+    # A reduction is known when the traversal that accumulates it is over.
+    stage_of = {
+        place: kernel.stages[first + place] - isinstance(program.instructions[place].op, ReductionOperator)
+        for place in kernel.places
+    }
+    for stage in sorted(set(stage_of.values())):
+        lines.append(f"  stage {stage}")
+        for place in [place for place in kernel.places if stage_of[place] == stage]:
+            lines.append(f"    {kernel.level(first + place):5}  {instruction_text(program, place)}")
+    return [*lines, f"  writes {', '.join(f'%{value}' for value in kernel.writes)}"]
+
+
+def _sizes(sizes: Sequence[Any]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in sizes)})"
+
+
+#: From trees to steps, in order.
+STAGES = (
+    Stage(
+        "program",
+        "first: all others are loops over a list, in topological order, with each common subexpression once",
+        lambda roots, options: flatten(roots),
+        _listing,
+    ),
+    Stage(
+        "passes",
+        "while ops are the user's, and no copy hides that two values are one",
+        _rewritten,
+        _changes,
+    ),
+    Stage(
+        "copies",
+        "after the passes, which may make one value of two outputs: a caller owns the memory of each",
+        lambda program, options: apart(program),
+        _listing,
+    ),
+    Stage(
+        "order",
+        "after the copies, which read too: nothing is read when it has been overwritten, nothing fails half-way",
+        lambda program, options: schedule(program),
+        _listing,
+    ),
+    Stage(
+        "parts",
+        "for kernels alone, so after the program that NumPy runs: composite ops in simpler ones, which fuse",
+        lambda program, options: decompose(program, options.draws, options.further),
+        _listing,
+    ),
+    Stage(
+        "fusion",
+        "last: which axes are equal, and what may run in one kernel, depends on every instruction",
+        _fused,
+        _steps,
+    ),
+)
+
+_NAMES = [stage.name for stage in STAGES]
+
+#: The stages of a backend, from steps on: the source of its kernels, and the plan that it runs.
+OF_BACKENDS = ("source", "plan")
+
+
+def lower(given: Any, options: Options = Options(), first: str = "program", last: str = "order") -> Any:  # noqa: B008
+    """What comes of trees, or of what a stage has made, after the stages that follow.
+
+    Parameters
+    ----------
+    given : sequence of trees, or Program
+        Trees, or what the stage before the first has made.
+    options : Options
+    first, last : str
+        The stages that run. Up to ``'order'`` a program comes of them, which NumPy can run; of ``'fusion'``, `Fused`.
+    """
+    for stage in STAGES[_NAMES.index(first) : _NAMES.index(last) + 1]:
+        given = stage.run(given, options)
+    return given
+
+
+def stage_texts(
+    given: Any, names: Sequence[str], options: Options, backend: Any = None, is_flat: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Stages by name, and what each made of trees, printed.
+
+    Parameters
+    ----------
+    given : sequence of trees, or Program
+    names : sequence of str
+    options : Options
+    backend : Backend, optional
+        What runs it: it has the stages that follow fusion.
+    is_flat : bool
+        Whether the first stage has made `given` already.
+
+    Raises
+    ------
+    OperandError
+        If there is no such stage.
+    BackendError
+        If nothing compiles it.
+    """
+    if unknown := [name for name in names if name not in settings.STAGES]:
+        raise OperandError(f"there is no stage {unknown[0]!r}; there are {', '.join(settings.STAGES)}")
+    ready = None
+    for stage in STAGES:
+        made = given if is_flat and stage.name == "program" else stage.run(given, options)
+        if stage.name in names:
+            yield stage.name, stage.text(given, made, options)
+        ready = made if stage.name == "order" else ready
+        given = made
+    for name in OF_BACKENDS:
+        if name in names:
+            if backend is None:
+                raise BackendError(f"the stage {name!r} is a backend's, and there is none; gen_backend makes one")
+            yield name, backend.show(ready, name)
+
+
+def show_stages(given: Any, options: Options, backend: Any, is_flat: bool = False) -> None:
+    """Print the stages that ``OPTREE_SHOW`` names to the standard error stream, as something is compiled.
+
+    The source of kernels is printed where they are: for the layouts of the arrays that they meet.
+    """
+    names = [name for name in settings.STAGES if name in settings.value("show") and name != "source"]
+    if backend is None:
+        names = [name for name in names if name not in OF_BACKENDS]
+    if names:
+        reasons = {stage.name: stage.reason for stage in STAGES}
+        for name, text in stage_texts(given, names, options, backend, is_flat):
+            head = f"{name} ({reasons[name]})" if name in reasons else name
+            print(f"{head}:\n{text}\n", file=sys.stderr)

@@ -1,0 +1,133 @@
+"""Steps, and the one loop that runs them: whatever computes them, on whatever device, observed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, NamedTuple
+
+
+class Step(NamedTuple):
+    """A call on numbered registers, which hold the values of a program.
+
+    Attributes
+    ----------
+    call : callable
+        Of operands; or where `take` is None, of the registers, in which it sets what it computes.
+    take : callable or None
+        Takes the operands from the registers.
+    output : int
+        The register of the call's value.
+    out : int or None
+        The register of an array that the value is written into.
+    dead : sequence of int
+        The registers that nothing needs after this step.
+    number : int
+        The number of its instruction, of several the last, for errors and observers.
+    fallback : callable or None
+        Of the registers; runs where a call of the registers has not, and gives something true to say so.
+    """
+
+    call: Callable[..., Any]
+    take: Callable[[list[Any]], Sequence[Any]] | None
+    output: int
+    out: int | None
+    dead: Sequence[int]
+    number: int
+    fallback: Callable[[list[Any]], Any] | None = None
+
+
+class Plan:
+    """A program that is ready to run on one backend.
+
+    Attributes
+    ----------
+    run : callable
+        From the values of the program's leaves to those of its outputs. For the origins in errors it also takes the
+        trees that run, or None if they are those that were compiled.
+    remark : callable or None
+        What `debugprint` says of the whole.
+    """
+
+    def __init__(self, run: Callable[[list[Any], Any], Sequence[Any]], remark: Callable[[], str] | None = None) -> None:
+        self.run, self.remark = run, remark
+
+
+#: Adds to an error of the instruction of this number what it was doing, for the trees that ran.
+Note = Callable[[Exception, int, Any], None]
+
+#: Called after a step with the number of its instruction, the seconds that it took, its operands and its value.
+Observer = Callable[[int, float, Sequence[Any], Any], None]
+
+
+def run_steps(
+    steps: Iterable[Step],
+    rest: list[Any],
+    outputs: Callable[[list[Any]], Sequence[Any]],
+    note: Note,
+    values: list[Any],
+    roots: Any = None,
+) -> Sequence[Any]:
+    """Run steps in order; their outputs.
+
+    Parameters
+    ----------
+    rest : list
+        What the registers have after `values` before anything is computed. If nothing, `values` are the registers.
+    outputs : callable
+        Takes the outputs from the registers.
+    note : callable
+    values : list
+        Those of the leaves.
+    roots : object
+        The trees that run, for `note`.
+    """
+    registers = values + rest if rest else values
+    index = 0
+    try:
+        for call, take, output, out, dead, index, fallback in steps:  # noqa: B007 the failing step's
+            if take is None:
+                if call(registers) and fallback is not None:
+                    fallback(registers)
+            elif out is None:
+                registers[output] = call(*take(registers))
+            else:
+                registers[output] = call(*take(registers), out=registers[out])
+            if dead:
+                for i in dead:
+                    registers[i] = None
+        return outputs(registers)
+    except Exception as error:
+        note(error, index, roots)
+        raise
+
+
+def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that takes these registers from a list, in C."""
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
+
+
+def observed(step: Step, observe: Observer, wait: Callable[[], None] | None = None) -> Step:
+    """A step that reports what it took.
+
+    Parameters
+    ----------
+    wait : callable, optional
+        Waits until the device has nothing else to do.
+    """
+    call, index = step.call, step.number
+
+    def run(*operands: Any, **out: Any) -> Any:
+        if wait is not None:
+            wait()
+        start = perf_counter()
+        value = call(*operands, **out)
+        if wait is not None:
+            wait()
+        observe(index, perf_counter() - start, operands, value)
+        return value
+
+    return step._replace(call=run)

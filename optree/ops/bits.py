@@ -1,0 +1,178 @@
+"""Operations on the bits of integers; of conditions they are the logical ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.dtypes import is_floating
+from optree.errors import DTypeError, describe
+from optree.ops.traits import BinaryOperator, ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.registry import FUNCTIONS
+from optree.tree.types import promote
+
+
+class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
+    """An op on bits, which floating numbers do not have.
+
+    Attributes
+    ----------
+    symbol : str
+        Python's operator.
+    logical : str, optional
+        The op that means the same where all operands are conditions.
+    """
+
+    takes_floats = False
+    symbol: ClassVar[str]
+    logical: ClassVar[str | None] = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.logical is not None and inputs and all(map(_is_condition, inputs)):
+            return FUNCTIONS[self.logical](*inputs)
+        try:
+            return super().__call__(*inputs)
+        except DTypeError:
+            for x in inputs:
+                if _is_real(x):
+                    raise DTypeError(self._refusal(x)) from None
+            raise
+
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        # x > 0 & (y > 0) is x > (0 & (y > 0)) to Python: a number beside a condition is taken for that mistake.
+        if cls.logical is not None and any(map(_is_condition, args)):
+            for x in args:
+                if type(x) is int:
+                    raise DTypeError(cls.make()._refusal(x))
+        return super().function(*args, **kwargs)
+
+    def _refusal(self, x: Any) -> str:
+        if self.logical is None:
+            return f"{self.name}: {describe(x)} is no integer; multiply by 2.0 ** n, or take x.astype('int64')"
+        example = "~(x > 0)" if self.symbol == "~" else f"(x > 0) {self.symbol} (y > 0)"
+        return (
+            f"{self.name}: {describe(x)} is not bool. {self.symbol} joins conditions, each in brackets: {example}, "
+            f"and the bits of integers; {self.logical} takes all numbers, for their truth"
+        )
+
+
+def _is_condition(x: Any) -> bool:
+    """Whether an operand is bool; one of a foreign type is none, and is for the op to refuse."""
+    return isinstance(x, bool) or getattr(getattr(x, "dtype", None), "kind", "") == "b"
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(getattr(x, "dtype", None), np.dtype) and is_floating(x.dtype))
+
+
+class BitwiseAnd(BitOperator, BinaryOperator):
+    """The bits that both x and y have; of two conditions, whether both hold."""
+
+    name = "bitwise_and"
+    associative = commutative = True
+    numpy = np.bitwise_and
+    kernel = "{0} & {1}"
+    symbol = "&"
+    logical = "logical_and"
+    sample = (0.0, 7.0)
+
+
+class BitwiseOr(BitOperator, BinaryOperator):
+    """The bits that x or y has; of two conditions, whether one holds."""
+
+    name = "bitwise_or"
+    associative = commutative = True
+    numpy = np.bitwise_or
+    kernel = "{0} | {1}"
+    symbol = "|"
+    logical = "logical_or"
+    sample = (0.0, 7.0)
+
+
+class BitwiseXor(BitOperator, BinaryOperator):
+    """The bits that one of x and y has, and the other has not; of two conditions, whether one alone holds."""
+
+    name = "bitwise_xor"
+    associative = commutative = True
+    numpy = np.bitwise_xor
+    kernel = "{0} ^ {1}"
+    symbol = "^"
+    logical = "logical_xor"
+    sample = (0.0, 7.0)
+
+
+class Invert(BitOperator, UnaryOperator):
+    """The bits that x has not; of a condition, whether it does not hold."""
+
+    name = "invert"
+    numpy = np.invert
+    kernel = "~{0}"
+    aliases = ("bitwise_not",)
+    symbol = "~"
+    logical = "logical_not"
+    sample = (0.0, 7.0)
+
+
+class Shift(BitOperator, BinaryOperator):
+    """A shift of bits; by as many as the integer has, or by a negative number, all of them are shifted out."""
+
+    sample = (0.0, 7.0)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        if any(isinstance(x, np.ndarray | np.generic) for x in arrays) or not any(hasattr(x, "dtype") for x in arrays):
+            return self.numpy(*arrays)
+        dtype = promote(*(x.dtype if hasattr(x, "dtype") else type(x) for x in arrays), *self._least(arrays))
+        x, y = (as_array(a, *arrays).astype(dtype) for a in arrays)
+        inside = (y >= 0) & (y < 8 * dtype.itemsize)
+        return np.where(inside, self.numpy(x, np.where(inside, y, dtype.type(0))), self._outside(x))
+
+    def _least(self, arrays: Sequence[Any]) -> list[Any]:
+        """Of bools NumPy makes int8."""
+        return [np.dtype("int8")] if all(_is_condition(x) for x in arrays) else []
+
+    def _outside(self, x: Any) -> Any:
+        return x.dtype.type(0)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        bits = 8 * dtypes[0].itemsize
+        inside = f"{{1}} < {bits}" if dtypes[0].kind == "u" else f"({{1}} >= 0 && {{1}} < {bits})"
+        return f"{inside} ? {self._inside(dtypes[0])} : {self._beyond(dtypes[0])}"
+
+    def _inside(self, dtype: np.dtype) -> str:
+        raise NotImplementedError
+
+    def _beyond(self, dtype: np.dtype) -> str:
+        return "(T)0"
+
+
+class LeftShift(Shift):
+    """x with its bits moved up by y places, x * 2 ** y where that fits; 0 by as many places as it has bits."""
+
+    name = "left_shift"
+    numpy = np.left_shift
+    symbol = "<<"
+
+    def _inside(self, dtype: np.dtype) -> str:
+        return "(T)((unsigned long long){0} << {1})"  # of a signed negative number C leaves it open
+
+
+class RightShift(Shift):
+    """x with its bits moved down by y places, the floor of x / 2 ** y; by as many places as it has bits, 0 or -1."""
+
+    name = "right_shift"
+    numpy = np.right_shift
+    symbol = ">>"
+
+    def _inside(self, dtype: np.dtype) -> str:
+        return "{0} >> {1}"
+
+    def _beyond(self, dtype: np.dtype) -> str:
+        return "(T)0" if dtype.kind == "u" else "{0} < 0 ? (T)-1 : (T)0"
+
+    def _outside(self, x: Any) -> Any:
+        return np.where(x < 0, x.dtype.type(-1), x.dtype.type(0)) if x.dtype.kind == "i" else x.dtype.type(0)

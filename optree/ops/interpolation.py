@@ -1,0 +1,147 @@
+"""Differences and lines between points: gradients of samples, and interpolation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import is_floating
+from optree.errors import OperandError, ShapeError, describe
+from optree.ops.arrangement import variable_of
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.types import normalise_axes
+from optree.tree.variable import Variable, in_dtype, number_of
+
+
+@function()
+def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """The slopes of samples along each axis: second-order differences, at the ends of `edge_order`.
+
+    Parameters
+    ----------
+    x : operand
+    *spacing : number or operand
+        The distance between samples, or their coordinates along an axis: one for
+        all axes, or one for each. By default 1.
+    axis : int or tuple of int, optional
+        By default all of them; of several, the value is a list.
+    edge_order : int
+        1 or 2.
+    """
+    x = variable_of(x, "gradient")
+    x = x if is_floating(x.dtype) else in_dtype(x, np.dtype("float64"))
+    axes = (
+        normalise_axes(axis, x.ndim, "gradient")
+        if not isinstance(axis, tuple | list)
+        else tuple(normalise_axes(each, x.ndim, "gradient")[0] for each in axis)
+    )
+    if edge_order not in (1, 2):
+        raise OperandError(f"gradient: edge_order is 1 or 2, not {edge_order!r}")
+    steps = spacing if len(spacing) != 1 else spacing * len(axes)
+    if steps and len(steps) != len(axes):
+        raise OperandError(f"gradient: give one spacing, or one for each of {len(axes)} axes, not {len(steps)}")
+    found = [_slope(x, place, step, edge_order) for place, step in zip(axes, steps or (1.0,) * len(axes), strict=True)]
+    return found[0] if len(axes) == 1 else found
+
+
+def _numpy_gradient(x: Any, varargs: Any = (), axis: Any = None, edge_order: int = 1) -> Any:
+    found = gradient(x, *varargs, axis=axis, edge_order=edge_order)
+    return tuple(found) if isinstance(found, list) else found
+
+
+def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
+    """The slopes along one axis."""
+    size = x.shape[axis]
+    if size is not None and size < edge_order + 1:
+        raise ShapeError(f"gradient: axis {axis} of {describe(x)} has fewer than {edge_order + 1} samples")
+
+    def at(start: Any, stop: Any) -> Any:
+        return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
+
+    step = variable_of(spacing, "gradient: the spacing")
+    if step.ndim > 1:
+        raise ShapeError(f"gradient: the spacing {describe(step)} is neither a number nor a vector of coordinates")
+    if step.ndim == 0:
+        step = number_of(step) if number_of(step) is not None else step
+        inner = (at(2, None) - at(None, -2)) / (step * 2.0)
+        first, last = (at(1, 2) - at(0, 1)) / step, (at(-1, None) - at(-2, -1)) / step
+        if edge_order == 2:
+            first = (at(0, 1) * -1.5 + at(1, 2) * 2.0 - at(2, 3) * 0.5) / step
+            last = (at(-3, -2) * 0.5 - at(-2, -1) * 2.0 + at(-1, None) * 1.5) / step
+        return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
+    if None not in (size, step.shape[0]) and size != step.shape[0]:
+        raise ShapeError(f"gradient: {describe(step)} has no coordinate for each of axis {axis} of {describe(x)}")
+    wide = f.diff(step if is_floating(step.dtype) else in_dtype(step, np.dtype("float64")))
+    wide = f.expand_dims(wide, tuple(i for i in range(x.ndim) if i != axis)) if x.ndim > 1 else wide
+
+    def step_at(start: Any, stop: Any) -> Any:
+        return f.slice(wide, (*(slice(None),) * axis, slice(start, stop)))
+
+    left, right = step_at(None, -1), step_at(1, None)
+    both = left + right
+    inner = (
+        at(2, None) * (left / (right * both))
+        + at(1, -1) * ((right - left) / (left * right))
+        - at(None, -2) * (right / (left * both))
+    )
+    first, last = (at(1, 2) - at(0, 1)) / step_at(0, 1), (at(-1, None) - at(-2, -1)) / step_at(-1, None)
+    if edge_order == 2:
+        one, two = step_at(0, 1), step_at(1, 2)
+        first = (
+            at(1, 2) * ((one + two) / (one * two))
+            - at(0, 1) * ((one * 2.0 + two) / (one * (one + two)))
+            - at(2, 3) * (one / (two * (one + two)))
+        )
+        one, two = step_at(-2, -1), step_at(-1, None)
+        last = (
+            at(-3, -2) * (two / (one * (one + two)))
+            - at(-2, -1) * ((two + one) / (one * two))
+            + at(-1, None) * ((two * 2.0 + one) / (two * (one + two)))
+        )
+    return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
+
+
+NUMPY_FUNCTIONS[np.gradient] = _numpy_gradient
+
+
+@function(numpy=np.interp)
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    """The line through points with ascending abscissas `xp` and ordinates `fp`, at x; `left` and `right` beyond them.
+
+    It is computed in float64, as NumPy's. Derivatives are by x, `xp` and `fp`; at a point, of the line right of it.
+    """
+    wide = np.dtype("float64")
+    x, xp, fp = (in_dtype(variable_of(_as_array(v), "interp"), wide) for v in (x, xp, fp))
+    if xp.ndim != 1 or fp.ndim != 1 or (None not in (*xp.shape, *fp.shape) and xp.shape != fp.shape):
+        raise ShapeError(f"interp: {describe(xp)} and {describe(fp)} are no two vectors of one size")
+    if xp.shape[0] == 0:
+        raise ShapeError("interp: there is no line through no points")
+    if period is not None:
+        period = abs(float(period))
+        if not period:
+            raise OperandError("interp: a period is not 0")
+        x, xp = f.mod(x, period), f.mod(xp, period)
+        order = f.argsort(xp, 0)
+        xp, fp = f.take(xp, order, axis=0), f.take(fp, order, axis=0)
+        first, last = slice(0, 1), slice(-1, None)
+        xp = f.concatenate([f.slice(xp, (last,)) - period, xp, f.slice(xp, (first,)) + period], 0)
+        fp = f.concatenate([f.slice(fp, (last,)), fp, f.slice(fp, (first,))], 0)
+        left = right = None
+    start, end = (f.slice(fp, (i,)) for i in (0, -1))
+    low, high = (f.slice(xp, (i,)) for i in (0, -1))
+    if xp.shape[0] == 1:
+        found = f.broadcast_like(start, x)
+    else:
+        # Below the first point and above the last the value is another, and the line any.
+        place = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
+        x0, x1, y0, y1 = (f.take(v, place + i, axis=0) for v in (xp, fp) for i in (0, 1))
+        slope = (y1 - y0) / f.where(f.eq(x1, x0), 1.0, x1 - x0)
+        found = y0 + (x - x0) * slope
+    found = f.where(f.lt(x, low), start if left is None else left, found)
+    return f.where(f.gt(x, high), end if right is None else right, found)
+
+
+def _as_array(values: Any) -> Any:
+    is_list = isinstance(values, list | tuple) and not isinstance(values, Variable)
+    return np.asarray(values, np.float64) if is_list else values

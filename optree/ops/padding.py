@@ -1,0 +1,176 @@
+"""Padding by the modes of `numpy.pad`, one axis after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import is_floating
+from optree.errors import OperandError, ShapeError, describe
+from optree.ops.arrangement import integer_of, variable_of
+from optree.ops.joining import widths_of
+from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.tree.types import normalise_axis
+from optree.tree.variable import Variable, in_dtype
+
+#: The modes whose numbers are elements of the operand, at the places that NumPy takes them from.
+BY_PLACE = ("edge", "reflect", "symmetric", "wrap")
+
+#: The modes whose numbers are statistics of the elements along the axis.
+STATISTICS: dict[str, Callable[..., Any]] = {
+    "maximum": lambda x, axis: f.max(x, axis=axis),
+    "mean": lambda x, axis: f.mean(x, axis=axis),
+    "median": lambda x, axis: f.median(x, axis=axis),
+    "minimum": lambda x, axis: f.min(x, axis=axis),
+}
+
+#: Each mode's own parameter.
+OPTIONS = {
+    "constant": ("constant_values",),
+    "empty": (),
+    "linear_ramp": ("end_values",),
+    **dict.fromkeys(BY_PLACE, ("reflect_type",)),
+    **dict.fromkeys(STATISTICS, ("stat_length",)),
+}
+
+
+@function()
+def pad_by(
+    x: Any,
+    pad_width: Any,
+    mode: str = "constant",
+    constant_values: Any = 0,
+    end_values: Any = 0,
+    stat_length: Any = None,
+    reflect_type: str = "even",
+) -> Any:
+    """The operand with numbers around it, by a mode of `numpy.pad`; those of ``"empty"`` are zeros.
+
+    Parameters
+    ----------
+    pad_width : int, pair, sequence of pairs, or dict
+        Before and after, for each axis, or by axis.
+    mode : str
+        constant, edge, empty, linear_ramp, maximum, mean, median, minimum, reflect, symmetric, or wrap.
+    constant_values, end_values, stat_length
+        A number, a pair, or a pair for each axis.
+    reflect_type : str
+        Only ``"even"``.
+    """
+    x = variable_of(x, "pad")
+    if mode not in OPTIONS:
+        raise OperandError(f"pad: mode is one of {', '.join(sorted(OPTIONS))}, not {mode!r}")
+    if reflect_type != "even":
+        raise OperandError(f"pad: reflect_type={reflect_type!r} has no equal here; 'even' has")
+    if isinstance(pad_width, dict):
+        pad_width = _by_axis(pad_width, x.ndim)
+    widths = widths_of(pad_width, x.ndim)
+    values = _pairs(end_values if mode == "linear_ramp" else constant_values, x.ndim)
+    lengths = _pairs(stat_length, x.ndim)
+    for axis, width in enumerate(widths):
+        if width == (0, 0):
+            continue
+        if mode in BY_PLACE:
+            x = f.take(x, _places(x, axis, width, mode), axis=axis)
+        else:
+            sides = [
+                _side(x, axis, count, after, mode, values[axis][after], lengths[axis][after])
+                for after, count in enumerate(width)
+            ]
+            x = f.concatenate([sides[0], x, sides[1]], axis)
+    return f.slice(x, Ellipsis) if all(width == (0, 0) for width in widths) else x
+
+
+def _by_axis(widths: dict[Any, Any], ndim: int) -> list[Any]:
+    found = [(0, 0)] * ndim
+    for axis, width in widths.items():
+        (found[normalise_axis(axis, ndim, "pad")],) = widths_of(width, 1)
+    return found
+
+
+def _pairs(values: Any, ndim: int) -> list[tuple[Any, Any]]:
+    """What a parameter of NumPy's says of each axis: for before and after."""
+    if values is None:
+        return [(None, None)] * ndim
+    try:
+        pairs = np.broadcast_to(np.asarray(values), (ndim, 2))
+    except ValueError:
+        raise ShapeError(f"pad: {values!r} is no (before, after) for each of {ndim} axes") from None
+    if pairs.dtype.kind not in "biuf":
+        raise OperandError(f"pad: {values!r} are no numbers")
+    return [(before, after) for before, after in pairs.tolist()]
+
+
+def _places(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.ndarray:
+    """The places along an axis that the elements of the padded axis come from, as NumPy pads the places themselves."""
+    size = x.shape[axis]
+    if size is None:
+        raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size, and its {mode} is not known ahead")
+    if not size:
+        raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}")
+    how: Any = mode
+    return np.pad(np.arange(size), width, mode=how)
+
+
+def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
+    """What stands on one side of an axis."""
+    kept = (slice(None),) * axis
+    edge = f.slice(x, (*kept, slice(-1, None) if after else slice(0, 1)))
+    sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    if mode in ("constant", "empty"):
+        return _spread(f.fill_like(edge, _fitting(0 if mode == "empty" else value, x.dtype)), count, axis)
+    if mode == "linear_ramp":
+        steps = np.linspace(0, 1, count, endpoint=False).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+        if after:
+            steps = steps[::-1].copy()
+        wide = x.dtype if is_floating(x.dtype) else np.dtype("float64")
+        ramp = (in_dtype(edge, wide) - value) * steps.astype(wide) + value
+        return in_dtype(ramp if wide == x.dtype else f.floor(ramp), x.dtype)
+    whole = x.shape[axis]
+    if length is not None and (whole is None or length < whole):
+        length = integer_of(length, "pad: stat_length")
+        if not length and mode in ("maximum", "minimum"):
+            raise ShapeError(f"pad: a {mode} of stat_length 0 is of nothing")
+        x = f.slice(x, (*kept, slice(-length, None) if after else slice(0, length)))
+    found = STATISTICS[mode](x, axis)
+    found = in_dtype(found if found.dtype == x.dtype else f.rint(found), x.dtype)
+    return _spread(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
+
+
+def _fitting(value: Any, dtype: np.dtype) -> Any:
+    """A number as one that a dtype takes, cast as NumPy casts it."""
+    return np.asarray(value).astype(dtype).item() if dtype.kind in "biu" else float(value)
+
+
+def _spread(edge: Variable, count: int, axis: int) -> Variable:
+    return f.repeat(edge, count, axis)
+
+
+def _numpy_pad(
+    x: Any,
+    pad_width: Any,
+    mode: str = "constant",
+    constant_values: Any = None,
+    end_values: Any = None,
+    stat_length: Any = None,
+    reflect_type: Any = None,
+) -> Any:
+    given = {
+        name: value
+        for name, value in (
+            ("constant_values", constant_values),
+            ("end_values", end_values),
+            ("stat_length", stat_length),
+            ("reflect_type", reflect_type),
+        )
+        if value is not None
+    }
+    wrong = [name for name in given if name not in OPTIONS.get(mode, OPTIONS["constant"])]
+    if wrong:
+        raise TypeError(f"np.pad with mode={mode!r} does not take {', '.join(wrong)}")
+    return f.pad(x, pad_width, mode=mode, **given)
+
+
+NUMPY_FUNCTIONS[np.pad] = _numpy_pad
