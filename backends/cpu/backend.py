@@ -12,7 +12,7 @@ import numpy as np
 from backends import lazy
 from backends.backend import Backend
 from backends.cpu.calls import implementation_of
-from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
+from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
@@ -47,7 +47,7 @@ class CPUBackend(Backend):
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
-        if self.compiler is not None and (jit is True or asked_for()):
+        if self.compiler is not None and (jit is True or requested_compiler()):
             # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
             # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)

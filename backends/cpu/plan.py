@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends import lazy
-from backends.cpu.runtime import Compiled
+from backends.cpu.runtime import CompiledNest
 from backends.execution.errstate import quietly
 from backends.execution.executor import Executor, KernelStep, Runnable, runnable, steps_of
 from backends.execution.memory_planner import BoundSteps
@@ -54,7 +54,7 @@ class When(NamedTuple):
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
     """A kernel specialised and compiled as C."""
-    return FusedKernel(program, kernel, sizes, Compiled)
+    return FusedKernel(program, kernel, sizes, CompiledNest)
 
 
 class WhileItCompiles:
@@ -76,7 +76,7 @@ class WhileItCompiles:
     ) -> FusedKernel:
         return _OptionalKernel(program, kernel, sizes, self)
 
-    def compiled(self, nest: LoopNest) -> Compiled:
+    def compiled(self, nest: LoopNest) -> CompiledNest:
         """A nest, compiled.
 
         Raises
@@ -86,7 +86,7 @@ class WhileItCompiles:
         """
         if self.failure is not None:
             raise CompilerError(str(self.failure))
-        return Compiled(nest)
+        return CompiledNest(nest)
 
     def give_up(self, error: CompilerError, is_foreign: bool) -> None:
         """Log, once, that NumPy runs from now on what is not compiled: all of it, or a kernel of a user's own op."""

@@ -22,7 +22,7 @@ from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
-from backends.gpu.kernel import Launched
+from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -333,7 +333,7 @@ class GPUBackend(Backend):
         """The steps: kernels and calls, or one call for each instruction of those that are observed or too many."""
         plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(Launched, host=self.kernels), self.memory)
+            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
             return steps_of(program, plain, executor, self.memory)
 
         def implementation(index: int) -> Implementation:

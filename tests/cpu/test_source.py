@@ -17,7 +17,7 @@ from harness.golden import TREES, check_golden
 from backends import gen_backend, source
 from backends.cpu import compiler
 from backends.cpu.codegen import printer as c
-from backends.cpu.codegen.halves import NARROW
+from backends.cpu.codegen.halves import CONVERSIONS
 from backends.cpu.compiler import FLAGS, find_compiler
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
@@ -121,7 +121,7 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
     kernels: dict[str, None] = {}
     for cls in OPS.values():
         if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
-            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *NARROW, "float32", "float64"):
+            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *CONVERSIONS, "float32", "float64"):
                 try:
                     tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
                 except OptreeError:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from backends.cpu import compiler
-from backends.cpu.codegen.halves import NARROW, narrow_functions
+from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.codegen.printer import HEAD, NAME
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import disk_cache as cache
@@ -80,7 +80,7 @@ def private(folder):
 
 def in_one_file(kernels):
     """Kernels' sources as one, in which each has functions of its own names."""
-    heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(NARROW), *([dtype] for dtype in NARROW)))]
+    heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
     bodies, quotients = [], QUOTIENTS.format("static inline")
     for i, kernel in enumerate(kernels):
         for head in heads:
