@@ -126,6 +126,7 @@ def test_the_loop_of_a_reduction_is_in_vectors(name: str, tmp_path: Path) -> Non
 IDIOMS: dict[str, Callable[[Any], Any]] = {
     "clip": lambda x: np.clip(x, -1, 1),
     "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
+    "median of three": lambda x: np.maximum(np.minimum(x, x + 1), np.minimum(np.maximum(x, x * 2), 1.5)),
     "maxima": lambda x: np.maximum(np.maximum(x, 0.5), x * 2),
     "sin and cos": lambda x: np.sin(x) * np.cos(x),
     "powers": lambda x: x**2 + x**3 - (x - 1) ** 4,
