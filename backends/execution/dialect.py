@@ -144,7 +144,7 @@ def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
 
 
 #: Quotients of 64-bit integers, 0 by 0, by multiplication with the divisor's reciprocal, rounded down: compilers make
-#: it before a loop of one divisor, and take the rest into vectors. What it gives is 2 too little at the most.
+#: it before a loop of one divisor, and take the rest into vectors. The result is at most 2 too small.
 QUOTIENTS = """
 {0} unsigned long long upper_product(unsigned long long a, unsigned long long b)
 {{
