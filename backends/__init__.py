@@ -174,4 +174,10 @@ def _program(asked: str, what: Variable | Function) -> Program:
     return Backend.program([what])
 
 
+def _sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
+    return lazy.inspection.sources(program, target, arch)  # type: ignore[no-any-return]
+
+
+Backend.sources = staticmethod(_sources)
+
 __all__ = ["BACKENDS", "Backend", "gen_backend", "launches", "source"]

@@ -15,7 +15,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer
+from optree.compile.steps import Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
@@ -30,10 +30,6 @@ from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-#: From the values of a program's leaves to those of its outputs. For the origins in errors it also takes the trees
-#: that run, if they are not those that were compiled.
-Plan = Callable[[list[Any], Sequence[Any] | None], Sequence[Any]]
 
 COMPAT_MODES = (None, "neon")
 
@@ -65,11 +61,15 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show tensor_of to_host value_of".split()
+        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
     )
 
     #: The number of devices of its kind.
     devices: int = 1
+
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
+    #: the printers of every language.
+    sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Backend(RandomMethods):
 
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         """A plan, on this backend's arrays, from a function that runs a program on NumPy arrays."""
-        return lambda values, roots: run(values)
+        return Plan(lambda values, roots: run(values))
 
     def remark(self, instruction: Instruction) -> str:
         """A remark of `debugprint` on how this backend runs an instruction."""
@@ -139,11 +139,17 @@ class Backend(RandomMethods):
 
     @property
     def lowering(self) -> Options:
-        """How trees are lowered for this backend."""
+        """The options of lowering for this backend."""
         return Options()
 
     def show(self, program: Program, stage: str) -> str:
-        """What this backend makes of a program in one of its own stages: ``'source'`` or ``'plan'``."""
+        """The text of a stage of this backend for a program.
+
+        Parameters
+        ----------
+        stage : {'source', 'plan'}
+            The source of its kernels, for arrays in C order; or the steps that run, with their memory.
+        """
         raise NotImplementedError
 
     def compiling(self) -> Backend | None:
@@ -279,7 +285,7 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""
@@ -293,7 +299,7 @@ class Backend(RandomMethods):
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
         if constants:  # those that rewrites added
             compiled = plan
-            plan = lambda values, roots: compiled([*values, *constants], roots)  # noqa: E731
+            plan = Plan(lambda values, roots: compiled.run([*values, *constants], roots))
         self.compiles += 1
         self.plans[key] = plan
         return plan

@@ -15,7 +15,7 @@ from backends.execution.memory import Memory
 from backends.execution.routines import routine_of
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES
-from backends.gpu.kernel import Launched, Notes
+from backends.gpu.kernel import CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.fusion import Kernel
@@ -34,7 +34,7 @@ UNKNOWN = 64
 NOWHERE = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
-def sources(program: Program, target: str, arch: str) -> list[str]:
+def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
     """The source of each kernel of a program, in order, for arrays in C order.
 
     Raises
@@ -69,12 +69,12 @@ def launched(program: Program, target: str, arch: str) -> list[Launch]:
     return _notes(program, arch).launches
 
 
-def _notes(program: Program, arch: str) -> Notes:
+def _notes(program: Program, arch: str) -> RecordingHost:
     """The sources and launches of a program on an architecture."""
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
-    notes = Notes(DEVICES[arch])
-    specialize_all(program, partial(Launched, host=notes), is_gpu=True)
+    notes = RecordingHost(DEVICES[arch])
+    specialize_all(program, partial(CudaNest, host=notes), is_gpu=True)
     return notes
 
 

@@ -25,7 +25,7 @@ class Cache(dict[Any, Any]):
     size : int
         The maximum number of entries.
     dropped : callable, optional
-        Takes the value of an entry that has given up its place.
+        Called with the value of each evicted entry.
     """
 
     __slots__ = ("__weakref__", "dropped", "size")

@@ -347,6 +347,13 @@ def test_stats_count_what_ran(be):
     assert set(after) >= {"compiles", "plans", "executions"}
 
 
+def test_stats_have_the_entries_and_the_bound_of_each_cache(be):
+    x = be.ones((2,))
+    (x * 3 + 1).asnumpyarray()
+    caches = be.stats()["caches"]
+    assert caches["plans"][0] >= 1 and all(0 <= entries <= bound for entries, bound in caches.values())
+
+
 def test_plans_are_bounded(be, monkeypatch):
     monkeypatch.setattr(be.plans, "size", 8)
     x = be.ones((2,))

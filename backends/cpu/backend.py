@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.cpu.calls import implementation_of
-from backends.cpu.compiler import asked_for, compile_counts, compile_source, find_compiler, when_crowded
+from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
 from backends.execution.errstate import quietly
 from backends.execution.executor import runnable, steps_of
+from backends.execution.listing import steps_text
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
+from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -45,7 +47,7 @@ class CPUBackend(Backend):
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
-        if self.compiler is not None and (jit is True or asked_for()):
+        if self.compiler is not None and (jit is True or requested_compiler()):
             # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
             # need what it makes here, and the cache folder has it but for the first time.
             compile_source(ENTER, "builtin", compiler=self.compiler)
@@ -57,7 +59,7 @@ class CPUBackend(Backend):
             _say_once(self.info())
 
     def info(self) -> str:
-        """What runs assignments here, and what would make them quicker."""
+        """How assignments run here, and what would make them faster."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -146,9 +148,9 @@ class CPUBackend(Backend):
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             _note(error, index, instructions if roots is None else self.program(roots).instructions)
 
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), taker(program.outputs), note)
+        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
         if observe is not None:
-            return run
+            return Plan(run)
         simple = self._simple(program)
         constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
         outline = simple.outline()
@@ -160,8 +162,19 @@ class CPUBackend(Backend):
         implementations = self._implementations(outline, keep)
         return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
 
+    def show(self, program: Program, stage: str) -> str:
+        if stage == "source":
+            return "\n".join(self.sources(program, "c"))
+        simple, calls = self._simple(program), steps_of(program, self._implementations(program, False))
+        if len(simple.instructions) > LONGEST:
+            return steps_text(program, calls)
+        kernels = steps_text(simple, steps_of(simple, self._implementations(simple, False), self.when.executor))
+        if not self.when.work and not self.when.small:
+            return kernels
+        return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
+
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
-        """What computes a program's instructions."""
+        """The implementations of a program's instructions."""
         return partial(implementation_of, self, program, last_uses(program) if keep else None)
 
 

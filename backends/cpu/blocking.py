@@ -1,4 +1,4 @@
-"""How a kernel's domain is cut into blocks."""
+"""Tiling of a kernel's domain, so that NumPy's temporaries stay in the cache."""
 
 from __future__ import annotations
 
@@ -8,128 +8,130 @@ from math import prod
 
 import numpy as np
 
-#: For each axis which part of it is in a block.
-Block = tuple[slice, ...]
+#: A tile: for each axis, its range.
+Tile = tuple[slice, ...]
 
-#: So many elements at least lie in a row of a block, or as many as there are: NumPy is slow on shorter ones.
-RUN = 512
+#: The least elements of a tile's rows, or as many as there are: NumPy is slow on shorter ones.
+MIN_ROW = 512
 
-#: Where it takes several blocks to reduce elements, so many rows at least are in each.
-ROWS = 8
+#: The least rows of a tile where several tiles are reduced together.
+MIN_ROWS = 8
 
 
-class Grid:
-    """A domain cut into blocks.
+class Tiling:
+    """A domain, cut into tiles.
 
     Parameters
     ----------
     sizes : sequence of int
-        Of the axes, the outermost in memory first.
+        The sizes of the axes, the outermost in memory first.
     reduced : sequence of int
         The axes that are reduced.
-    room : int
-        How many elements a block should have.
+    elements : int
+        The elements that a tile should have.
     whole : bool
         Whether reduced axes must not be cut.
 
     Attributes
     ----------
-    cuts : set of int
+    tile_sizes : list of int
+        The size of a tile along each axis.
+    cut_axes : set of int
         The axes that are cut.
     """
 
-    def __init__(self, sizes: Sequence[int], reduced: Sequence[int], room: int, whole: bool) -> None:
+    def __init__(self, sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> None:
         self.sizes, self.reduced = tuple(sizes), tuple(reduced)
-        takes = _takes(sizes, self.reduced, max(1, room), whole)
-        # As equal as can be: a last block of a few elements costs as many calls as the others.
-        counts = [-(-size // take) for size, take in zip(sizes, takes, strict=True)]
-        self.takes = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
-        self.cuts = {place for place, (size, take) in enumerate(zip(sizes, self.takes, strict=True)) if take < size}
+        largest = _tile_sizes(sizes, self.reduced, max(1, elements), whole)
+        # As equal as possible: a last tile of a few elements costs as many calls as the others.
+        counts = [-(-size // tile) for size, tile in zip(sizes, largest, strict=True)]
+        self.tile_sizes = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
+        self.cut_axes = {axis for axis, size in enumerate(sizes) if self.tile_sizes[axis] < size}
 
     @property
-    def everything(self) -> Block:
-        """The whole domain."""
+    def domain(self) -> Tile:
+        """The whole domain, as one tile."""
         return tuple(slice(0, size) for size in self.sizes)
 
     @property
     def cuts_reduced(self) -> bool:
-        """Whether it takes several blocks to reduce elements."""
-        return not self.cuts.isdisjoint(self.reduced)
+        """Whether several tiles are reduced together."""
+        return not self.cut_axes.isdisjoint(self.reduced)
 
     @property
     def count(self) -> int:
-        """How many elements are reduced together."""
-        return prod(self.sizes[place] for place in self.reduced)
+        """The number of elements that are reduced together."""
+        return prod(self.sizes[axis] for axis in self.reduced)
 
     @property
     def largest(self) -> int:
-        """How many elements there are in the largest block."""
-        return prod(self.takes)
+        """The elements of the largest tile."""
+        return prod(self.tile_sizes)
 
-    def blocks(self) -> list[Block]:
-        """All blocks, in order."""
-        along = [
-            [slice(start, min(start + take, size)) for start in range(0, size, take)]
-            for size, take in zip(self.sizes, self.takes, strict=True)
+    def tiles(self) -> list[Tile]:
+        """All tiles, in order."""
+        ranges = [
+            [slice(start, min(start + tile, size)) for start in range(0, size, tile)]
+            for size, tile in zip(self.sizes, self.tile_sizes, strict=True)
         ]
-        return list(product(*along))
+        return list(product(*ranges))
 
     @staticmethod
-    def shape(block: Block) -> tuple[int, ...]:
-        """The sizes of a block."""
-        return tuple([part.stop - part.start for part in block])
+    def shape(tile: Tile) -> tuple[int, ...]:
+        """The shape of a tile."""
+        return tuple([part.stop - part.start for part in tile])
 
-    def cut(self, array: np.ndarray, block: Block) -> np.ndarray:
-        """What an array has in a block: all of it along the axes that it does not run along."""
-        if not self.cuts:
+    def cut(self, array: np.ndarray, tile: Tile) -> np.ndarray:
+        """The part of an array in a tile; all of it along axes that it is broadcast along."""
+        if not self.cut_axes:
             return array
         if array.shape == self.sizes:
-            return array[block]
-        return array[tuple([part if size != 1 else slice(None) for part, size in zip(block, array.shape, strict=True)])]
+            return array[tile]
+        return array[tuple([part if size != 1 else slice(None) for part, size in zip(tile, array.shape, strict=True)])]
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The shape of what blocks have reduced: along a reduced axis, a place for each cut of it."""
+        """The shape of the partial results of all tiles: along a reduced axis, one for each tile."""
         return tuple(
-            -(-size // take) if place in self.reduced else size
-            for place, (size, take) in enumerate(zip(self.sizes, self.takes, strict=True))
+            -(-size // tile) if axis in self.reduced else size
+            for axis, (size, tile) in enumerate(zip(self.sizes, self.tile_sizes, strict=True))
         )
 
-    def part(self, block: Block) -> Block:
-        """The places of what a block has reduced."""
+    def part(self, tile: Tile) -> Tile:
+        """The indices of a tile's partial results."""
         return tuple(
-            slice(part.start // take, part.start // take + 1) if place in self.reduced else part
-            for place, (part, take) in enumerate(zip(block, self.takes, strict=True))
+            slice(part.start // size, part.start // size + 1) if axis in self.reduced else part
+            for axis, (part, size) in enumerate(zip(tile, self.tile_sizes, strict=True))
         )
 
 
-def _takes(sizes: Sequence[int], reduced: Sequence[int], room: int, whole: bool) -> list[int]:
-    """How much of each axis is in a block.
+def _tile_sizes(sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> list[int]:
+    """The maximum size of a tile along each axis.
 
-    If all that is reduced together fits, in rows that are long enough, or must
-    not be cut, it is in one block. If not, blocks take what lies together in
-    memory, and `ROWS` rows of it at least.
+    If a tile holds all that is reduced together, in rows that are long enough,
+    or reduced axes must not be cut, they are whole. If not, tiles take
+    contiguous elements first, and at least `MIN_ROWS` rows of them.
     """
-    takes = [1] * len(sizes)
-    inner = len(sizes)  # axes from here on are kept
+    tile = [1] * len(sizes)
+    inner = len(sizes)  # the first of the innermost axes that are not reduced
     while inner and inner - 1 not in reduced:
         inner -= 1
-    run = min(RUN, room, prod(sizes[inner:]))
-    together = prod(sizes[place] for place in reduced)
-    if whole or together * run <= room:
-        for place in reduced:
-            takes[place] = sizes[place]
-        kept = [place for place in range(len(sizes)) if place not in reduced]
-        _fill(takes, sizes, kept, max(room // together, run))
+    row = min(MIN_ROW, elements, prod(sizes[inner:]))
+    together = prod(sizes[axis] for axis in reduced)
+    if whole or together * row <= elements:
+        for axis in reduced:
+            tile[axis] = sizes[axis]
+        outer = [axis for axis in range(len(sizes)) if axis not in reduced]
+        _extend(tile, sizes, outer, max(elements // together, row))
     else:
-        rows = min(ROWS, room) if inner < len(sizes) else 1
-        _fill(takes, sizes, range(inner, len(sizes)), room // rows)
-        _fill(takes, sizes, range(inner), room // prod(takes[inner:]))
-    return takes
+        rows = min(MIN_ROWS, elements) if inner < len(sizes) else 1
+        _extend(tile, sizes, range(inner, len(sizes)), elements // rows)
+        _extend(tile, sizes, range(inner), elements // prod(tile[inner:]))
+    return tile
 
 
-def _fill(takes: list[int], sizes: Sequence[int], axes: Sequence[int], room: int) -> None:
-    """Take as much of axes as there is room for, of the innermost first."""
-    for place in reversed(axes):
-        takes[place] = min(sizes[place], max(1, room))
-        room //= takes[place]
+def _extend(tile: list[int], sizes: Sequence[int], axes: Sequence[int], elements: int) -> None:
+    """Extend a tile along axes, the innermost first, up to a number of elements."""
+    for axis in reversed(axes):
+        tile[axis] = min(sizes[axis], max(1, elements))
+        elements //= tile[axis]

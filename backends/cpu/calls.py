@@ -29,14 +29,14 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
-_PRODUCT = Routine(_product, _is_a_ufuncs, _product)
+_PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
 #: The routines by which libraries compute ops.
 ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
 
 
 def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """What computes an instruction.
+    """The implementation of an instruction.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""From C source to a loaded function: find a compiler, compile, keep and load.
+"""A just-in-time compiler of C: find a compiler, compile, cache and load.
 
-What the source is does not matter here. `compile_source` looks in memory, then
-in the cache folder (`backends.execution.disk_cache`), then compiles.
+`compile_source` looks in memory, then in the disk cache
+(`backends.execution.disk_cache`), then compiles.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from optree.errors import CompilerError
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
-#: GCC knows nothing of atan and atanh, or it would make roots of cos(atan(x)) and the like, and 0 of a NaN; nor of sin
-#: and cos, or it would make one sincos of both, which it takes into no vectors.
+#: No builtin atan and atanh: GCC simplifies cos(atan(x)) and the like to roots, which are 0 for a NaN. No builtin sin
+#: and cos: GCC joins both to sincos, which it does not vectorise.
 FLAGS = (
     *("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
-#: Flags that not every compiler takes, and what is tried in the place of each.
+#: Flags that not every compiler supports, each with its alternatives.
 OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
 
-#: Part of every key: a change of how files are kept makes all of them anew.
+#: The version of the cached files, part of every key.
 FORMAT = 1
 
-#: Seconds of compiling after which a terminal is told of it.
+#: Seconds of compiling after which a message appears on a terminal.
 PATIENCE = 1.0
-#: So many libraries stay loaded though nothing uses them: those that were asked for last.
+#: Maximum entries of the cache of loaded libraries, evicted least recently used first.
 RECENT = 1024
 
-#: From so many libraries on, backends are asked to forget plans. Each takes 5 of the 65,530 mappings that Linux gives
-#: a process.
+#: The number of loaded libraries beyond which backends evict plans: each takes 5 of the 65,530 memory mappings of a
+#: Linux process.
 CROWDED = 8192
 
-_FULL = 1 << 20  # bytes that a folder with room can hold
+_MIN_FREE = 1 << 20  # bytes free in a folder that is not full
 
 
 class Compiler(NamedTuple):
@@ -61,9 +61,9 @@ class Compiler(NamedTuple):
     Attributes
     ----------
     command : tuple of str
-        What runs it: the file, and arguments that CC may have.
+        The executable, and arguments from CC.
     identity : str
-        What tells it from another, or from another version.
+        A text that differs between compilers and their versions.
     """
 
     command: tuple[str, ...]
@@ -74,52 +74,52 @@ class Compiler(NamedTuple):
 
 
 class _Loaded:
-    """The libraries of this process, one lock for each that is being made, and the counts."""
+    """The loaded libraries of this process, a lock for each that is being compiled, and the counts."""
 
     def __init__(self) -> None:
-        #: Those that were asked for last, the latest at the end, and all that are loaded.
+        #: The most recently used libraries, the latest last, and all that are loaded.
         self.recent: dict[str, ctypes.CDLL] = {}
         self.loaded: WeakValueDictionary[str, ctypes.CDLL] = WeakValueDictionary()
-        #: What lets go of libraries that are in use, and from how many on it is called.
+        #: The methods that evict plans, and the number of libraries beyond which they are called.
         self.relief: list[WeakMethod[Callable[[], None]]] = []
         self.crowded = CROWDED
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
-        self.told = False  # that it takes a while
+        self.told = False  # whether the message has appeared
         self.renew_locks()
 
     def renew_locks(self) -> None:
         self.lock = threading.Lock()
-        self.making: dict[str, threading.Lock] = {}
+        self.compiling: dict[str, threading.Lock] = {}
 
     def found(self, key: str) -> ctypes.CDLL | None:
-        """The library of a key, which is then the latest; None where none is loaded."""
+        """The library of a key, now the most recently used; None where none is loaded."""
         with self.lock:
             library = self.recent.pop(key, None) or self.loaded.get(key)
             if library is not None:
                 self.recent[key] = library
         return library
 
-    def keep(self, key: str, library: ctypes.CDLL) -> None:
-        """Let a library be found, and let go of some where there are many."""
+    def add(self, key: str, library: ctypes.CDLL) -> None:
+        """Add a library, and evict others beyond the bounds."""
         with self.lock:
             self.loaded[key] = self.recent[key] = library
             dropped = [self.recent.pop(old) for old in list(self.recent)[: max(0, len(self.recent) - RECENT)]]
-        del dropped  # after the lock, for all sorts of things may happen as objects are freed
+        del dropped  # outside the lock: finalizers may run any code
         if len(self.loaded) > self.crowded:
             self.make_room()
 
     def make_room(self) -> None:
-        """Let backends forget plans, and with them their libraries."""
+        """Let backends evict plans, and with them their libraries."""
         for method in list(self.relief):
             relieve = method()
             if relieve is not None:
                 relieve()
-        gc.collect()  # plans are in circles
-        # What functions use stays; not to look for more with each kernel from now on.
+        gc.collect()  # plans are in reference cycles
+        # Libraries in use stay loaded; a higher bound, so that the next kernel does not collect again.
         self.crowded = max(CROWDED, len(self.loaded) + CROWDED // 8)
 
     def forget(self) -> None:
-        """Let no library be found, as in a new process; those that are in use stay loaded."""
+        """Empty the cache, as in a new process; libraries in use stay loaded."""
         with self.lock:
             dropped, self.recent, self.loaded = self.recent, {}, WeakValueDictionary()
         del dropped
@@ -133,18 +133,18 @@ if hasattr(os, "register_at_fork"):  # a lock that another thread held would sta
 
 
 def when_crowded(forget: Callable[[], None]) -> None:
-    """Have a method called, as long as its object lives, where so many kernels are loaded that some must go."""
+    """Register a method, held weakly, that evicts plans when too many libraries are loaded."""
     _loaded.relief[:] = [*(method for method in _loaded.relief if method() is not None), WeakMethod(forget)]
 
 
 def compile_counts() -> dict[str, Any]:
-    """What became of the calls of `compile_source` in this process.
+    """Statistics of `compile_source` in this process.
 
     Returns
     -------
     dict
-        How many found their source compiled, in memory (``hits``) or in the cache
-        folder (``disk_hits``), how many compiled it (``misses``), and the compiler's ``seconds``, together.
+        The number of ``hits`` in memory, of ``disk_hits``, of ``misses``, which compiled, and the ``seconds`` that
+        compiling took.
     """
     return dict(_loaded.counts)
 
@@ -152,20 +152,20 @@ def compile_counts() -> dict[str, Any]:
 # Finding a compiler
 
 
-def asked_for() -> str:
-    """What CC says; nothing where it is not set."""
+def requested_compiler() -> str:
+    """The value of CC; empty where it is not set."""
     return os.environ.get("CC", "").strip()
 
 
 def find_compiler() -> Compiler | None:
-    """The compiler that CC names, else cc, gcc or clang, the first that is there; None where there is none.
+    """The compiler that CC names, or else the first of cc, gcc and clang that is installed; None without any.
 
     Raises
     ------
     CompilerError
-        If CC names one that is not there.
+        If CC names one that is not installed.
     """
-    chosen = asked_for()
+    chosen = requested_compiler()
     if not chosen:
         return next((found for name in ("cc", "gcc", "clang") if (found := _compiler([name]))), None)
     try:
@@ -186,15 +186,15 @@ def _compiler(words: list[str]) -> Compiler | None:
 
 
 def _program(word: str) -> str | None:
-    """The file that runs under a name, or None."""
-    # Not shutil.which: loading what shutil needs for archives takes longer than all that is done here.
+    """The executable of a name, or None."""
+    # Not shutil.which: shutil imports archive formats, which takes longer than all of this.
     folders = [""] if os.path.dirname(word) else filter(None, os.get_exec_path())
     files = (os.path.join(folder, word) for folder in folders)
     return next((file for file in files if os.path.isfile(file) and os.access(file, os.X_OK)), None)
 
 
 def _identity(command: Sequence[str]) -> str:
-    """The files that a command names, with size and time of change: known without running it, unlike its version."""
+    """The files of a command, with size and time of change: unlike the version, known without running it."""
     parts = []
     for word in command:
         file = _program(word)
@@ -208,7 +208,7 @@ def _identity(command: Sequence[str]) -> str:
 
 @cache
 def _processor() -> str:
-    """What of the processor -march=native depends on."""
+    """The properties of the processor that -march=native depends on."""
     names = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "isa")
     known = [platform.system(), platform.machine()]  # not processor(), which runs a program
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -233,9 +233,8 @@ def compile_source(
 ) -> Any:
     """A function of C source, as a ctypes function that releases the GIL while it runs.
 
-    Safe from several threads and after a fork; each source is compiled once. The
-    library is unloaded some time after its last function is gone: whoever calls
-    one by its address keeps the function.
+    Thread-safe and fork-safe; each source is compiled once. The library may be
+    unloaded when its last function is freed: callers by address hold the function.
 
     Parameters
     ----------
@@ -246,7 +245,7 @@ def compile_source(
     argtypes : sequence of ctypes types
         The function's parameters. One pointer costs the least to pass.
     restype : ctypes type, optional
-        What it returns; nothing by default.
+        The type of its result; none by default.
     compiler : Compiler, optional
         By default what `find_compiler` finds.
 
@@ -268,9 +267,9 @@ def compile_source(
 def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
     key = _key(source, compiler)
     with _loaded.lock:
-        making = _loaded.making.setdefault(key, threading.Lock())
+        lock = _loaded.compiling.setdefault(key, threading.Lock())
     try:
-        with making:
+        with lock:
             library = _loaded.found(key)
             if library is not None:
                 _count(hits=1)
@@ -278,11 +277,11 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
             if "source" in settings.value("show"):
                 print(source, file=sys.stderr, flush=True)
             folder = usable_folder()
-            library = _kept(folder, key) or _made(folder, key, source, compiler)
-            _loaded.keep(key, library)
+            library = _from_disk(folder, key) or _from_compiler(folder, key, source, compiler)
+            _loaded.add(key, library)
             return library
     finally:
-        _loaded.making.pop(key, None)  # who waits for it finds the library
+        _loaded.compiling.pop(key, None)  # threads that wait for it find the library
 
 
 def _key(source: str, compiler: Compiler) -> str:
@@ -296,20 +295,20 @@ def _count(**more: float) -> None:
             _loaded.counts[name] += number
 
 
-def _kept(folder: Path | None, key: str) -> ctypes.CDLL | None:
-    """The library that the cache folder has under a key, or None."""
+def _from_disk(folder: Path | None, key: str) -> ctypes.CDLL | None:
+    """The library of a key in the disk cache, or None."""
     binary = read(folder, key) if folder else None
     if binary is None:
         return None
     try:
         library = load(binary)
-    except OSError:  # made where the system's libraries were others
+    except OSError:  # compiled with other versions of the system's libraries
         return None
     _count(disk_hits=1)
     return library
 
 
-def _made(folder: Path | None, key: str, source: str, compiler: Compiler) -> ctypes.CDLL:
+def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compiler) -> ctypes.CDLL:
     start = time.perf_counter()
     binary = _compile(source, compiler, folder)
     _count(misses=1, seconds=time.perf_counter() - start)
@@ -319,92 +318,94 @@ def _made(folder: Path | None, key: str, source: str, compiler: Compiler) -> cty
     try:
         return load(binary)
     except OSError as error:
-        raise CompilerError(f"{compiler}: what it made cannot be loaded: {error}") from None
+        raise CompilerError(f"{compiler}: its shared object cannot be loaded: {error}") from None
 
 
 def _tell_of_wait(folder: Path | None) -> None:
-    """Say on the terminal, once, that kernels are being compiled, when that has taken a while."""
+    """Print a message on the terminal, once, when compiling has taken `PATIENCE`."""
     counts = _loaded.counts
     if _loaded.told or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
         return
     _loaded.told = True
-    kept = f"; they are kept in {folder} for later runs" if folder else ""
+    cached = f"; they are cached in {folder} for later runs" if folder else ""
     print(
-        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{kept}",
+        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{cached}",
         file=sys.stderr,
         flush=True,
     )
 
 
 def _compile(source: str, compiler: Compiler, folder: Path | None) -> bytes:
-    """A shared object, made in the first folder that has room for it."""
+    """A shared object, compiled in the first folder that has room."""
     failure = CompilerError("there is no folder to compile in")
     for parent in (folder, *_temporary_folders()):
         if parent is None:
             continue
         try:
-            with working_folder(parent) as place:
+            with working_folder(parent) as work:
                 try:
-                    return _compile_in(place, source, compiler)
+                    return _compile_in(work, source, compiler)
                 except CompilerError as error:
                     failure = error
-                (place / "room").write_bytes(b"\1" * _FULL)
+                (work / "room").write_bytes(b"\1" * _MIN_FREE)
                 break
-        except OSError:  # full, or not to be written to: perhaps the next is better
+        except OSError:  # full, or read-only: the next may not be
             continue
     raise failure
 
 
 def _temporary_folders() -> Iterator[Path]:
-    with suppress(OSError):  # where there is none that can be written to
+    with suppress(OSError):  # no writable folder
         yield Path(lazy.tempfile.gettempdir())
     yield Path("/dev/shm")
 
 
-def _compile_in(place: Path, source: str, compiler: Compiler) -> bytes:
-    """A shared object, with every optional flag, or with those that the compiler takes."""
-    (place / "kernel.c").write_text(source, encoding="utf-8")
-    status, output = _run(compiler, [flag for flag, *_ in OPTIONAL_FLAGS], place)
+def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
+    """A shared object, with all optional flags, or those that the compiler supports."""
+    (folder / "kernel.c").write_text(source, encoding="utf-8")
+    status, output = _run(compiler, [flag for flag, *_ in OPTIONAL_FLAGS], folder)
     if status:
-        flags = _taken(compiler, place)
+        flags = _supported_flags(compiler, folder)
         if flags != [flag for flag, *_ in OPTIONAL_FLAGS]:
-            (place / "kernel.c").write_text(source, encoding="utf-8")
-            status, output = _run(compiler, flags, place)
-    made = place / "kernel.so"
+            (folder / "kernel.c").write_text(source, encoding="utf-8")
+            status, output = _run(compiler, flags, folder)
+    made = folder / "kernel.so"
     if status or not made.is_file():
         raise CompilerError(f"the C compiler {compiler} failed with status {status}: {output.strip()}")
     return made.read_bytes()
 
 
-def _taken(compiler: Compiler, place: Path) -> list[str]:
-    """Which optional flags a compiler takes, found by an empty source.
+def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
+    """The optional flags that a compiler supports, tried on a trivial source.
 
     Raises
     ------
     CompilerError
         If it does not compile that without any.
     """
-    (place / "kernel.c").write_text("int nothing;\n")
-    status, output = _run(compiler, [], place)
+    (folder / "kernel.c").write_text("int nothing;\n")
+    status, output = _run(compiler, [], folder)
     if status:
         raise CompilerError(f"the C compiler {compiler} does not work: status {status}: {output.strip() or 'no words'}")
-    found = (next((flag for flag in choice if not _run(compiler, [flag], place)[0]), None) for choice in OPTIONAL_FLAGS)
+    found = (
+        next((flag for flag in choice if not _run(compiler, [flag], folder)[0]), None) for choice in OPTIONAL_FLAGS
+    )
     return [flag for flag in found if flag]
 
 
-def _run(compiler: Compiler, optional: list[str], place: Path) -> tuple[int, str]:
-    """The status and the output of a compiler that makes kernel.so of kernel.c, in a folder."""
+def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, str]:
+    """The status and output of a compiler, run on kernel.c in a folder."""
     command = [*compiler.command, *FLAGS, *optional, "kernel.c", "-o", "kernel.so", "-lm"]
     limit = settings.value("compile_seconds")
     try:
         process = lazy.subprocess.Popen(
             command,
-            cwd=place,
-            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(place)},
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
             stdin=lazy.subprocess.DEVNULL,
             stdout=lazy.subprocess.PIPE,
             stderr=lazy.subprocess.STDOUT,
-            start_new_session=True,  # a group, to be stopped with the programs that it starts
+            start_new_session=True,  # a process group, killed together
         )
     except OSError as error:
         raise CompilerError(f"the C compiler {compiler} cannot be run: {error}") from None
@@ -423,7 +424,7 @@ def _run(compiler: Compiler, optional: list[str], place: Path) -> tuple[int, str
 
 
 def _stop(process: Any) -> bytes:
-    """Kill a process and those that it started; what they had written."""
+    """Kill a process group; its output."""
     with suppress(OSError):
         os.killpg(process.pid, lazy.signal.SIGKILL)
     with suppress(lazy.subprocess.TimeoutExpired):
@@ -435,7 +436,7 @@ def _stop(process: Any) -> bytes:
 
 
 def load(binary: bytes) -> ctypes.CDLL:
-    """A shared object, loaded from these very bytes: from memory where the system can, else from a file deleted since.
+    """A shared object, loaded from bytes: through memory where the system can, else through a temporary file.
 
     Raises
     ------
@@ -445,18 +446,18 @@ def load(binary: bytes) -> ctypes.CDLL:
     if hasattr(os, "memfd_create"):
         with suppress(OSError), open(os.memfd_create("optree"), "wb", buffering=0) as file:
             file.write(binary)
-            # The loader takes a name that it knows for the library that it knows, and numbers of files come again;
-            # so each load spells the name in another way, with the digits of its number as "/." and "/".
+            # The loader identifies libraries by path, and file descriptors are reused; so each load spells the path
+            # differently, with the binary digits of its number as "/." and "/".
             spelling = "".join("/." if digit == "1" else "/" for digit in f"{next(_loads):b}")
-            return _unloaded_at_last(ctypes.CDLL(f"/proc/self/fd{spelling}/{file.fileno()}"))
-    with working_folder(Path(lazy.tempfile.gettempdir())) as place:
-        (place / "kernel.so").write_bytes(binary)
-        return _unloaded_at_last(ctypes.CDLL(str(place / "kernel.so")))
+            return _unloaded_when_freed(ctypes.CDLL(f"/proc/self/fd{spelling}/{file.fileno()}"))
+    with working_folder(Path(lazy.tempfile.gettempdir())) as folder:
+        (folder / "kernel.so").write_bytes(binary)
+        return _unloaded_when_freed(ctypes.CDLL(str(folder / "kernel.so")))
 
 
-def _unloaded_at_last(library: ctypes.CDLL) -> ctypes.CDLL:
-    """A library that is unloaded when it, and so all functions of it, are gone; ctypes leaves that out."""
+def _unloaded_when_freed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """A library that is unloaded when it and its functions are freed, which ctypes does not do."""
     if hasattr(_ctypes, "dlclose"):
-        # Not as the process ends, for other threads may still run kernels then.
+        # Not at exit: other threads may still run kernels.
         finalize(library, _ctypes.dlclose, library._handle).atexit = False
     return library

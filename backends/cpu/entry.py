@@ -1,11 +1,11 @@
-"""Fast calls of kernels: arrays of a layout that is known, handed over as they are.
+"""The fast path into kernels on the CPU: a builtin function that checks the layout of arrays, and runs the kernel.
 
-A call hands over a list of Python objects. A few lines of C look into the arrays
-among them, as every extension module does that is built with Python's and
-NumPy's headers: whether each lies as it did when the layout was found. If so
-they run the kernel on its memory. In Python, to ask one array for its address
-takes longer than all that. The C is a builtin function, made here as an
-extension module makes its own: a call takes a fifth of one through ctypes.
+A call passes a list of Python objects. A few lines of C read the arrays among
+them, as every extension module does that is built with Python's and NumPy's
+headers, and compare their layouts with those of the entry. If they are equal,
+the kernel runs. In Python, an array's address alone takes longer than all that.
+The C is a builtin function, made here as an extension module makes its own: a
+call takes a fifth of one through ctypes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.compiler import compile_source
-from backends.cpu.threads import thread_count
-from backends.cpu.workers import share
+from backends.cpu.thread_pool import thread_count
+from backends.cpu.workers import share_address
 from backends.execution.memory import LINE
 
-#: Where the bytes of a `bytes` object begin.
+#: The offset of the bytes in a `bytes` object.
 BYTES = bytes.__basicsize__ - 1
 
 #: METH_FASTCALL (methodobject.h): a builtin's arguments come as an array.
@@ -34,7 +34,7 @@ SOURCE = f"""#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* PyListObject (listobject.h) and PyArrayObject_fields (numpy/ndarraytypes.h), behind what all objects begin with. */
+/* PyListObject (listobject.h) and PyArrayObject_fields (numpy/ndarraytypes.h), after the head of all objects. */
 typedef struct {{
     intptr_t length;
     char **items;
@@ -47,7 +47,7 @@ typedef struct {{
     const intptr_t *strides;
 }} array;
 
-enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, COUNTED, WORDS, NUMBERS, PLACES, APART, COMMON, FIRST }};
+enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, INDICES, WORDS, NUMBERS, OFFSETS, THREAD_STRIDE, SHARED, FIRST }};
 enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
 
 /* PyMethodDef (methodobject.h). */
@@ -58,7 +58,7 @@ typedef struct {{
     const char *doc;
 }} definition;
 
-/* What is called of Python's C API. */
+/* The functions of Python's C API that are called. */
 static struct {{
     void *(*integer)(long);
     void *(*release)(void);
@@ -66,15 +66,15 @@ static struct {{
     void *(*builtin)(definition *, void *, void *);
 }} api;
 
-/* 0 if the kernel has run, 1 if an array does not lie as the record says, 2 if it would overwrite what it
-   has to read, 3 if there is no memory. Given are the record, how many threads to use, and the numbers. */
+/* 0 if the kernel has run, 1 if an array has another layout than the record, 2 if a write overlaps a read, 3 if there
+   is no memory. Given are the record, the number of threads, and the Python numbers. */
 static long run(const int64_t *given, const char *values)
 {{
     const int64_t *record = (const int64_t *)given[0], threads = given[1], *numbers = given + 2;
     const int64_t *next = record + FIRST;
     char *const *items = ((const list *)(values + record[HEAD]))->items;
-    const int64_t arrays = record[ARRAYS], reads = record[READS], counted = record[COUNTED];
-    int64_t packed[arrays + counted + record[WORDS] + record[NUMBERS] + record[PLACES] + 3];
+    const int64_t arrays = record[ARRAYS], reads = record[READS], flat_indices = record[INDICES];
+    int64_t packed[arrays + flat_indices + record[WORDS] + record[NUMBERS] + record[OFFSETS] + 3];
     int64_t start[arrays];
     uintptr_t low[arrays], high[arrays];
     for (int64_t i = 0; i < arrays; i++) {{
@@ -102,8 +102,8 @@ static long run(const int64_t *given, const char *values)
     int64_t *end = packed;
     memcpy(end, start, reads * sizeof *end);
     end += reads;
-    memset(end, 0, counted * sizeof *end);
-    end += counted;
+    memset(end, 0, flat_indices * sizeof *end);
+    end += flat_indices;
     memcpy(end, start + reads, (arrays - reads) * sizeof *end);
     end += arrays - reads;
     memcpy(end, next, record[WORDS] * sizeof *end);
@@ -112,14 +112,14 @@ static long run(const int64_t *given, const char *values)
     memcpy(end, numbers, record[NUMBERS] * sizeof *end);
     end += record[NUMBERS];
     char *scratch = NULL;
-    if (record[PLACES]) {{
-        scratch = malloc(record[APART] * (record[COMMON] ? 1 : threads) + {LINE});
+    if (record[OFFSETS]) {{
+        scratch = malloc(record[THREAD_STRIDE] * (record[SHARED] ? 1 : threads) + {LINE});
         if (!scratch)
             return 3;
-        for (int64_t i = 0; i < record[PLACES]; i++)
+        for (int64_t i = 0; i < record[OFFSETS]; i++)
             *end++ = (((uintptr_t)scratch + {LINE - 1}) & ~(uintptr_t){LINE - 1}) + next[i];
     }}
-    *end++ = record[APART];
+    *end++ = record[THREAD_STRIDE];
     *end++ = threads;
     *end = record[SHARE];
     void *thread = api.release();
@@ -135,7 +135,7 @@ static void *enter(void *self, const char *const *arguments, intptr_t count)
     return api.integer(run((const int64_t *)(arguments[0] + {BYTES}), arguments[1]));
 }}
 
-/* A builtin function of what `run` takes, packed, and the list. Given is what is called of the API. */
+/* The builtin function of the packed arguments of `run` and the list of values. Given is the API. */
 void *builtin(const void *given)
 {{
     static definition entered = {{"enter", enter, {FASTCALL}, 0}};
@@ -144,22 +144,22 @@ void *builtin(const void *given)
 }}
 """
 
-#: How Python numbers are packed, 8 bytes each, by the kind of the dtype that a kernel takes them in.
+#: The formats in which Python numbers are packed, 8 bytes each, by the kind of the kernel's dtype.
 FORMATS = {"f": "d", "i": "q", "u": "Q", "b": "?7x"}
 
-#: What the C calls of Python's, in its order.
+#: The functions of Python's C API that the C calls, in order.
 API = ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx")
 
 
 @cache
 def _builtin() -> Any:
-    """The function that makes the builtin, never let go: the builtin's code is in its library."""
+    """The function that makes the builtin, held for good: its library has the builtin's code."""
     return compile_source(SOURCE, "builtin")
 
 
 @cache
 def enter() -> Callable[[bytes, list[Any]], int] | None:
-    """The function that enters kernels; None where objects are not found to look as the headers say."""
+    """The builtin that enters kernels; None where objects do not have the layout of the headers."""
     if sys.implementation.name != "cpython" or not _looks_right([np.zeros((2, 3))[:, ::2]]):
         return None
     api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
@@ -168,11 +168,11 @@ def enter() -> Callable[[bytes, list[Any]], int] | None:
 
 
 def _looks_right(values: list[np.ndarray]) -> bool:
-    """Whether the fields of a list and of the array in it lie where the C takes them from."""
+    """Whether a list and the array in it have the layout that the C reads."""
     (x,), word = values, ctypes.sizeof(ctypes.c_void_p)
 
-    def at(place: int) -> int:
-        return ctypes.c_ssize_t.from_address(place).value
+    def at(address: int) -> int:
+        return ctypes.c_ssize_t.from_address(address).value
 
     items, head = id(values) + object.__basicsize__, id(x) + object.__basicsize__
     if (at(items), at(at(items + word))) != (1, id(x)) or ctypes.string_at(id(b"op") + BYTES, 2) != b"op":
@@ -185,25 +185,21 @@ def _looks_right(values: list[np.ndarray]) -> bool:
     return (sizes, strides) == (x.shape, x.strides)
 
 
-class Entry:
-    """A kernel, with arrays of one layout among the values of a program.
+class KernelEntry:
+    """The fast call of a C kernel, for arrays of one layout (`backends.execution.runner.FastCall`).
 
     Parameters
     ----------
     kernel : ctypes function
-        Of packed arguments (`backends.cpu.codegen.printer.source`); kept, so that it stays loaded.
-    reads, writes : dict
-        Arrays of the layout, each under its place in the list of values.
-    in_place : sequence of bool
-        For each write and, within it, each read, whether the write may be at exactly the read's place.
-    counted : int
-        How many zeros stand between the addresses of reads and writes.
+        Of packed arguments (`backends.cpu.codegen.printer.source`); the entry holds its library.
+    reads, writes, in_place, numbers
+        As of `backends.execution.runner.Runner.entry`.
+    flat_indices : int
+        The number of null pointers between the addresses of reads and writes.
     words : sequence of int
-        What stands between the addresses and the numbers.
-    numbers : sequence of (int, numpy.dtype)
-        The places of the numbers, and the dtypes that they are taken in.
+        The arguments between the addresses and the numbers.
     scratch : sequence of int
-        Where each scratch array begins, and at last how far those of two threads lie apart.
+        The offset of each scratch array, and at last the stride between those of two threads.
     shared : bool
         Whether threads share the scratch arrays.
     parallel : bool
@@ -216,34 +212,33 @@ class Entry:
         reads: dict[int, np.ndarray],
         writes: dict[int, np.ndarray],
         in_place: Sequence[bool],
-        counted: int,
+        flat_indices: int,
         words: Sequence[int],
         numbers: Sequence[tuple[int, np.dtype]],
         scratch: Sequence[int],
         shared: bool,
         parallel: bool,
     ) -> None:
-        *places, apart = scratch
+        *offsets, thread_stride = scratch
         self._kernel = kernel
         record = [
             ctypes.cast(kernel, ctypes.c_void_p).value or 0,
-            share() if parallel else 0,
+            share_address() if parallel else 0,
             id(np.ndarray),
             object.__basicsize__,
             len(reads) + len(writes),
             len(reads),
-            counted,
+            flat_indices,
         ]
-        record += [len(words), len(numbers), len(places), apart, shared]
+        record += [len(words), len(numbers), len(offsets), thread_stride, shared]
         for i, x in (*reads.items(), *writes.items()):
             ends = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]
             low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
             record += [i, x.ndim, x.dtype.alignment, low, high + x.itemsize, *x.shape, *x.strides]
-        self._record = np.array([*record, *in_place, *words, *places], np.int64)
+        self._record = np.array([*record, *in_place, *words, *offsets], np.int64)
         self._start, self._parallel, self._numbers = self._record.ctypes.data, parallel, [i for i, _ in numbers]
         self._pack = Struct("qq" + "".join(FORMATS[dtype.kind] for _, dtype in numbers)).pack
         self._enter: Callable[[bytes, list[Any]], int] = enter()  # type: ignore[assignment]  # asked for before
-        #: 0 if the arrays among these values lie as they must, and the kernel has run on them.
         self.run: Callable[[list[Any]], int] = self._packed
         if not (numbers or parallel):
             self.run = partial(self._enter, self._pack(self._start, 1))
@@ -252,7 +247,7 @@ class Entry:
         if self._parallel:
             return self._packed
         call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]))
-        call.entry = self  # type: ignore[attr-defined]  # which has the record that the packed bytes point to
+        call.entry = self  # type: ignore[attr-defined]  # keeps the record alive that the packed bytes point to
         return call
 
     def _packed(self, values: list[Any]) -> int:

@@ -1,9 +1,9 @@
-"""Products of matrices by Intel's MKL, where its package is installed (extra ``mkl``).
+"""Matrix products by Intel's MKL, where its package is installed (extra ``mkl``).
 
-MKL multiplies in the thread that calls it, and the process's own threads share
-a large product: so OPTREE_NUM_THREADS counts here too, a child that was forked
-computes on, and no second kind of threads comes along. What else in the
-process uses MKL keeps its threads: nothing is set for longer than a call.
+MKL runs in the calling thread, and `thread_pool` shares a large product: so
+OPTREE_NUM_THREADS applies, forked children work, and there is no second thread
+pool. Other users of MKL in the process keep their settings: nothing is set for
+longer than a call.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.thread_pool import share
-from backends.cpu.threads import thread_count
-from backends.execution.matrix_layout import order_and_lead
+from backends.cpu.thread_pool import share, thread_count
+from backends.execution.matrix_layout import order_and_leading_dimension
 from backends.execution.memory import HOST
 from optree import settings
 from optree.errors import BackendError
 from optree.locks import cached_property
 
-#: Products of fewer multiplications, or with a shorter side, are NumPy's, whose calls cost less.
-SMALL, NARROW = 1 << 24, 16
+#: Products of fewer multiplications, or with a shorter side, are NumPy's, which has less overhead.
+SMALL, MIN_SIDE = 1 << 24, 16
 
-#: Each piece of a product that threads share has so many multiplications at least, and each thread so many pieces.
+#: The least multiplications of a piece of a product, and the pieces of each thread.
 PIECE, PIECES = 1 << 22, 2
 
-#: The last versions of the library that are looked for, by the number in its name.
+#: The versions of the library that are looked for, by the number in its file name, the latest first.
 VERSIONS = range(9, 0, -1)
 
-#: How MKL's functions name things: the layer of 32-bit integers (mkl_service.h), orders of matrices (mkl_cblas.h).
+#: MKL's enumerators: the interface layer of 32-bit integers (mkl_service.h), and CBLAS's (mkl_cblas.h).
 _LP64 = 0
 _ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112
 
@@ -47,7 +46,7 @@ _FUNCTIONS: dict[np.dtype, tuple[str, Any]] = {
 
 
 def matrix_product() -> Callable[..., Any]:
-    """What multiplies matrices: MKL where it is installed, or np.matmul, as OPTREE_BLAS says.
+    """The function of matrix products: MKL's where it is installed, or np.matmul, by OPTREE_BLAS.
 
     Raises
     ------
@@ -64,7 +63,7 @@ def matrix_product() -> Callable[..., Any]:
 
 
 def described(product: Callable[..., Any]) -> str:
-    """What multiplies matrices, in words."""
+    """A description of a function of matrix products."""
     if isinstance(product, Product):
         return f"large matrix products by MKL ({product.path})"
     blas = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})  # type: ignore[call-overload, index]
@@ -72,50 +71,50 @@ def described(product: Callable[..., Any]) -> str:
 
 
 def _installed() -> str | None:
-    """The library's file, where its package puts it."""
+    """The path of the library in its package, or None."""
     folders = [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix, site.getuserbase())]
     files = (os.path.join(folder, f"libmkl_rt.so.{version}") for folder in folders for version in VERSIONS)
     return next(filter(os.path.exists, files), None)
 
 
 class Product:
-    """np.matmul of arrays, where `takes` says so by MKL.
+    """A drop-in for np.matmul, by MKL where `supports` is true.
 
     Attributes
     ----------
     path : str
-        The library, which is loaded when it is first needed.
+        The path of the library, which is loaded at the first call.
     """
 
-    #: It writes into memory that it is given as `out`, as a ufunc does.
+    #: It writes into `out`, as a ufunc does.
     is_product = True
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if not self.takes(x, y):
+        if not self.supports(x, y):
             return np.matmul(x, y, out=out)
         stack = np.broadcast_shapes(x.shape[:-2], y.shape[:-2]) if max(x.ndim, y.ndim) > 2 else ()
         shape = (*stack, x.shape[-2], y.shape[-1])
         fits = out is not None and _fits(out, shape, x.dtype) and not any(np.may_share_memory(out, z) for z in (x, y))
         target = out if out is not None and fits else np.empty(shape, x.dtype)
-        self._multiply(_laid_out(x), _laid_out(y), target)
+        self._multiply(_blas_operand(x), _blas_operand(y), target)
         if out is None or target is out:
             return target
         out[...] = target
         return out
 
     @staticmethod
-    def takes(x: Any, y: Any) -> bool:
-        """Whether a product is MKL's: of large matrices, or stacks of them, both of float32 or both of float64."""
+    def supports(x: Any, y: Any) -> bool:
+        """Whether MKL computes a product: of large matrices, or stacks of them, both of float32 or both of float64."""
         if x.dtype not in _FUNCTIONS or x.dtype != y.dtype or min(x.ndim, y.ndim) < 2 or x.shape[-1] != y.shape[-2]:
             return False
         (rows, inner), columns = x.shape[-2:], y.shape[-1]
-        return min(rows, inner, columns) >= NARROW and rows * inner * columns >= SMALL
+        return min(rows, inner, columns) >= MIN_SIDE and rows * inner * columns >= SMALL
 
     def _multiply(self, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> None:
-        """Write x @ y, pieces of it in several threads."""
+        """Write x @ y, in pieces that threads share."""
         if _order(target) == "F":
             x, y, target = (z.swapaxes(-1, -2) for z in (y, x, target))
         *stack, rows, columns = target.shape
@@ -128,20 +127,20 @@ class Product:
         parts = [slice(begin, end) for begin, end in pairwise(bounds)]
 
         def piece(task: tuple[Any, slice]) -> None:
-            place, part = task
+            matrix, part = task
             if by_rows:
-                self._gemm(x[place][part], y[place], target[place][part])
+                self._gemm(x[matrix][part], y[matrix], target[matrix][part])
             else:
-                self._gemm(x[place], y[place][:, part], target[place][:, part])
+                self._gemm(x[matrix], y[matrix][:, part], target[matrix][:, part])
 
         share(list(product(np.ndindex(*stack), parts)), lambda: piece)
 
     def _gemm(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> None:
-        """Write x @ y into z, a part of rows that lie together, in this thread."""
-        orders, leads = zip(*map(order_and_lead, (x, y, z)), strict=True)
+        """Write x @ y into z, in C order or a part of its columns, in this thread."""
+        orders, leading = zip(*map(order_and_leading_dimension, (x, y, z)), strict=True)
         flags = [_PLAIN if order == "C" else _TRANSPOSED for order in orders[:2]]
         pointers = map(HOST.address, (x, y, z))
-        (a, lda), (b, ldb), (c, ldc) = zip(pointers, leads, strict=True)
+        (a, lda), (b, ldb), (c, ldc) = zip(pointers, leading, strict=True)
         set_threads, functions = self._functions
         before = set_threads(1)
         functions[z.dtype](_ROWS, *flags, *z.shape, x.shape[-1], 1.0, a, lda, b, ldb, 0.0, c, ldc)
@@ -149,7 +148,7 @@ class Product:
 
     @cached_property
     def _functions(self) -> tuple[Any, dict[np.dtype, Any]]:
-        """What sets how many threads the calling one may use, and gives how many it might; products by their dtype."""
+        """MKL_Set_Num_Threads_Local, which returns the number before, and gemm by dtype."""
         try:
             library = ctypes.CDLL(self.path)
             layer, set_threads = library.MKL_Set_Interface_Layer(_LP64), library.MKL_Set_Num_Threads_Local
@@ -172,16 +171,16 @@ _product = cache(Product)
 
 
 def _order(x: np.ndarray) -> str | None:
-    """As `order_and_lead`; None too where MKL's integers of 32 bits do not reach."""
-    order, lead = order_and_lead(x)
-    return order if lead < 1 << 31 else None
+    """A matrix's order; None too where its leading dimension exceeds 32 bits."""
+    order, leading = order_and_leading_dimension(x)
+    return order if leading < 1 << 31 else None
 
 
-def _laid_out(x: np.ndarray) -> np.ndarray:
-    """An operand as BLAS takes it: as it lies, transposed or not, or else a copy."""
+def _blas_operand(x: np.ndarray) -> np.ndarray:
+    """An operand, copied where BLAS does not take its layout."""
     return x if _order(x) and x.flags.aligned and max(x.shape) < 1 << 31 else np.ascontiguousarray(x)
 
 
 def _fits(out: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether a product can be written into an array as it lies."""
+    """Whether BLAS can write a product into an array."""
     return out.shape == shape and out.dtype == dtype and out.flags.aligned and _order(out) is not None

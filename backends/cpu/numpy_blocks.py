@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.cpu.blocking import Block, Grid
+from backends.cpu.blocking import Tile, Tiling
 from backends.cpu.thread_pool import share
 from backends.execution.memory import HOST
 from backends.execution.routines import Implementation, ImplementationOf
@@ -120,11 +120,11 @@ class BlockKernel:
         order = self._order(arrays, targets)
         reduced = [place for place, axis in enumerate(order) if axis in self.reduced]
         room = settings.value("block_bytes") // self.width
-        grid = Grid([sizes[axis] for axis in order], reduced, room, self.staged)
+        tiling = Tiling([sizes[axis] for axis in order], reduced, room, self.staged)
         known = {i: aligned(x, self.axes[i], order) for i, x in arrays.items()}
         known.update((i, values[i]) for i in self.numbers)
         written = {i: aligned(x, self.axes[i], order) for i, x in zip(self.writes, outputs, strict=True)}
-        _Run(self, grid, known, written).run()
+        _Run(self, tiling, known, written).run()
         return outputs
 
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -168,20 +168,22 @@ class BlockKernel:
 class _Run:
     """One run of a kernel: what is known of its values, and where they go."""
 
-    def __init__(self, kernel: BlockKernel, grid: Grid, known: dict[int, Any], written: dict[int, np.ndarray]) -> None:
-        self.kernel, self.grid, self.known, self.written = kernel, grid, known, written
+    def __init__(
+        self, kernel: BlockKernel, tiling: Tiling, known: dict[int, Any], written: dict[int, np.ndarray]
+    ) -> None:
+        self.kernel, self.tiling, self.known, self.written = kernel, tiling, known, written
         self.partial: dict[int, np.ndarray] = {}
 
     def run(self) -> None:
         """Run the blocks, and what needs all of them."""
         inside, after = self._phases()
-        reductions = [part for part in inside if part.reduces and self.grid.cuts_reduced]
-        self.partial = {part.value: np.empty(self.grid.parts, _wide(part)) for part in reductions}
-        share(self.grid.blocks(), lambda: self._work(inside, {}))
+        reductions = [part for part in inside if part.reduces and self.tiling.cuts_reduced]
+        self.partial = {part.value: np.empty(self.tiling.parts, _wide(part)) for part in reductions}
+        share(self.tiling.tiles(), lambda: self._work(inside, {}))
         for part in reductions:
             self.known[part.value] = self._combined(part)
         if after:
-            self._work(after, self.known)(self.grid.everything)
+            self._work(after, self.known)(self.tiling.domain)
 
     def _phases(self) -> tuple[list[_Part], list[_Part]]:
         """The instructions that run within blocks, and those that need what all blocks have reduced."""
@@ -191,7 +193,7 @@ class _Run:
         for part in self.kernel.parts:
             waits = not late.isdisjoint(part.inputs)
             (after if waits else inside).append(part)
-            if waits or (part.reduces and self.grid.cuts_reduced):
+            if waits or (part.reduces and self.tiling.cuts_reduced):
                 late.add(part.value)
         needed = {i for part in after for i in part.inputs} - late
         again = []  # what is made of few elements in every block, and is needed once more
@@ -201,9 +203,9 @@ class _Run:
                 needed.update(part.inputs)
         return inside, again[::-1] + after
 
-    def _work(self, parts: Sequence[_Part], values: dict[int, Any]) -> Callable[[Block], None]:
-        """What runs instructions on one block after the other; `values` has those of the last."""
-        grid, scratch = self.grid, _Scratch(parts, self.grid.largest)
+    def _work(self, parts: Sequence[_Part], values: dict[int, Any]) -> Callable[[Tile], None]:
+        """A function that runs instructions tile by tile; `values` has those of the last."""
+        tiling, scratch = self.tiling, _Scratch(parts, self.tiling.largest)
         made = {part.value for part in parts}
         taken = {i: self.known[i] for part in parts for i in part.inputs if i not in made}
         values.update(taken)
@@ -212,15 +214,15 @@ class _Run:
         partial = [(i, x) for i, x in self.partial.items() if i in made]
         calls = [(self._call(part), part.inputs, part.value, part.reduces) for part in parts]
 
-        def work(block: Block) -> None:
-            shape = grid.shape(block)
+        def work(block: Tile) -> None:
+            shape = tiling.shape(block)
             outs = scratch.of(shape)
             for i, x in targets:
-                outs[i] = grid.cut(x, block)
+                outs[i] = tiling.cut(x, block)
             for i, x in partial:
-                outs[i] = x[grid.part(block)]
+                outs[i] = x[tiling.part(block)]
             for i, x in arrays:
-                values[i] = grid.cut(x, block)
+                values[i] = tiling.cut(x, block)
             for call, inputs, value, reduces in calls:
                 operands = [values[i] for i in inputs]
                 if reduces and operands[0].shape != shape:
@@ -235,21 +237,21 @@ class _Run:
             return part.call
         if part.value in self.partial and not isinstance(part.op, UfuncReduction):
             dtype = wide_dtype(part.dtype)
-            return _into(lambda x: accurate_sum(x.astype(dtype, copy=False), self.grid.reduced, True, dtype))
+            return _into(lambda x: accurate_sum(x.astype(dtype, copy=False), self.tiling.reduced, True, dtype))
         return _into(in_float32(self._reduction(part), part.dtype))
 
     def _reduction(self, part: _Part) -> Any:
         """A reduction over the axes as they stand here."""
-        return part.op.make(**{**part.op.props, "axis": self.grid.reduced, "keepdims": True})
+        return part.op.make(**{**part.op.props, "axis": self.tiling.reduced, "keepdims": True})
 
     def _combined(self, part: _Part) -> np.ndarray:
         """The value of a reduction of which each block has made a part; a mean's are sums."""
-        found, axes = self.partial[part.value], self.grid.reduced
+        found, axes = self.partial[part.value], self.tiling.reduced
         if isinstance(part.op, UfuncReduction):
             total = in_float32(self._reduction(part), part.dtype)(found)
         else:
             total = accurate_sum(found, axes, True, found.dtype)
-            total = rounded(total / self.grid.count if isinstance(part.op, Mean) else total, part.dtype, copy=False)
+            total = rounded(total / self.tiling.count if isinstance(part.op, Mean) else total, part.dtype, copy=False)
         if part.value in self.written:
             self.written[part.value][...] = total
         return total
@@ -283,7 +285,7 @@ def _wide(part: _Part) -> np.dtype:
 def block_kernel(
     program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
 ) -> BlockKernel | None:
-    """What runs a kernel by blocks; None if one of its ops may not.
+    """A kernel run by NumPy in blocks; None if one of its ops cannot be.
 
     An op of a user's can fail, or keep something from call to call: if it has
     no ufunc, it is called once, on whole arrays.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends import lazy
-from backends.cpu.runtime import Compiled
+from backends.cpu.runtime import CompiledNest
 from backends.execution.errstate import quietly
 from backends.execution.executor import Executor, KernelStep, Runnable, runnable, steps_of
 from backends.execution.memory_planner import BoundSteps
@@ -22,7 +22,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.compile.steps import Note, run_steps, taker
+from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
 
 #: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
@@ -36,7 +36,7 @@ SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
-    """What runs kernels, and from when on.
+    """The executor of kernels, and the work from which on it is used.
 
     Attributes
     ----------
@@ -53,8 +53,8 @@ class When(NamedTuple):
 
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
-    """What runs a kernel through a C compiler."""
-    return FusedKernel(program, kernel, sizes, Compiled)
+    """A kernel specialised and compiled as C."""
+    return FusedKernel(program, kernel, sizes, CompiledNest)
 
 
 class WhileItCompiles:
@@ -76,8 +76,8 @@ class WhileItCompiles:
     ) -> FusedKernel:
         return _OptionalKernel(program, kernel, sizes, self)
 
-    def compiled(self, nest: LoopNest) -> Compiled:
-        """What runs a nest.
+    def compiled(self, nest: LoopNest) -> CompiledNest:
+        """A nest, compiled.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class WhileItCompiles:
         """
         if self.failure is not None:
             raise CompilerError(str(self.failure))
-        return Compiled(nest)
+        return CompiledNest(nest)
 
     def give_up(self, error: CompilerError, is_foreign: bool) -> None:
         """Log, once, that NumPy runs from now on what is not compiled: all of it, or a kernel of a user's own op."""
@@ -134,7 +134,7 @@ class _OptionalKernel(FusedKernel):
 def numpy_kernel(
     program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
 ) -> Runnable | None:
-    """What runs a kernel by NumPy in blocks; None if that does not."""
+    """A kernel run by NumPy in blocks; None if it cannot be."""
     return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
@@ -151,7 +151,7 @@ def where_it_pays(executor: WhileItCompiles) -> When:
     return When(executor, 0, WORK)
 
 
-class KernelPlan:
+class KernelPlan(Plan):
     """A program's kernels, run where that pays; a plan as backends run them.
 
     Parameters
@@ -188,13 +188,10 @@ class KernelPlan:
         self.open = [*constants, *[None] * self.count]
         self.work = 0
         self._known: tuple[Any, int] = (None, 0)
-        self.run: Any = self._weigh
+        super().__init__(self._weigh)
         self._kernels: Any = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
-
-    def __call__(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
-        return self.run(values, roots)
 
     def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
         """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""
@@ -210,11 +207,11 @@ class KernelPlan:
         return found
 
     def _fused(self) -> Any:
-        """What runs the program's steps; a kernel that is compiled is when it first runs."""
+        """The program's steps, bound; kernels are compiled when they first run."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
         self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
-            run = partial(run_steps, runnable(steps), self.open, taker(self.program.outputs), self.note)
+            run = partial(run_steps, runnable(steps), self.open, outputs_of(self.program), self.note)
             return self._quiet(run)
         self.bound = BoundSteps(self.program, steps, self.arguments, self.open, self.note)
         return self._quiet(self.bound.run)

@@ -1,4 +1,4 @@
-"""Loop nests as functions of arrays, through C."""
+"""Loop nests compiled as C and run on arrays."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import compile_source
-from backends.cpu.entry import Entry, enter
-from backends.cpu.threads import thread_count
-from backends.cpu.workers import share
+from backends.cpu.entry import KernelEntry, enter
+from backends.cpu.thread_pool import thread_count
+from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, Memory
 from backends.execution.runner import Layout
 from optree.compile.loopnest import LoopNest
 
 
-class Compiled:
-    """What runs a nest, compiled.
+class CompiledNest:
+    """A loop nest, compiled as C.
 
     Raises
     ------
@@ -33,15 +33,14 @@ class Compiled:
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        sizes, steps = layout
+        sizes, strides = layout
         threads = thread_count() if is_parallel(self._nest, sizes) else 1
-        *places, apart = scratch_places(self._scratch(sizes))
-        scratch = np.empty(apart * (1 if self._nest.split else threads) + LINE if places else 0, np.uint8)
-        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if places else 0
-        starts = [start + place for place in places]
-        packed = array(
-            "q", [*pointers, *sizes, *steps, *numbers, *starts, apart, threads, share() if threads > 1 else 0]
-        )
+        *offsets, stride = scratch_offsets(self._scratch(sizes))
+        scratch = np.empty(stride * (1 if self._nest.split else threads) + LINE if offsets else 0, np.uint8)
+        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if offsets else 0
+        addresses = [start + offset for offset in offsets]
+        sharing = share_address() if threads > 1 else 0
+        packed = array("q", [*pointers, *sizes, *strides, *numbers, *addresses, stride, threads, sharing])
         self._function(packed.buffer_info()[0])
 
     def _scratch(self, sizes: Sequence[int]) -> Sequence[int]:
@@ -55,22 +54,22 @@ class Compiled:
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
-    ) -> Entry | None:
+    ) -> KernelEntry | None:
         if enter() is None:
             return None
-        sizes, steps = layout
-        places = scratch_places(self._scratch(sizes))
-        words, split, parallel = (*sizes, *steps), self._nest.split, is_parallel(self._nest, sizes)
-        return Entry(
-            self._function, reads, writes, in_place, self._nest.counted, words, numbers, places, split, parallel
+        sizes, strides = layout
+        offsets = scratch_offsets(self._scratch(sizes))
+        words, split, parallel = (*sizes, *strides), self._nest.split, is_parallel(self._nest, sizes)
+        return KernelEntry(
+            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, parallel
         )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
     """Whether loops of these sizes are worth waking threads for."""
-    return prod(sizes) * nest.cost >= c.PARALLEL
+    return prod(sizes) * nest.cost >= c.PARALLEL_WORK
 
 
-def scratch_places(scratch: Sequence[int]) -> list[int]:
-    """Where each scratch array of a thread begins, in bytes, and how far the next thread's lie apart from them."""
-    return list(accumulate(scratch, lambda place, size: place + size + -size % LINE, initial=0))
+def scratch_offsets(sizes: Sequence[int]) -> list[int]:
+    """The offset of each scratch array of a thread, and the stride between those of two threads, in bytes."""
+    return list(accumulate(sizes, lambda offset, size: offset + size + -size % LINE, initial=0))

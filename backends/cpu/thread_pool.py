@@ -1,13 +1,12 @@
-"""Threads of Python's that share work: NumPy lets them run side by side.
+"""A pool of Python threads for NumPy calls, which release the GIL, and the number of threads of a kernel.
 
-Not a `concurrent.futures.ThreadPoolExecutor`: work that a busy machine's
-threads come too late for would wait in its queue, with the arrays that it is
-about, long after the caller has done it alone.
+Not a `concurrent.futures.ThreadPoolExecutor`: jobs that the caller has finished
+alone, on a busy machine, would stay in its queue and hold their arrays.
 
-An interrupt (Ctrl-C) may come between any two lines of the main thread's. So
-threads wait for each other by nothing but `with lock` and `SimpleQueue`, each
-one step of the interpreter's: `threading.Condition` is written in Python, and
-interrupted in it, a thread keeps the lock that all others wait for.
+An interrupt (Ctrl-C) may come between any two lines of the main thread. So
+threads wait for each other only by `with lock` and `SimpleQueue`, which are
+atomic in the interpreter: `threading.Condition` is written in Python, and a
+thread interrupted in it keeps the lock that all others wait for.
 """
 
 from __future__ import annotations
@@ -15,13 +14,17 @@ from __future__ import annotations
 import _thread
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 
-from backends.cpu.threads import thread_count
+from optree import settings
+
+#: The maximum number of threads of a kernel, each of which may have scratch memory.
+MAX_THREADS = 256
 
 Task = TypeVar("Task")
 
@@ -32,13 +35,13 @@ class _Job:
     Attributes
     ----------
     work : callable or None
-        Does tasks until there are none; None once nobody may join any more.
+        Runs tasks until none is left; None once the job is withdrawn.
     running : int
-        How many have joined and not ended.
+        The number of threads that have joined and not ended.
     ended : SimpleQueue
-        One entry for each that has ended.
+        One entry for each thread that has ended.
     errors : list of BaseException
-        What stopped them.
+        The exceptions that ended threads.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -48,28 +51,42 @@ class _Job:
         self.errors: list[BaseException] = []
 
 
+def thread_count() -> int:
+    """The number of threads that a kernel may use."""
+    return min(settings.value("num_threads") or _default_count(), MAX_THREADS)
+
+
+@cache
+def _default_count() -> int:
+    """The first number of OMP_NUM_THREADS, or the processors that this process may run on."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _Pool:
-    """The process's helpers, begun when they are first needed, and the invitations to join jobs."""
+    """The worker threads of the process, started when they are first needed, and the queue of jobs."""
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.invitations: SimpleQueue[_Job] = SimpleQueue()
+        self.jobs: SimpleQueue[_Job] = SimpleQueue()
         self.threads = 0
 
-    def offer(self, job: _Job, places: int) -> None:
-        """Let so many helpers join a job."""
+    def offer(self, job: _Job, count: int) -> None:
+        """Let at most `count` workers join a job."""
         with self.lock:
             try:
-                while self.threads < places:
+                while self.threads < count:
                     _thread.start_new_thread(self._help, ())  # unlike Thread.start, it waits for nothing
                     self.threads += 1
             except RuntimeError:  # no thread can begin where there are too many, or Python is about to end
                 pass
-        for _ in range(places):
-            self.invitations.put(job)
+        for _ in range(count):
+            self.jobs.put(job)
 
     def withdraw(self, job: _Job) -> None:
-        """Let no more helpers join a job, and wait for those that have; it may be called again."""
+        """Close a job to workers, and wait for those that have joined; it may be called twice."""
         with self.lock:
             job.work = None
         while job.running:  # each that runs has yet to make its entry
@@ -78,10 +95,10 @@ class _Pool:
     def _help(self) -> None:
         np.seterr(all="ignore")  # for this thread alone
         while True:
-            self._join(self.invitations.get())
+            self._join(self.jobs.get())
 
     def _join(self, job: _Job) -> None:
-        """Take part in a job, if it is still to be joined."""
+        """Work on a job, if it has not been withdrawn."""
         with self.lock:
             work = job.work
             if work is None:
@@ -92,7 +109,7 @@ class _Pool:
         except BaseException as error:
             job.errors.append(error)
         finally:
-            del work  # with the arrays that it is about
+            del work  # frees the arrays of its tasks
             with self.lock:
                 job.running -= 1
             job.ended.put(None)
@@ -102,13 +119,13 @@ _pools: list[_Pool] = [_Pool()]
 
 
 def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -> None:
-    """Do tasks in this thread, and in as many others as a kernel may use.
+    """Run tasks in this thread and in others, up to `thread_count`.
 
     Parameters
     ----------
     tasks : sequence
     worker : callable
-        Called in each thread; gives what does a task there.
+        Called in each thread; returns the function that runs a task there.
     """
     rest, lock = iter(tasks), Lock()
     is_stopped: list[bool] = []
@@ -131,7 +148,7 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
         work()
         pool.withdraw(job)
     except BaseException:
-        # Nobody may write into arrays after this call; an interrupt may have come while the job was withdrawn.
+        # No thread may write into arrays after this call; the interrupt may have come while the job was withdrawn.
         is_stopped.append(True)
         pool.withdraw(job)
         raise

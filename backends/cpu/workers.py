@@ -1,8 +1,8 @@
-"""Threads that share a kernel's places: C that kernels call where there is work for several.
+"""Work sharing of compiled kernels among threads, in C.
 
-Whoever starts a kernel works on it too, and takes over what the other threads
-have not begun: it waits for nobody who still sleeps, or whose processor another
-process has. OpenMP's regions wait for all their threads, and measured on a busy
+The calling thread works too, and steals the ranges that others have not begun:
+it does not wait for threads that sleep, or whose processor runs another
+process. OpenMP's regions wait for all their threads; measured on a busy
 machine, a kernel of 0.1 milliseconds took 8.
 """
 
@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any
 
 from backends.cpu.compiler import compile_source
-from backends.cpu.threads import MOST
+from backends.cpu.thread_pool import MAX_THREADS
 
 SOURCE = (
-    f"""enum {{ MOST = {MOST} }}; /* threads */
+    f"""enum {{ MOST = {MAX_THREADS} }}; /* threads */
 """
     + """
 #include <pthread.h>
@@ -27,12 +27,11 @@ SOURCE = (
 
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
-/* How many pieces each thread has of what is shared, how long it looks out for more, in nanoseconds, before it
-   sleeps: about as long as it takes to wake one, and the bytes of its stack, where kernels have tiles: what some
-   systems choose is less than these take. */
+/* The pieces of each thread's range; the nanoseconds that it spins before it sleeps, about as long as a wake-up takes;
+   and the bytes of its stack, for the tiles of kernels, which exceed the default of some systems. */
 enum { PIECES = 8, PATIENCE = 20000, STACK = 4 << 20 };
 
-/* What each thread has to do at first; whoever is done takes pieces of the others'. */
+/* The range of each thread; one that has finished steals pieces of the others'. */
 static struct {
     _Alignas(64) atomic_int_fast64_t next;
     int64_t end;
@@ -56,7 +55,7 @@ static int64_t now(void)
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
-/* Look for a while whether a number changes from what it is; whether it has. */
+/* Spin until a number changes, for a limited time; whether it has. */
 static int changes(atomic_int_fast64_t *number, int64_t from)
 {
     for (const int64_t start = now(); now() - start < PATIENCE;) {
@@ -120,7 +119,7 @@ static void forget(void)
     atomic_store(&inside, 0);
 }
 
-/* Have so many threads. Signals are for the program's own, which may wait for them, but for those of faults. */
+/* Start threads, up to a number. They block all signals but those of faults: the program's own threads handle them. */
 static void start(int64_t threads)
 {
     static int prepared;
@@ -139,13 +138,13 @@ static void start(int64_t threads)
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     for (; workers < threads - 1; workers++)
         if (pthread_create(&made, &kind, worker, (void *)(workers + 1)))
-            break; /* those that there are do the work */
+            break; /* the threads that there are do the work */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&kind);
 }
 
-/* Run a function on all numbers from 0 to a count, in pieces, on several threads. A thread that calls this
-   while another one's work is shared does its own alone. */
+/* Run a function on all indices from 0 to a count, in pieces, on several threads. One caller at a time has the
+   workers; others run alone. */
 void share(part *run, const void *state, int64_t count, int64_t threads)
 {
     threads = threads < MOST ? threads : MOST;
@@ -185,11 +184,11 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
 
 @cache
 def _function() -> Any:
-    """The function that shares work, never let go: its threads run in its library."""
+    """The work-sharing function, held for good: its threads run in its library."""
     return compile_source(SOURCE, "share")
 
 
 @cache
-def share() -> int:
-    """The address of the function that shares work, which kernels of several threads are given."""
+def share_address() -> int:
+    """The address of the work-sharing function, an argument of kernels."""
     return ctypes.cast(_function(), ctypes.c_void_p).value or 0

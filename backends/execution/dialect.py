@@ -1,4 +1,4 @@
-"""The words of a language that loop nests are printed in, and the text that all of these languages share."""
+"""Dialects of the printer: a language's types and qualifiers, and the text that all of the languages share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optree.dtypes import is_floating, is_narrow
 
 Lines = list[str]
 
-#: What a narrow dtype, computed with in float32, is called in sources: ``from_half``, ``to_half``, ``rounded_half``.
-NARROW = {"float16": "half", "bfloat16": "bfloat"}
+#: The names of narrow dtypes, which are computed in float32, in sources: ``from_half``, ``to_half``, ``rounded_half``.
+NARROW_NAMES = {"float16": "half", "bfloat16": "bfloat"}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """A language's types and qualifiers.
+    """The types and qualifiers of a C-like language.
 
     Attributes
     ----------
@@ -40,53 +40,53 @@ class Dialect:
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
-        return self.types[str(computed(dtype))]
+        return self.types[str(compute_dtype(dtype))]
 
     def read_type(self, dtype: np.dtype) -> str:
         """The type in which an array's elements are read."""
         return self.byte if dtype == np.bool_ else self.types[str(dtype)]
 
     def part_type(self, reduction: Reduction) -> str:
-        """The type in which some elements are accumulated, before they join an accumulator."""
-        return self.read_type(computed(reduction.dtype))
+        """The type of a partial accumulator."""
+        return self.read_type(compute_dtype(reduction.dtype))
 
     def converted(self, expression: str, dtype: np.dtype) -> str:
-        """An expression in a dtype; a narrow one is a float that is rounded as one, from a double in one step."""
+        """An expression, converted to a dtype; for a narrow one, a float rounded to its precision at once."""
         if is_narrow(dtype):
-            return f"rounded_{NARROW[str(dtype)]}({expression})"
+            return f"rounded_{NARROW_NAMES[str(dtype)]}({expression})"
         return f"({self.type_of(dtype)}){expression}"
 
 
-def computed(dtype: np.dtype) -> np.dtype:
-    """The dtype whose type holds values while they are computed with: for narrow ones float32."""
+def compute_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which values are computed: float32 for narrow ones."""
     return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 def unpacked(expression: str, dtype: np.dtype) -> str:
-    """An array's element as it is computed with."""
-    return f"from_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
+    """An array's element, converted for computing."""
+    return f"from_{NARROW_NAMES[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
 def packed(expression: str, dtype: np.dtype) -> str:
-    """A value as an array's element."""
-    return f"to_{NARROW[str(dtype)]}({expression})" if is_narrow(dtype) else expression
+    """A value, converted to an array's element."""
+    return f"to_{NARROW_NAMES[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
 def narrow_dtypes(nest: LoopNest) -> list[str]:
-    """The names of the narrow dtypes that a nest reads, makes or writes."""
-    taken = [dtype for made in nest.statements if isinstance(made, Statement) for dtype in made.loop]
-    found = {str(dtype) for dtype in (*nest.reads, *taken, *(made.dtype for made in nest.statements))}
-    return [name for name in NARROW if name in found]
+    """The names of the narrow dtypes of a nest's values."""
+    arguments = [dtype for s in nest.statements if isinstance(s, Statement) for dtype in s.loop]
+    found = {str(dtype) for dtype in (*nest.reads, *arguments, *(s.dtype for s in nest.statements))}
+    return [name for name in NARROW_NAMES if name in found]
 
 
-def wide(reduction: Reduction) -> np.dtype:
+def accumulator_dtype(reduction: Reduction) -> np.dtype:
     """The dtype of a reduction's accumulator: float64 for sums of floats."""
     sums = reduction.accumulator.sums and is_floating(reduction.dtype)
-    return np.dtype("float64") if sums else computed(reduction.dtype)
+    return np.dtype("float64") if sums else compute_dtype(reduction.dtype)
 
 
-def initial(reduction: Reduction) -> str:
-    """An accumulator's value before the first element."""
+def initial_value(reduction: Reduction) -> str:
+    """An accumulator's initial value."""
     dtype = reduction.dtype
     if is_floating(dtype):
         lowest, highest = "-INFINITY", "INFINITY"
@@ -100,23 +100,23 @@ def initial(reduction: Reduction) -> str:
 
 
 def braced(lines: Lines) -> Lines:
-    """A block of lines."""
+    """Lines, indented in braces."""
     return ["{", *(f"    {line}" if line else line for line in lines), "}"]
 
 
 _DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[^>]*>)? \*?(?:const )?\w+ = [^;]*;")
 
-#: The declaration of a value that each column has, or an assignment to it.
+#: The declaration of an array of columns' values, or an assignment to it.
 _OF_COLUMNS = re.compile(r"\s*[\w ]+ (v\d+)\[\d+\];|\s*(v\d+)\[\w\] = .*;")
 
-#: The head of a block, and a pragma that belongs to it.
+#: The head of a loop or branch, and a pragma that belongs to it.
 _HEAD, _PRAGMA = re.compile(r"\s*(for|if) "), re.compile(r"\s*#pragma (unroll|omp simd)")
 
 
-def needed(lines: Lines) -> Lines:
-    """Lines without those that declare or assign names that no later line has, and without empty blocks."""
+def without_unused(lines: Lines) -> Lines:
+    """Dead-code elimination: lines without unused declarations and assignments, and without empty loops."""
     named: set[str] = set()
-    kept: Lines = []
+    live: Lines = []
     for line in reversed(lines):
         is_needed = True
         if line.endswith(";"):
@@ -124,15 +124,15 @@ def needed(lines: Lines) -> Lines:
                 is_needed = not named.isdisjoint(re.findall(r"(\w+) = ", line))
             elif found := _OF_COLUMNS.fullmatch(line):
                 is_needed = (found[1] or found[2]) in named
-        elif _HEAD.match(line) and [each.strip() for each in kept[-2:]] == ["}", "{"]:
+        elif _HEAD.match(line) and [each.strip() for each in live[-2:]] == ["}", "{"]:
             is_needed = False
-            del kept[-2:]
+            del live[-2:]
         elif _PRAGMA.match(line):
-            is_needed = bool(_HEAD.match(kept[-1]))
+            is_needed = bool(_HEAD.match(live[-1]))
         if is_needed:
             named.update(re.findall(r"\w+", line))
-            kept.append(line)
-    return kept[::-1]
+            live.append(line)
+    return live[::-1]
 
 
 # Functions that kernel expressions call, beside those of <math.h>
@@ -187,7 +187,7 @@ _ROUND = (
 
 
 def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
-    """The functions of random numbers that a nest calls, of a draw's seed and counter and a flat index."""
+    """The Philox functions that a nest calls, of a draw's seed and counter and a flat index."""
     if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
         return []
     draw = "(unsigned long long seed, unsigned long long counter, long long i)"

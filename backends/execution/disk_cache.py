@@ -1,13 +1,13 @@
-"""Files kept from run to run: what is stored under a key comes back whole, or not at all.
+"""The disk cache of compiled kernels: data by key, returned whole or not at all.
 
-Each file begins with the SHA-256 of its key and the rest. It is written under another name
-and renamed, so that it is never seen half-written; of two processes that write
-the same key, the later rename wins. Nothing is locked. No fault is an error:
-what cannot be read is made again, and what cannot be written is not kept.
+Each file begins with the SHA-256 of its key and data. Writes are atomic, to a
+temporary file that is renamed; of two processes that write the same key, the
+later rename wins. Nothing is locked. No fault is an error: data that cannot be
+read are a miss, and data that cannot be written are not cached.
 
-The cache folder may be one that the user keeps other things in. So all files are
-in a folder within it, `PRIVATE`, and of that, too, only what is the cache's
-own by name, kind and owner is ever deleted.
+The cache folder may have other files of the user's. So all files are in a folder
+within it, `PRIVATE`, and of that, too, only files of the cache's own names, kinds
+and owner are ever deleted.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import Any
 from backends import lazy
 from optree import settings
 
-#: What begins with this is being written, or was when its process was killed.
+#: The prefix of files and folders that are being written, or were when their process was killed.
 TEMPORARY = "tmp-"
 
-#: After so many seconds it was.
+#: The age in seconds from which they are left over.
 LEFT_OVER = 3600.0
 
-#: The folder of the cache's own in the cache folder.
+#: The cache's own folder within the cache folder.
 PRIVATE = "optree-kernels"
 
-#: The part of ``cache_bytes`` that stays, once there has been more.
+#: The fraction of ``cache_bytes`` that eviction leaves.
 LEAVES = 0.75
 
-#: Names as `tempfile` makes them, and the keys of kernels.
+#: The names that `tempfile` makes, and the keys of kernels.
 _TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + "[a-z0-9_]{8}")
 _STORED_NAME = re.compile("(cuda-)?[0-9a-f]{64}")
 
-#: For a folder and its limit, how many bytes may be written before its files are counted again.
+#: For a folder and its limit, the bytes that may be written before its files are counted again.
 _room: dict[tuple[Path, int], int] = {}
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -50,7 +50,7 @@ _complaints: set[str] = set()
 
 
 def _sha256() -> Any:
-    """Python's own SHA-256, as its random module takes it: hashlib loads OpenSSL first, which takes 2 milliseconds."""
+    """Python's own SHA-256, as the random module imports it: hashlib loads OpenSSL, which takes 2 milliseconds."""
     for name in ("_sha2", "_sha256"):
         with suppress(ImportError):
             return import_module(name).sha256
@@ -61,7 +61,7 @@ sha256 = _sha256()
 
 
 def cache_folder() -> Path:
-    """The folder that the user has chosen, or the default, whether or not it is there and can be used."""
+    """The folder of the setting ``cache_dir``, or the default; it may not exist or not be usable."""
     chosen = settings.value("cache_dir")
     if chosen is not None:
         return chosen
@@ -73,10 +73,7 @@ def cache_folder() -> Path:
 
 
 def usable_folder() -> Path | None:
-    """The folder of files that are kept, made where there is none.
-
-    It is the cache's own in the cache folder. None where it cannot be used, with the reason in the log, once.
-    """
+    """The cache's own folder, made if it does not exist; None where it is unusable, with the reason logged once."""
     folder = cache_folder()
     try:
         if not folder.is_absolute():
@@ -84,20 +81,20 @@ def usable_folder() -> Path | None:
         _refuse_links_of_others(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        real = folder.resolve(strict=True)  # from here on, what links lead to it no longer matters
-        reason = why_not(real)
+        real = folder.resolve(strict=True)  # links on the path do not matter from here on
+        reason = unsafe_reason(real)
         if reason is None:
             real = real / PRIVATE
             real.mkdir(mode=0o700, exist_ok=True)
-            reason = why_not(real) if not real.is_symlink() else f"{real} is a link"
+            reason = unsafe_reason(real) if not real.is_symlink() else f"{real} is a link"
     except (OSError, RuntimeError) as error:
         reason = f"{folder} cannot be used: {error}"
     if reason is None:
         return real
     if reason not in _complaints:
         _complaints.add(reason)
-        remedy = "to keep them, name in OPTREE_CACHE_DIR a folder that is yours alone"
-        lazy.logging.getLogger(__name__).warning("%s: compiled kernels are kept in memory only; %s", reason, remedy)
+        remedy = "to cache them on disk, name in OPTREE_CACHE_DIR a folder that is yours alone"
+        lazy.logging.getLogger(__name__).warning("%s: compiled kernels are cached in memory only; %s", reason, remedy)
     return None
 
 
@@ -112,11 +109,10 @@ def _refuse_links_of_others(folder: Path) -> None:
             raise RuntimeError(f"{path} is a link of another user")
 
 
-def why_not(folder: Path) -> str | None:
-    """Why a folder, given without links, cannot keep files that are run later; None where it can.
+def unsafe_reason(folder: Path) -> str | None:
+    """The reason why a folder, given without links, is unsafe for executable files; None where it is safe.
 
-    Nobody else may be able to change what is in it, nor to put another folder
-    in its place.
+    No other user may be able to change its files, or to replace it by another folder.
     """
     if os.name != "posix":
         return None
@@ -128,16 +124,16 @@ def why_not(folder: Path) -> str | None:
     for above in reversed(folder.parents):
         state = above.stat()
         if state.st_uid not in (0, os.geteuid()):
-            return f"{folder} lies in {above}, which belongs to another user"
+            return f"{folder} is in {above}, which belongs to another user"
         if not state.st_mode & _OTHERS_ENTER:
             return None  # nobody else comes further than here
         if state.st_mode & _OTHERS_WRITE and not state.st_mode & stat.S_ISVTX:
-            return f"{folder} lies in {above}, where others may write"
+            return f"{folder} is in {above}, where others may write"
     return None
 
 
 def read(folder: Path, key: str) -> bytes | None:
-    """The data stored under a key; None where there is nothing, or not what was stored."""
+    """The data stored under a key; None where there are none, or they are damaged."""
     try:
         with open(folder / key, "rb", opener=_opened) as file:
             if not _is_own_file(os.fstat(file.fileno())):
@@ -149,12 +145,12 @@ def read(folder: Path, key: str) -> bytes | None:
     except OSError:
         return None
     with suppress(OSError):
-        os.utime(folder / key)  # files that have not been used for longest are deleted first
+        os.utime(folder / key)  # the time of last use, for eviction
     return data
 
 
 def _opened(path: str, flags: int) -> int:
-    """A descriptor of a file itself, not of what a link names; without waiting for a FIFO's other end."""
+    """A descriptor of a file itself, following no link, without waiting for a FIFO's other end."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -172,7 +168,7 @@ def _is_own_file(state: os.stat_result) -> bool:
 
 
 def write(folder: Path, key: str, data: bytes) -> bool:
-    """Store data under a key, in place of what is there, and sweep; False where that cannot be."""
+    """Store data under a key, replacing others, and sweep; False where that fails."""
     temporary = None
     try:
         handle, temporary = lazy.tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
@@ -180,7 +176,7 @@ def write(folder: Path, key: str, data: bytes) -> bool:
             file.write(_sealed(key, data))
         os.replace(temporary, folder / key)
     except OSError as error:
-        lazy.logging.getLogger(__name__).info("%s: not kept: %s", key, error)
+        lazy.logging.getLogger(__name__).info("%s: not cached: %s", key, error)
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -193,11 +189,11 @@ def write(folder: Path, key: str, data: bytes) -> bool:
 
 
 def sweep(folder: Path, written: int = 0) -> None:
-    """Delete what killed processes have left in a private folder, and of its files the least recently used.
+    """Delete the leftovers of killed processes in a private folder, and evict its least recently used files.
 
-    Nothing is touched but files and folders of this user's under names that `write`
-    and `working_folder` give; no link is followed. Other processes may sweep, read
-    and write meanwhile: what one has open stays readable, and what it misses is made again.
+    Only this user's files and folders with names of `write` and `working_folder` are
+    touched; no link is followed. Other processes may sweep, read and write
+    meanwhile: files that one has open stay readable, and others are a miss.
 
     Parameters
     ----------
@@ -205,29 +201,29 @@ def sweep(folder: Path, written: int = 0) -> None:
         Bytes that have been written since the last sweep. Files are counted only
         where they may be more than the setting ``cache_bytes``.
     """
-    if os.unlink not in os.supports_dir_fd:  # there is no way to delete by name in a folder that is known
+    if os.unlink not in os.supports_dir_fd:  # files cannot be deleted relative to an open folder
         return
     limit = settings.value("cache_bytes")
     room = _room.get((folder, limit), 0) - written
     try:
-        place = _opened_folder(folder)
+        descriptor = _opened_folder(folder)
     except OSError:
         return
     try:
-        files = _delete_left_over(place)
+        files = _delete_left_over(descriptor)
         if room <= 0:
-            total = _delete_oldest(place, files, limit)
+            total = _delete_oldest(descriptor, files, limit)
             # Counted again before the folder can be full, for other processes write too.
             room = min(limit - total, limit // 16)
         _room[folder, limit] = room
     except OSError as error:
         lazy.logging.getLogger(__name__).info("%s: not swept: %s", folder, error)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _opened_folder(name: Any, within: int | None = None) -> int:
-    """A descriptor of a folder of this user's, not of what a link names."""
+    """A descriptor of a folder of this user's, following no link."""
     found = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
     if not _is_own(os.fstat(found)):
         os.close(found)
@@ -235,43 +231,43 @@ def _opened_folder(name: Any, within: int | None = None) -> int:
     return found
 
 
-def _delete_left_over(place: int) -> list[str]:
-    """Delete old files and folders that were being written to; the names of the files that are stored."""
+def _delete_left_over(descriptor: int) -> list[str]:
+    """Delete left-over temporary files and folders; the names of the stored files."""
     stored = []
-    with os.scandir(place) as entries:
+    with os.scandir(descriptor) as entries:
         for entry in entries:
             if _STORED_NAME.fullmatch(entry.name):
                 stored.append(entry.name)
             elif _TEMPORARY_NAME.fullmatch(entry.name):
                 with suppress(OSError):
-                    state = os.stat(entry.name, dir_fd=place, follow_symlinks=False)
+                    state = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=False)
                     if time.time() - state.st_mtime <= LEFT_OVER:
                         continue
                     if _is_own_file(state):
-                        os.unlink(entry.name, dir_fd=place)
+                        os.unlink(entry.name, dir_fd=descriptor)
                     elif stat.S_ISDIR(state.st_mode) and _is_own(state):
-                        _delete_working_folder(place, entry.name)
+                        _delete_working_folder(descriptor, entry.name)
     return stored
 
 
-def _delete_working_folder(place: int, name: str) -> None:
-    """Delete a working folder with its files; one that has folders in it stays."""
-    inner = _opened_folder(name, place)
+def _delete_working_folder(descriptor: int, name: str) -> None:
+    """Delete a working folder and its files, unless it has folders in it."""
+    inner = _opened_folder(name, descriptor)
     try:
         for file in os.listdir(inner):
             if _is_own_file(os.stat(file, dir_fd=inner, follow_symlinks=False)):
                 os.unlink(file, dir_fd=inner)
     finally:
         os.close(inner)
-    os.rmdir(name, dir_fd=place)
+    os.rmdir(name, dir_fd=descriptor)
 
 
-def _delete_oldest(place: int, names: list[str], limit: int) -> int:
-    """Delete the files that were used least recently, if all are more bytes than a limit; the bytes that stay."""
+def _delete_oldest(descriptor: int, names: list[str], limit: int) -> int:
+    """Evict the least recently used files where all exceed a limit in bytes; the bytes that remain."""
     files = []
     for name in names:
         with suppress(OSError):  # another process may have deleted it
-            state = os.stat(name, dir_fd=place, follow_symlinks=False)
+            state = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if _is_own_file(state):
                 files.append((state.st_mtime_ns, state.st_size, name))
     total = sum(size for _, size, _ in files)
@@ -281,14 +277,14 @@ def _delete_oldest(place: int, names: list[str], limit: int) -> int:
         if total <= limit * LEAVES:
             break
         with suppress(OSError):
-            os.unlink(name, dir_fd=place)
+            os.unlink(name, dir_fd=descriptor)
         total -= size
     return total
 
 
 @contextmanager
 def working_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in another, for the block; only this user may look into it."""
+    """A temporary folder within another, private to this user."""
     # Not tempfile.TemporaryDirectory: a child forked within the block would delete the folder as it ends.
     path = lazy.tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
     try:

@@ -30,7 +30,7 @@ ONCE = Factor()
 
 
 class Epilogue(NamedTuple):
-    """What goes along with a product: ``alpha * (x @ y) + beta * addend + bias``.
+    """The epilogue of a product: ``alpha * (x @ y) + beta * addend + bias``.
 
     Attributes
     ----------
@@ -57,23 +57,18 @@ class ProductWithEpilogue:
     Parameters
     ----------
     product : callable
-        Takes x, y, alpha, the addend, beta, the bias, and an array for the value or None.
+        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
     epilogue : Epilogue
     """
 
     def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:
         self._product, self.epilogue = product, epilogue
 
-    def __call__(self, *operands: Any) -> Any:
-        return self.into(*operands, None)
-
-    def into(self, x: Any, y: Any, *further: Any) -> Any:
-        """The same, whose last operand is an array that the value is written into."""
-        *others, out = further
+    def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
         along = self.epilogue
         given: dict[Any, Any] = dict(zip(along.inputs[2:], others, strict=True))
         addend, bias = given.get(along.addend), given.get(along.bias)
-        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out)
+        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out=out)
 
 
 def with_epilogues(
@@ -147,7 +142,7 @@ def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None
 
 
 def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Factor] | None:
-    """What a kernel's last value is the sum of, each value from outside with its factor; None if it is no such sum."""
+    """The terms of a kernel's last value, each an outside value with its factor; None if it is no such sum."""
     first = len(program.leaves)
     sums: dict[int, dict[int, Factor]] = {}
     for place in kernel.places:

@@ -1,4 +1,4 @@
-"""NumPy without its floating-point warnings."""
+"""Calls with NumPy's floating-point warnings off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class _Quiet(threading.local):
-    """A context for each thread in which NumPy does not warn, entered in a tenth of np.errstate's time."""
+    """A context of each thread with the warnings off, entered in a tenth of np.errstate's time."""
 
     def __init__(self) -> None:
         self.context = copy_context()
@@ -24,5 +24,5 @@ _quiet = _Quiet()
 
 
 def quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Run with NumPy's floating-point warnings off; an op's `perform` may itself run an assignment."""
+    """Call a function with NumPy's floating-point warnings off; calls may be nested."""
     return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)

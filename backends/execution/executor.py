@@ -95,7 +95,7 @@ def steps_of(
     calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
-        along = implementations[epilogue.product]._replace(call=call, into=call.into)
+        along = implementations[epilogue.product]._replace(call=call, into=call)
         calls[index] = CallStep(program, index, along, sizes, memory, epilogue.inputs)
     parts: list[Sequence[int]] = []
     kernels: dict[int, Runnable] = {}
@@ -133,7 +133,7 @@ def _live(
                 made.assign_to(target, first + assignment)
             elif made.implementation.in_place and not made.sizes:
                 made.out = next((i for i in dead if i in made.inputs and _is_writable(program, calls, i, index)), None)
-        made.dead, made.index = dead, index
+        made.dead = dead
         found.append(made)
     return found
 
@@ -150,8 +150,7 @@ def runnable(
     """
     found = [step.step() for step in steps]
     if observe is not None:
-        calls = [step for step in steps if isinstance(step, CallStep)]
-        found = [observed(x, len(step.inputs), observe, wait) for x, step in zip(found, calls, strict=True)]
+        found = [observed(step, observe, wait) for step in found]
     return [*found[:-1], *(step._replace(dead=()) for step in found[-1:])]
 
 
@@ -219,17 +218,17 @@ class CallStep:
 
     def step(self) -> Step:
         """The step as the loop runs it."""
+        take = self._taken if self.shaped else taker(self.inputs)
         out = self.output if self.persistent else self.out
-        call, taken = (self._call, self.inputs) if out is None else (self.implementation.into, (*self.inputs, out))
+        call = self._call if out is None else self.implementation.into
         assert call is not None
-        take = partial(self._taken, taken) if self.shaped else taker(taken)
-        return Step(call, take, self.output, self.dead, self.index)
+        return Step(call, take, self.output, out, self.dead, self.index)
 
-    def _taken(self, taken: Sequence[int], values: list[Any]) -> list[Any]:
+    def _taken(self, values: list[Any]) -> list[Any]:
         assert self.sizes is not None
-        found = [values[i] for i in taken]
+        found = [values[i] for i in self.inputs]
         for n, dtype in self.shaped.items():
-            found[n] = self._memory.shaped(self.sizes.shape_of(taken[n], values), dtype)
+            found[n] = self._memory.shaped(self.sizes.shape_of(self.inputs[n], values), dtype)
         return found
 
     def bind(self, values: list[Any], fixed: set[int]) -> Step | None:
@@ -239,7 +238,13 @@ class CallStep:
         is_view = is_view and self.inputs[0] in fixed and _is_view(values[self.output], values[self.inputs[0]])
         if self.is_fixed or is_view or self.persistent or shares in fixed:
             fixed.add(self.output)
-        return None if self.is_fixed or is_view else self.step()
+        if self.is_fixed or is_view:
+            return None
+        step = self.step()
+        if step.out not in fixed or not fixed.issuperset(self.inputs):
+            return step
+        call = partial(step.call, *[values[i] for i in self.inputs], out=values[step.out])
+        return step._replace(call=call, take=taker(()), out=None)
 
 
 def _as_array(call: Callable[..., Any], *operands: Any) -> Any:
@@ -295,7 +300,7 @@ class KernelStep:
 
     def step(self) -> Step:
         """The step as the loop runs it."""
-        return Step(self, None, -1, self.dead, self.index)
+        return Step(self, None, -1, None, self.dead, self.index)
 
     def __call__(self, values: list[Any]) -> FastCall | None:
         """Run; the fast call for arrays that are laid out as these are, if there is one."""
@@ -326,7 +331,7 @@ class KernelStep:
         return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
 
     def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
-        """The step for these registers after it has run on them; None if there is nothing to run again.
+        """The step for these registers after it has run on them; of a call, None if there is nothing to run again.
 
         Parameters
         ----------
@@ -341,7 +346,7 @@ class KernelStep:
         is_fixed = fixed.issuperset(self.takes) and self.persistent.issuperset(self.makes)
         if fast is None or not is_fixed:
             return self.step()
-        return Step(fast.bind(values), None, -1, self.dead, self.index, self)
+        return Step(fast.bind(values), None, -1, None, self.dead, self.index, self)
 
     def run(self, values: list[Any]) -> FastCall | None:
         """Run on any arrays."""

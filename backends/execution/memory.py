@@ -1,4 +1,4 @@
-"""What kernels need of the memory that arrays lie in."""
+"""The memory of a backend's arrays: allocation, alignment and addresses."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 
 class Memory(NamedTuple):
-    """How arrays of one kind are made and looked at.
+    """The type, conversion, allocator and addresses of a backend's arrays.
 
     Attributes
     ----------
     kind : type
-        The arrays'.
+        The type of the arrays.
     array : callable
         From any value of a plan to an array.
     empty : callable
-        From a shape and a dtype to a new array.
+        From a shape and a dtype to an uninitialised array.
     address : callable
-        From an array to where its first element lies.
+        From an array to the address of its first element.
     """
 
     kind: type[Any]
@@ -30,21 +30,21 @@ class Memory(NamedTuple):
     address: Callable[[Any], int]
 
     def shaped(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array of a shape, whose elements nobody reads."""
+        """An array of which only the shape is read: one element, broadcast."""
         return np.broadcast_to(self.empty((), dtype), shape)
 
 
-#: Scratch arrays begin at multiples of so many bytes, so that no two threads' share a line of the cache.
+#: The bytes of a cache line, to which scratch arrays are aligned, against false sharing.
 LINE = 64
 
-#: Arrays of fewer bytes are not worth the trouble.
+#: Arrays of fewer bytes are not aligned.
 SMALL = 1 << 15
 
 
 def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A new array of NumPy's that begins where a line of the cache does, if it is not small.
+    """An uninitialised NumPy array, aligned to a cache line if it is not small.
 
-    NumPy's own large ones begin 16 bytes after that, so that each access to a whole line is one to two of them.
+    NumPy's own large arrays begin 16 bytes after a line, so that each vectorised access touches two lines.
     """
     dtype = np.dtype(dtype)
     size = prod(shape) * dtype.itemsize
@@ -59,5 +59,5 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-#: NumPy's arrays.
+#: The memory of NumPy's arrays.
 HOST = Memory(np.ndarray, np.asarray, empty_array, _address)

@@ -1,4 +1,4 @@
-"""What functions keep from call to call: memory for values, planned over their lifetimes, and steps bound to it."""
+"""Memory planning for functions: values share memory over their lifetimes, and steps are bound to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backends.execution.memory import empty_array
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of, shapes_told
-from optree.compile.steps import Note, Step, run_steps, taker
+from optree.compile.steps import Note, Step, outputs_of, run_steps
 from optree.tree.types import TensorType
 
 #: The most combinations of its arguments' sizes for which a function has memory.
@@ -43,7 +43,7 @@ class BoundSteps:
         note: Note,
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
-        self.open, self.note, self.outputs = open, note, taker(program.outputs)
+        self.open, self.note, self.outputs = open, note, outputs_of(program)
         self.slots = slots_of(program, steps)
         for step in steps:
             step.persistent = set(step.makes) & self.slots.keys()

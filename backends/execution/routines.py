@@ -18,12 +18,12 @@ class Implementation(NamedTuple):
     call : callable
         Of the operands.
     into : callable or None
-        The same with a further operand, an array that the value is written into, and which is returned. It may overlap
-        the others. Where there is such a function, `call` gives a new array.
+        The same with `out`, an array that the value is written into; it may overlap the operands. Where there is such
+        a function, `call` gives a new array.
     is_strided : bool
-        Whether that array may be of any layout.
+        Whether `out` may be of any layout.
     in_place : bool
-        Whether that array may as well be an operand of the value's own type.
+        Whether `out` may as well be an operand of the value's own type.
     update : callable or None
         Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
         raises, nothing is written.
@@ -58,23 +58,24 @@ class Routine(NamedTuple):
         From the backend and the op to the function of arrays.
     takes : callable
         From a program and the number of an instruction of that class, whether the routine computes that.
-    into : callable or None
-        From them to the function that writes into an array, its last operand, if there is one.
+    writes_out : bool
+        Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
-        What the function can do (`Implementation`).
+        What else it can do (`Implementation`).
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
     takes: Callable[[Program, int], bool]
-    into: Callable[[Any, Any], Callable[..., Any]] | None = None
+    writes_out: bool = False
     takes_epilogue: bool = False
     is_captured: bool = False
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""
+        call = self.bind(backend, op)
         return Implementation(
-            self.bind(backend, op),
-            None if self.into is None else self.into(backend, op),
+            call,
+            call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
             is_captured=self.is_captured,
             is_routine=True,

@@ -1,4 +1,4 @@
-"""What runs a loop nest, and what runs it again on arrays of a known layout: the interface of a backend's runtime."""
+"""The interface of a backend's runtime: compiled loop nests, and fast calls for arrays of a known layout."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ import numpy as np
 
 from backends.execution.memory import Memory
 
-#: The sizes of the loops, and for each array its steps along them, in elements.
+#: The sizes of the loops, and for each array its strides along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
 
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
 class FastCall(Protocol):
-    """A kernel's call for arrays of one layout among the values of a program, which only looks whether they have it."""
+    """A call of a kernel for arrays of one layout among the values of a program, which checks the layout alone."""
 
     @property
     def run(self) -> Callable[[list[Any]], int]:
-        """0 if the arrays among these values have the layout, and the kernel has run on them."""
+        """Run the kernel on the arrays among these values.
+
+        Returns
+        -------
+        int
+            0 if it has run, 1 if an array has another layout, 2 if a write overlaps a read,
+            and 3 if there is no memory for scratch arrays.
+        """
 
     def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
-        """`run` for lists with the numbers of this one."""
+        """`run`, bound to the numbers among these values."""
 
 
 class Runner(Protocol):
-    """What runs a nest."""
+    """A compiled loop nest."""
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
         """Run it on arrays at these addresses and on numbers, 8 bytes each as integers."""
@@ -42,23 +49,24 @@ class Runner(Protocol):
         layout: Layout,
         memory: Memory,
     ) -> FastCall | None:
-        """The fast call for arrays that are laid out as these are; None where there is none.
+        """The fast call for arrays of the same layout as these; None where the runtime has none.
 
         Parameters
         ----------
         reads, writes : dict
-            The arrays, each under its place in the list of values.
+            The arrays, each under its index in the list of values.
         in_place : sequence of bool
-            For each write and, within it, each read, whether the write may be at exactly the read's place.
+            For each write and, within it, each read, whether the two may begin at the same address.
         numbers : sequence of (int, numpy.dtype)
-            The places of the numbers, and the dtypes that they are taken in.
+            The numbers' indices in the list of values, and the dtypes that they are converted to.
+        layout : tuple
         memory : Memory
-            Of the arrays.
+            The memory of the arrays.
         """
 
 
-def bits(number: Any, dtype: np.dtype) -> int:
-    """A Python number's 8 bytes, as the signed integer that they are."""
+def as_int64(number: Any, dtype: np.dtype) -> int:
+    """The 8 bytes of a Python number in a dtype, as a signed integer."""
     if dtype.kind == "f":
         return _SIGNED.unpack(_FLOAT.pack(number))[0]
     if dtype.kind == "u":

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.axes import counting_strides, joined, strides_along
+from backends.execution.axes import c_order_strides, collapsed_axes, strides_along
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import FastCall, Runner, bits
+from backends.execution.runner import FastCall, Runner, as_int64
 from optree.cache import Cache
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
@@ -128,7 +128,7 @@ class FusedKernel:
         if runner is not None:
             written = [address(x) if place is None else place for x, place in zip(outputs, places[count:], strict=True)]
             pointers = [*places[:count], *[0] * len(self._counted), *written]
-            runner(pointers, [bits(values[i], dtype) for i, dtype in self.numbers], layout)
+            runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
     def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -169,9 +169,9 @@ class FusedKernel:
         if odd or any(self.memory.address(x) % x.dtype.alignment for x in everything):
             return shapes, None, None  # elements that lie as no C array's do
         strides = [strides_along(x, axes, self.rank) for x, axes in zip(inputs, self._axes, strict=False)]
-        strides += [counting_strides(axes, sizes) for axes in self._counted_axes]
+        strides += [c_order_strides(axes, sizes) for axes in self._counted_axes]
         strides += [
-            counting_strides(axes, sizes) if x is None else strides_along(x, axes, self.rank)
+            c_order_strides(axes, sizes) if x is None else strides_along(x, axes, self.rank)
             for x, axes in zip(targets, written, strict=True)
         ]
         kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
@@ -194,7 +194,7 @@ class FusedKernel:
         order = sorted(axes, key=lambda axis: -abs(lead[axis]))
         if self._reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self._reduced:
             return None
-        return joined([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
+        return collapsed_axes([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
 
     def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int, columns: bool) -> Runner:
         vector = kept - 1 if columns else len(sizes) - 1

@@ -12,8 +12,9 @@ from weakref import finalize
 
 import numpy as np
 
-from backends.backend import Backend, Plan
+from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
+from backends.execution.listing import steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.runner import Runner
@@ -21,7 +22,8 @@ from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
-from backends.gpu.kernel import Launched
+from backends.gpu.kernel import CudaNest
+from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost
@@ -32,7 +34,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, run_steps, taker
+from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -291,7 +293,7 @@ class GPUBackend(Backend):
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps, observe, self.synchronize), taker(outline.outputs)
+        ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
             ran = outline if roots is None else self._simple(self.program(roots))
@@ -303,7 +305,7 @@ class GPUBackend(Backend):
                     return graphs.run(values, note)
                 return run_steps(ready, open_registers, outputs, note, values, roots)
 
-        return _remarked(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+        return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
     @property
     def lowering(self) -> Options:
@@ -314,6 +316,14 @@ class GPUBackend(Backend):
         simple: Program = lower(program, self.lowering, "parts", "parts")
         return simple
 
+    def show(self, program: Program, stage: str) -> str:
+        simple = self._simple(program)
+        if stage == "plan":
+            return steps_text(simple, self._steps(simple, False, False))
+        known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
+        arch = known if known in DEVICES else "sm_90"
+        return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
+
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
@@ -323,7 +333,7 @@ class GPUBackend(Backend):
         """The steps: kernels and calls, or one call for each instruction of those that are observed or too many."""
         plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(Launched, host=self.kernels), self.memory)
+            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
             return steps_of(program, plain, executor, self.memory)
 
         def implementation(index: int) -> Implementation:
@@ -336,8 +346,8 @@ class GPUBackend(Backend):
         """A composite op's instruction as a function of arrays, by its simpler ops."""
         op, inputs, node = program.instructions[index]
         leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
-        run = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
-        return lambda *values: run(list(values), None)[0]
+        plan = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
+        return lambda *values: plan.run(list(values), None)[0]
 
     def remark(self, instruction: Instruction) -> str:
         return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
@@ -353,13 +363,7 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return _remarked(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
-
-
-def _remarked(plan: Plan, remark: Callable[[], str]) -> Plan:
-    """A plan, and what `debugprint` says of the whole."""
-    plan.remark = remark  # type: ignore[attr-defined]
-    return plan
+        return Plan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
@@ -379,7 +383,7 @@ def _fused(
     sizes: Sizes,
     implementation_of: ImplementationOf,
 ) -> FusedKernel:
-    """What runs a kernel."""
+    """A kernel, specialised for CUDA."""
     return FusedKernel(program, kernel, sizes, compile, memory)
 
 

@@ -23,7 +23,7 @@ from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
 class Device(Protocol):
-    """What calls need of the backend whose arrays they take."""
+    """The backend's interface for calls."""
 
     host_calls: int
     products: Products
@@ -54,13 +54,11 @@ def _contraction(device: Device, op: Any) -> Callable[..., Any]:
     return call
 
 
-_PRODUCT = Routine(
-    lambda device, op: device.products,
-    takes_floats,
-    lambda device, op: device.products.into,
-    takes_epilogue=True,
-    is_captured=True,
-)
+def _product(device: Device, op: Any) -> Callable[..., Any]:
+    return device.products
+
+
+_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
 ROUTINES: dict[type, Routine] = {
@@ -71,7 +69,7 @@ ROUTINES: dict[type, Routine] = {
 
 
 def implementation_of(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """What computes an instruction.
+    """The implementation of an instruction.
 
     Parameters
     ----------
@@ -114,9 +112,8 @@ def _raising(device: Device, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *operands: Any) -> Any:
-    """A ufunc's value in an array, the last operand; by way of a copy where that overlaps the others."""
-    *values, out = operands
+def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
+    """A ufunc's value in an array; by way of a copy where that overlaps the operands."""
     if any(overlap(out, x) for x in values):  # a kernel does not look out for that
         out[...] = call(*values)
     else:
@@ -160,7 +157,7 @@ def _device_value(device: Device, instruction: Instruction, value: Callable[...,
 
 
 def _host_call(device: Device, instruction: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs on copies of the operands, which come back where the op has overwritten them."""
+    """A call on the host: operands are copied there, and back where the op has overwritten them."""
     op = instruction.op
     destroyed, unread = op.destroyed_inputs(), op.shape_only
     types = [output.type for output in instruction.node.owner.outputs]

@@ -1,10 +1,10 @@
-"""NVIDIA's cuBLASLt, which multiplies matrices on a CUDA device, by its C interface (`cublasLt.h`).
+"""Bindings of NVIDIA's cuBLASLt, for matrix products on a CUDA device, by ctypes (`cublasLt.h`).
 
-CuPy brings the library, but no way to it; and where it calls cuBLAS, it refuses
-to be captured. nvmath-python binds it, and takes three packages and 0.4 seconds
+CuPy installs the library, but does not bind it; and its calls of cuBLAS cannot
+be captured. nvmath-python has bindings, but takes three packages and 0.4 seconds
 to import, for the few functions that are needed here.
 
-As in the library's own words, matrices are laid out column after column here.
+Matrices are in column-major order here, as in the library.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8
 _WITH_BIAS = 4
 
 #: `cublasLtMatrixLayoutAttribute_t`.
-_COUNT, _APART = 5, 6
+_BATCH_COUNT, _BATCH_STRIDE = 5, 6
 
 #: `cublasLtMatmulPreferenceAttributes_t`, of the alignments A's, which B's, C's and D's follow, and the
-#: `cublasLtReductionScheme_t` that keeps sums of parts in the dtype that they are computed in.
-_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENT = 1, 3, 5
+#: `cublasLtReductionScheme_t` of split-K sums in the compute type.
+_MAX_WORKSPACE, _REDUCTIONS, _ALIGNMENT = 1, 3, 5
 _IN_COMPUTE_TYPE = 2
 
-#: Bytes of memory that a product may work in: what NVIDIA recommends for Hopper, the most of any.
+#: The maximum workspace of a product in bytes: NVIDIA's recommendation for Hopper, the largest of any device.
 WORKSPACE = 32 << 20
 
-#: An address that is aligned to so many bytes is as good as any.
+#: The maximum alignment of addresses that algorithms distinguish.
 ALIGNED = 256
 
 _NO_MEMORY, _NOT_SUPPORTED = 3, 15
@@ -51,42 +51,42 @@ _NO_MEMORY, _NOT_SUPPORTED = 3, 15
 
 @dataclass(frozen=True)
 class Matrix:
-    """How a matrix lies, or each of a stack of them, in elements.
+    """The layout of a matrix, or of a batch of them, in elements.
 
     Attributes
     ----------
     rows, columns : int
-    lead : int
-        From column to column.
-    apart : int
-        From matrix to matrix.
+    leading_dimension : int
+        The stride between columns.
+    batch_stride : int
+        The stride between matrices.
     """
 
     rows: int
     columns: int
-    lead: int
-    apart: int = 0
+    leading_dimension: int
+    batch_stride: int = 0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """``d = alpha * a @ b + beta * c``, and a bias: all that the way to compute it depends on.
+    """A product ``d = alpha * a @ b + beta * c`` with a bias: all that the choice of its algorithm depends on.
 
     Attributes
     ----------
     dtype : numpy.dtype
-        Of all matrices.
+        The dtype of all matrices.
     tf32 : bool
         Whether float32 is multiplied in TensorFloat-32.
     count : int
-        How many matrices a stack has.
+        The number of matrices of a batch.
     a, b, c, d : Matrix
     transposed : tuple of bool
-        Whether a and b lie transposed.
+        Whether a and b are transposed.
     bias : int
-        To how many bytes the address of a vector is aligned that is added to each column; 0 where there is none.
+        The alignment in bytes of a vector that is added to each column; 0 where there is none.
     aligned : tuple of int
-        To how many bytes the addresses of a, b, c and d are aligned.
+        The alignments in bytes of a, b, c and d.
     """
 
     dtype: np.dtype
@@ -102,7 +102,7 @@ class Problem:
 
 
 class Choice(ctypes.Structure):
-    """An algorithm, and how many bytes of memory it works in: `cublasLtMatmulHeuristicResult_t`."""
+    """An algorithm and its workspace in bytes: `cublasLtMatmulHeuristicResult_t`."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -115,7 +115,7 @@ class Choice(ctypes.Structure):
 
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
-#: The functions that are needed, by their names without ``cublasLt``; all but the last return a `cublasStatus_t`.
+#: The parameters of functions, by their names without ``cublasLt``; all but the last return a `cublasStatus_t`.
 _FUNCTIONS: dict[str, Sequence[Any]] = {
     "Create": (_POINTER,),
     "Destroy": (_POINTER,),
@@ -143,7 +143,7 @@ def installed() -> Any:
         If it is not found.
     """
     try:
-        # Where CuPy has loaded its own, it is that: CuPy needs this finder, too.
+        # The same library as CuPy's, which uses this finder, too.
         return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path)
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(
@@ -153,7 +153,7 @@ def installed() -> Any:
 
 
 class CuBLASLt:
-    """The library on the device that is current when this is made.
+    """A handle of the library on the current device.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class CuBLASLt:
             function.argtypes = list(arguments)
             function.restype = ctypes.c_char_p if name == "GetStatusName" else ctypes.c_int
         self.handle = self.made("Create")
-        finalize(self, self._functions["Destroy"], self.handle).atexit = False  # the driver may have gone before
+        finalize(self, self._functions["Destroy"], self.handle).atexit = False  # the driver may be unloaded before
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -186,17 +186,17 @@ class CuBLASLt:
         return DeviceMemoryError(said) if status == _NO_MEMORY else BackendError(said)
 
     def made(self, name: str, *arguments: Any) -> int:
-        """What a function that creates something puts where its first argument points."""
+        """The handle that a function creates, through its first argument."""
         made = ctypes.c_void_p()
         self.call(name, ctypes.byref(made), *arguments)
         return made.value or 0
 
     def set(self, kind: str, which: int, attribute: int, value: Any) -> None:
-        """Set an attribute of what was created."""
+        """Set an attribute of a descriptor, layout or preference."""
         self.call(f"{kind}SetAttribute", which, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
     def best(self, *given: int) -> Choice | None:
-        """The algorithm that the library thinks quickest, of a descriptor, layouts and preferences; None if none is."""
+        """The best algorithm by the heuristics, for a descriptor, layouts and preference; None if there is none."""
         choice, count = Choice(), ctypes.c_int(0)
         find = self._functions["MatmulAlgoGetHeuristic"]
         status = find(self.handle, *given, 1, ctypes.byref(choice), ctypes.byref(count))
@@ -206,12 +206,12 @@ class CuBLASLt:
 
 
 class Algorithm:
-    """The library's algorithm for a problem, the quickest by its heuristics.
+    """The best algorithm for a problem by the library's heuristics, with its descriptors.
 
     Attributes
     ----------
     choice : Choice or None
-        None where the library has no way.
+        None where the library has no algorithm.
     """
 
     def __init__(self, library: CuBLASLt, problem: Problem) -> None:
@@ -227,7 +227,7 @@ class Algorithm:
             library.set("MatmulDesc", self._operation, attribute, value)
         if problem.bias:
             library.set("MatmulDesc", self._operation, _EPILOGUE, ctypes.c_uint32(_WITH_BIAS))
-            # The heuristics look at how the address is aligned, and at nothing there.
+            # The heuristics use the alignment of the address alone.
             library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(problem.bias))
         self._layouts = [
             self._layout(_TYPES[name], matrix, problem.count) for matrix in (problem.a, problem.b, problem.c, problem.d)
@@ -240,31 +240,31 @@ class Algorithm:
         return made
 
     def _layout(self, kind: int, matrix: Matrix, count: int) -> int:
-        layout = self._new("MatrixLayout", kind, matrix.rows, matrix.columns, matrix.lead)
-        self._library.set("MatrixLayout", layout, _COUNT, ctypes.c_int32(count))
-        self._library.set("MatrixLayout", layout, _APART, ctypes.c_int64(matrix.apart))
+        layout = self._new("MatrixLayout", kind, matrix.rows, matrix.columns, matrix.leading_dimension)
+        self._library.set("MatrixLayout", layout, _BATCH_COUNT, ctypes.c_int32(count))
+        self._library.set("MatrixLayout", layout, _BATCH_STRIDE, ctypes.c_int64(matrix.batch_stride))
         return layout
 
     def _preference(self, aligned: Sequence[int]) -> int:
         preference = self._new("MatmulPreference")
-        self._library.set("MatmulPreference", preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+        self._library.set("MatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         self._library.set("MatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
-        for place, count in enumerate(aligned):
-            self._library.set("MatmulPreference", preference, _ALIGNMENT + place, ctypes.c_uint32(count))
+        for operand, alignment in enumerate(aligned):
+            self._library.set("MatmulPreference", preference, _ALIGNMENT + operand, ctypes.c_uint32(alignment))
         return preference
 
     def run(
         self, addresses: Sequence[int], alpha: float, beta: float, bias: int | None, workspace: int, stream: int
     ) -> None:
-        """Let the problem be computed on a stream; for one caller at a time.
+        """Launch the product on a stream; not thread-safe.
 
         Parameters
         ----------
         addresses : sequence of int
-            Of a, b, c and d; c is not read where beta is 0.
+            The addresses of a, b, c and d; c is not read where beta is 0.
         alpha, beta : float
         bias, workspace : int
-            Addresses.
+            The addresses of the bias and the workspace.
         stream : int
         """
         if bias is not None:

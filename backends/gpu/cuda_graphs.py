@@ -17,7 +17,7 @@ from weakref import proxy
 
 import numpy as np
 
-from backends.execution.executor import CallStep, KernelStep, runnable
+from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.cupy_device import InFlight, is_want_of_memory
 from backends.gpu.matmul import Workspace
@@ -56,11 +56,14 @@ class Part(NamedTuple):
     is_graph : bool
     waits : bool
         Whether they may only run when all that was to be looked through before them is known to be right.
+    ready : list of Step
+        The steps as the loop runs them.
     """
 
     steps: list[CallStep | KernelStep]
     is_graph: bool
     waits: bool = False
+    ready: Sequence[Step] = ()
 
 
 class Graphs:
@@ -97,7 +100,8 @@ class Graphs:
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
         for step in steps:
             step.persistent = set(step.makes) & self.slots.keys()
-        self.parts, self.refusal = _parts(program, [step for step in steps if step not in self.constant]), ""
+        parts = _parts(program, [step for step in steps if step not in self.constant])
+        self.parts, self.refusal = [part._replace(ready=[step.step() for step in part.steps]) for part in parts], ""
         self._failures = 0
         origins = alias_sets(program, range(len(program.leaves)))
         needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.takes}
@@ -122,7 +126,7 @@ class Graphs:
 
     @property
     def remark(self) -> str:
-        """What `debugprint` says."""
+        """The remark that `debugprint` prints."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
@@ -260,7 +264,7 @@ class _Memory:
         return registers
 
     def _begun(self, of: Graphs, values: list[Any]) -> list[Any]:
-        """What a call begins with: the values that stay, and the leaves' that are given."""
+        """The registers at the begin of a call: resident values, and the arguments."""
         registers = self._registers.copy()
         for i in of.given:
             registers[i] = self._found.get(i, values[i])
@@ -280,16 +284,16 @@ class _Memory:
     def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            run_steps(self._settling(part, registers), [], _NOTHING, note, registers)
+            run_steps(self._settling(part, registers), [], None, note, registers)
 
     def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
         """The steps of a part; what each makes for graphs goes to where they find it."""
-        for step in part.steps:
+        for step, ready in zip(part.steps, part.ready, strict=True):
             settled = self.of.settled.intersection(step.gives)
             if not settled:
-                yield step.step()
+                yield ready
                 continue
-            yield step.step()._replace(dead=())
+            yield ready._replace(dead=())
             for i in settled:
                 self._settle(i, registers)
             for i in step.dead:
@@ -321,7 +325,7 @@ class _Memory:
             of.stream.begin_capture()
             try:
                 with _collected(errors):
-                    run_steps(runnable(part.steps), [], _NOTHING, _unnoted, found)
+                    run_steps(part.ready, [], None, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the reason of the others
@@ -368,10 +372,6 @@ class _Memory:
         if i not in self._found:
             self._found[i] = self._empty(value.shape, value.dtype)
         registers[i] = self.of.write(self._found[i], value)
-
-
-#: Takes no outputs.
-_NOTHING = taker(())
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:

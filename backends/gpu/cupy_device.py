@@ -1,4 +1,4 @@
-"""CuPy and the devices that it finds, or what is missing for them."""
+"""CuPy and its devices: how they are found, the current device, and memory in use by a stream."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 #: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
-#: The compute capability that TensorFloat-32 needs at the least.
+#: The least compute capability that has TensorFloat-32.
 TF32_CAPABILITY = 80
 
 
 class Active:
-    """Within it a device is the current one, memory comes from an allocator, and a lack of memory is told in full.
+    """A context in which a device is current, with an allocator, and errors of memory are our own.
 
-    Every assignment runs in one: a generator's context manager takes three times as long.
+    Every assignment enters one: a generator's context manager takes three times as long.
 
     Parameters
     ----------
     cuda : module
-        CuPy's.
+        ``cupy.cuda``.
     device_id : int
     malloc : callable, optional
-        The allocator, if it is not the one that CuPy has anyway.
-    told : callable
-        From CuPy's error for memory that there is not to ours.
+        The allocator, if it is not CuPy's current one.
+    described : callable
+        From CuPy's out-of-memory error to ours.
     """
 
-    __slots__ = ("_allocating", "_before", "_cuda", "_device_id", "_malloc", "_told")
+    __slots__ = ("_allocating", "_before", "_cuda", "_described", "_device_id", "_malloc")
 
-    def __init__(self, cuda: Any, device_id: int, malloc: Any, told: Callable[[Exception], Exception]) -> None:
-        self._cuda, self._device_id, self._malloc, self._told = cuda, device_id, malloc, told
+    def __init__(self, cuda: Any, device_id: int, malloc: Any, described: Callable[[Exception], Exception]) -> None:
+        self._cuda, self._device_id, self._malloc, self._described = cuda, device_id, malloc, described
 
     def __enter__(self) -> None:
         runtime = self._cuda.runtime
@@ -59,36 +59,36 @@ class Active:
         if self._before != self._device_id:
             self._cuda.runtime.setDevice(self._before)
         if error is not None and is_want_of_memory(self._cuda, error) and not isinstance(error, DeviceMemoryError):
-            raise self._told(error) from error
+            raise self._described(error) from error
 
 
 def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
-    """Whether an error says that the device has too little memory: for an array, a kernel's code or to launch it."""
+    """Whether an error is the device's lack of memory: for an array, a kernel's code or its launch."""
     if isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
         return bool(error.status == ALLOCATION_FAILED)
     return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
 
 
 class InFlight(Locked):
-    """What a device may still be using, kept until it no longer is, whoever drops it, after an error too."""
+    """References to objects that queued work uses, held until their events are done."""
 
     def __init__(self, cupy: Any) -> None:
         super().__init__()
         self.cupy = cupy
-        self._kept: list[tuple[Any, Any]] = []
+        self._pending: list[tuple[Any, Any]] = []
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._pending)
 
     def keep(self, event: Any, used: Any) -> None:
-        """Keep something until an event is over."""
+        """Hold an object until an event is done."""
         with self.lock:
-            before = self._kept  # what is dropped goes when the lock is free
-            self._kept = [*(each for each in before if not each[0].done), (event, used)]
+            before = self._pending  # freed outside the lock
+            self._pending = [*(each for each in before if not each[0].done), (event, used)]
 
     def sent(self, array: Any) -> tuple[Any, np.ndarray]:
-        """The event of the arrival of a copy of an array on the host, in pinned memory, and the copy."""
-        pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)  # into other memory, the copy would be waited for
+        """An asynchronous copy of an array to the host, in pinned memory: its event and the copy."""
+        pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)  # copies into pageable memory are synchronous
         copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
         event = self.cupy.cuda.get_current_stream().record()
         self.keep(event, copy)
@@ -96,16 +96,16 @@ class InFlight(Locked):
 
 
 def find_cupy() -> tuple[Any, int]:
-    """CuPy, and how many devices it finds, one at the least.
+    """CuPy and its number of devices, at least one.
 
     Raises
     ------
     BackendError
-        Says what is missing.
+        If CuPy, a driver or a device is missing.
     """
     try:
         cupy = import_module("cupy")
-    except Exception as error:  # CuPy raises what the libraries that it loads happen to raise
+    except Exception as error:  # CuPy raises any error of the libraries that it loads
         installed = not isinstance(error, ImportError) or find_spec("cupy") is not None
         raise _unmet(*_driver_faults(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
     runtime = cupy.cuda.runtime
@@ -140,7 +140,7 @@ def _no_cupy() -> str:
 
 
 def _driver_faults() -> list[str]:
-    """What the driver itself says is wrong: at most one thing."""
+    """The driver's own fault, at most one."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -151,7 +151,7 @@ def _driver_faults() -> list[str]:
 
 
 def _refusal(cupy: Any, error: Any) -> str:
-    """Why CuPy finds no device where the driver does."""
+    """The reason why CuPy finds no device where the driver does."""
     runtime = cupy.cuda.runtime
     if error.status != OLD_DRIVER:
         return f"CuPy cannot ask for devices: {error}"
@@ -164,7 +164,7 @@ def _refusal(cupy: Any, error: Any) -> str:
 
 
 def _cupy_for(version: int) -> str:
-    """What to install for a driver of some version of CUDA."""
+    """The command that installs CuPy for a driver's version of CUDA."""
     major = version // 1000
     return f"pip install 'cupy-cuda{major}x{'[ctk]' if major >= 12 else ''}'"
 

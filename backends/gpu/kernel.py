@@ -1,4 +1,4 @@
-"""Loop nests as functions of arrays on a CUDA device, whatever loads and launches kernels there."""
+"""Loop nests compiled and launched on a CUDA device, through any host that loads kernels."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from weakref import ref
 
 import numpy as np
 
-from backends.execution.dialect import wide
+from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
-from backends.execution.runner import Layout, bits
+from backends.execution.runner import Layout, as_int64
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.variant import Variant
-from backends.gpu.launch_config import Device, Geometry, Launch, geometry_of
+from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 
-#: The most layouts of a nest that are remembered.
-GEOMETRIES = 256
+#: Maximum entries of a nest's caches of layouts and variants.
+LAYOUTS = 256
 
-#: The most calls of a kernel with a layout whose arguments are remembered.
+#: Maximum entries of the cache of a kernel's calls.
 CALLS = 64
 
-#: What kernels' addresses are aligned to where their last bits do not matter.
-ALIGNED = 256
+#: The alignment up to which the addresses of arrays are part of a layout.
+ALIGNMENT = 256
 
 
 class Host(Protocol):
-    """What compiles, loads and launches kernels.
+    """The interface that compiles, loads and launches kernels.
 
     Attributes
     ----------
-    device : Device
+    device : DeviceLimits
     """
 
-    device: Device
+    device: DeviceLimits
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names."""
 
     def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
-        """What lets a kernel run, after those before it, each time it is called.
+        """A function that launches a kernel in stream order.
 
         Parameters
         ----------
@@ -51,20 +50,20 @@ class Host(Protocol):
         """
 
     def scratch(self, size: int) -> tuple[int, Any]:
-        """The address of so many bytes, aligned as any array, and what keeps them."""
+        """The address of aligned scratch memory of a size in bytes, and the object that owns it."""
 
 
-class Notes:
-    """A host that notes sources and launches, and runs nothing.
+class RecordingHost:
+    """A host that records sources and launches, and runs nothing.
 
     Attributes
     ----------
-    device : Device
+    device : DeviceLimits
     sources : list of str
     launches : list of Launch
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceLimits) -> None:
         self.device = device
         self.sources: list[str] = []
         self.launches: list[Launch] = []
@@ -77,7 +76,7 @@ class Notes:
         return partial(self.launch, kernel, launch, words)
 
     def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
-        """Note it."""
+        """Record a launch."""
         self.launches.append(launch)
 
     def scratch(self, size: int) -> tuple[int, Any]:
@@ -85,26 +84,26 @@ class Notes:
 
 
 def divisor(number: int) -> int:
-    """What kernels divide by a number with (`cuda.QUOTIENT`): a factor of 32 bits, and above it a shift.
+    """The multiplier for division by an invariant number (`cuda.QUOTIENT`): a factor of 32 bits, and above it a shift.
 
     The factor is 2^(31 + shift) / number, rounded up, with the least shift for which 2^shift is not below the number:
-    so the quotient of numbers below 2^31 is too large by less than what it lacks of the next whole one.
+    the quotient of numbers below 2^31 is exact.
     """
     shift = (number - 1).bit_length()
     return -(-(1 << 31 + shift) // number) | shift << 32
 
 
-class Launched:
-    """What runs a nest on a device; each variant is compiled when it is first needed."""
+class CudaNest:
+    """A nest on a device, whose variants are compiled when they are first needed."""
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
-        self._kernels: dict[Variant, tuple[Sequence[Any], list[str]]] = {}
-        self._known = Cache("launch configurations", GEOMETRIES)
+        self._kernels = Cache("variants of CUDA kernels", LAYOUTS)
+        self._layouts = Cache("launch configurations", LAYOUTS)
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        # The memory is kept until the kernels are on their way: what is freed then is used after them.
-        launches, _memory = self._laid_out(pointers, layout).bound(pointers, numbers)
+        # The scratch memory outlives the launches: memory freed then is reused in stream order.
+        launches, _memory = self._specialized(pointers, layout).bound(pointers, numbers)
         for launch in launches:
             launch()
 
@@ -117,80 +116,81 @@ class Launched:
         layout: Layout,
         memory: Memory,
     ) -> LaunchEntry:
-        """The fast call of the nest for arrays that are laid out as these are."""
-        here, there = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
-        laid_out = self._laid_out([*here, *[0] * self.nest.counted, *there], layout)
-        return LaunchEntry(laid_out, reads, writes, in_place, numbers, memory)
+        """The fast call for arrays of the same layout as these."""
+        inputs, outputs = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
+        specialized = self._specialized([*inputs, *[0] * self.nest.flat_indices, *outputs], layout)
+        return LaunchEntry(specialized, reads, writes, in_place, numbers, memory)
 
-    def _laid_out(self, pointers: Sequence[int], layout: Layout) -> _LaidOut:
+    def _specialized(self, pointers: Sequence[int], layout: Layout) -> _Specialized:
         sizes, flat = layout
-        key = tuple(sizes), tuple(flat), tuple(address % ALIGNED for address in pointers)
-        found = self._known.get(key)
+        key = tuple(sizes), tuple(flat), tuple(address % ALIGNMENT for address in pointers)
+        found = self._layouts.get(key)
         if found is None:
             rank = self.nest.rank
-            steps = [flat[place * rank : (place + 1) * rank] for place in range(len(self.nest.arrays))]
-            geometry = geometry_of(self.nest, sizes, steps, pointers, self.host.device)
-            variant = geometry.variant
-            if variant not in self._kernels:
+            strides = [flat[index * rank : (index + 1) * rank] for index in range(len(self.nest.arrays))]
+            config = configure(self.nest, sizes, strides, pointers, self.host.device)
+            variant = config.variant
+            ready = self._kernels.get(variant)
+            if ready is None:
                 kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
-                self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
-            found = self._known[key] = _LaidOut(self.nest, self.host, geometry, layout, *self._kernels[variant])
+                ready = self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
+            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, *ready)
         return found
 
 
-class _LaidOut:
-    """A nest's kernels for arrays of one layout.
+class _Specialized:
+    """A nest's kernels, specialised to one layout.
 
     Attributes
     ----------
-    counted : list of int
-        What stands for the addresses of what is read and no array.
+    flat_indices : list of int
+        Null pointers, the addresses of flat indices.
     """
 
     def __init__(
-        self, nest: LoopNest, host: Host, geometry: Geometry, layout: Layout, kernels: Sequence[Any], names: list[str]
+        self, nest: LoopNest, host: Host, config: LaunchConfig, layout: Layout, kernels: Sequence[Any], names: list[str]
     ) -> None:
         sizes, flat = layout
         given: dict[str, Any] = {f"n{axis}": size for axis, size in enumerate(sizes)}
-        given.update({f"s{place // nest.rank}_{place % nest.rank}": step for place, step in enumerate(flat)})
-        along, chunks = nest.vector, geometry.variant.chunks
+        given.update({f"s{index // nest.rank}_{index % nest.rank}": stride for index, stride in enumerate(flat)})
+        along, chunks = nest.vector, config.variant.chunks
         accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
-        given.update(part=geometry.part, parts=np.int32(geometry.parts), held=geometry.held)
-        self._host, self._launches = host, list(zip(kernels, geometry.launches, strict=True))
+        given.update(part=config.part, parts=np.int32(config.parts), held=config.cached_accesses)
+        self._host, self._launches = host, list(zip(kernels, config.launches, strict=True))
         arrays, count = range(len(nest.arrays)), len(nest.reads)
-        self._pointers = [names.index(f"a{place}") for place in arrays]
+        self._pointers = [names.index(f"a{index}") for index in arrays]
         self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
-        split = nest.reductions if geometry.variant.split else []
-        self._scratch = [(names.index(f"q{r.value}"), geometry.entries * wide(r).itemsize) for r in split]
-        open_ = {*self._pointers, *self._numbers, *(place for place, _ in self._scratch)}
-        self._words = [0 if place in open_ else given[name] for place, name in enumerate(names)]
-        self.counted = [0] * nest.counted
+        split = nest.reductions if config.variant.split else []
+        self._scratch = [(names.index(f"q{r.value}"), config.entries * accumulator_dtype(r).itemsize) for r in split]
+        unbound = {*self._pointers, *self._numbers, *(index for index, _ in self._scratch)}
+        self._words = [0 if index in unbound else given[name] for index, name in enumerate(names)]
+        self.flat_indices = [0] * nest.flat_indices
 
     def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
-        """What launches each kernel on these addresses and numbers, and the memory that they need until they are."""
+        """A function for each kernel that launches it on these arguments, and the scratch memory that they use."""
         words, memories = self._words.copy(), []
-        for place, word in zip((*self._pointers, *self._numbers), (*pointers, *numbers), strict=True):
-            words[place] = word
-        for place, size in self._scratch:
-            words[place], memory = self._host.scratch(size)
+        for index, word in zip((*self._pointers, *self._numbers), (*pointers, *numbers), strict=True):
+            words[index] = word
+        for index, size in self._scratch:
+            words[index], memory = self._host.scratch(size)
             memories.append(memory)
         return [self._host.bound(kernel, launch, words) for kernel, launch in self._launches], memories
 
 
-class _Call(NamedTuple):
-    """What a kernel was launched on.
+class _BoundCall(NamedTuple):
+    """The arguments of a call, and its launches.
 
     Attributes
     ----------
     arrays : list of (int, weakref.ref)
-        Each with its place among the values.
+        Each with its index in the list of values.
     pointers : list of int
-        Their addresses.
+        The addresses of the arrays.
     numbers : list of (int, object)
-        Each with its place.
+        Each with its index in the list of values.
     launches : list of callable
-        What launches it on them again; none if it needs scratch memory for that.
+        The bound launches; none if they need new scratch memory each time.
     """
 
     arrays: list[tuple[int, Any]]
@@ -198,8 +198,8 @@ class _Call(NamedTuple):
     numbers: list[tuple[int, Any]]
     launches: list[Callable[[], Any]]
 
-    def is_of(self, values: list[Any]) -> bool:
-        """Whether the arrays are these."""
+    def matches(self, values: list[Any]) -> bool:
+        """Whether the arrays among these values are the same objects."""
         for i, array in self.arrays:  # noqa: SIM110 `all` takes twice the time
             if values[i] is not array():
                 return False
@@ -207,26 +207,20 @@ class _Call(NamedTuple):
 
 
 class LaunchEntry:
-    """A kernel, with arrays of one layout among the values of a program (`backends.cpu.entry.Entry`).
+    """The launches of a nest on arrays of one layout (`backends.execution.runner.FastCall`).
 
-    Where a call's arrays and numbers are the very objects of one before, nothing is looked at again.
+    Where a call's arrays and numbers are the same objects as in an earlier call, its arguments are reused unchecked.
 
     Parameters
     ----------
-    laid_out : _LaidOut
-    reads, writes : dict
-        Arrays of the layout, each under its place in the list of values.
-    in_place : sequence of bool
-        For each write and, within it, each read, whether the write may be at exactly the read's place.
-    numbers : sequence of (int, numpy.dtype)
-        The places of the numbers, and the dtypes that they are taken in.
-    memory : Memory
-        Of the arrays.
+    specialized : _Specialized
+    reads, writes, in_place, numbers, memory
+        As of `backends.execution.runner.Runner.entry`.
     """
 
     def __init__(
         self,
-        laid_out: _LaidOut,
+        specialized: _Specialized,
         reads: dict[int, Any],
         writes: dict[int, Any],
         in_place: Sequence[bool],
@@ -234,23 +228,23 @@ class LaunchEntry:
         memory: Memory,
     ) -> None:
         arrays = [*reads.values(), *writes.values()]
-        self._laid_out, self._memory, self._numbers = laid_out, memory, numbers
-        self._places, self._reads = [*reads, *writes], len(reads)
-        self._lies = [(x.shape, x.strides, memory.address(x) % ALIGNED) for x in arrays]
+        self._specialized, self._memory, self._numbers = specialized, memory, numbers
+        self._indices, self._reads = [*reads, *writes], len(reads)
+        self._layouts = [(x.shape, x.strides, memory.address(x) % ALIGNMENT) for x in arrays]
         pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
-        self._pairs = [(*pair, may) for pair, may in zip(pairs, in_place, strict=True)]
+        self._pairs = [(*pair, may_alias) for pair, may_alias in zip(pairs, in_place, strict=True)]
         self._spans = [_span(x) for x in arrays]
         #: Calls by the identities of their arrays, and the last.
         self._calls = Cache("calls of kernels", CALLS)
-        self._last: _Call | None = None
+        self._last: _BoundCall | None = None
 
     def run(self, values: list[Any]) -> int:
-        """0 if the arrays among these values lie as they must, and the kernel has been launched on them."""
+        """Launch on the arrays among these values; the status of `backends.execution.runner.FastCall.run`."""
         call = self._last
-        if call is None or not call.is_of(values):
-            call = self._calls.get(tuple([id(values[i]) for i in self._places]))
-            if call is None or not call.is_of(values):
-                found = self._looked_at(values)
+        if call is None or not call.matches(values):
+            call = self._calls.get(tuple([id(values[i]) for i in self._indices]))
+            if call is None or not call.matches(values):
+                found = self._checked(values)
                 if isinstance(found, int):
                     return found
                 call = found
@@ -265,42 +259,46 @@ class LaunchEntry:
         return 0
 
     def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
-        """`run`, which notes numbers by itself."""
+        """`run`, which caches bound launches itself."""
         return self.run
 
-    def _looked_at(self, values: list[Any]) -> _Call | int:
-        """What is to be launched; 1 if an array does not lie as it must, 2 if what is read would be overwritten."""
-        arrays: list[Any] = [values[i] for i in self._places]
+    def _checked(self, values: list[Any]) -> _BoundCall | int:
+        """The call on the arrays among these values, or a status other than 0."""
+        arrays: list[Any] = [values[i] for i in self._indices]
         memory, addresses = self._memory, []
-        for x, (shape, strides, residue) in zip(arrays, self._lies, strict=True):
+        for x, (shape, strides, residue) in zip(arrays, self._layouts, strict=True):
             if not isinstance(x, memory.kind) or x.shape != shape or x.strides != strides:
                 return 1
             address = memory.address(x)
-            if address % ALIGNED != residue:
+            if address % ALIGNMENT != residue:
                 return 1
             addresses.append(address)
-        for write, read, may in self._pairs:
-            there, here = addresses[write], addresses[read]
+        for write, read, may_alias in self._pairs:
+            written, read_from = addresses[write], addresses[read]
             (low, high), (start, end) = self._spans[write], self._spans[read]
-            if not (may and there == here) and there + low < here + end and here + start < there + high:
+            if (
+                not (may_alias and written == read_from)
+                and written + low < read_from + end
+                and read_from + start < written + high
+            ):
                 return 2
-        pointers = [*addresses[: self._reads], *self._laid_out.counted, *addresses[self._reads :]]
-        return _Call([(i, ref(x)) for i, x in zip(self._places, arrays, strict=True)], pointers, [], [])
+        pointers = [*addresses[: self._reads], *self._specialized.flat_indices, *addresses[self._reads :]]
+        return _BoundCall([(i, ref(x)) for i, x in zip(self._indices, arrays, strict=True)], pointers, [], [])
 
-    def _launched(self, call: _Call, values: list[Any]) -> int:
-        """`run`, with arguments that are made ready now, and kept."""
-        words = [bits(values[i], dtype) for i, dtype in self._numbers]
-        launches, memory = self._laid_out.bound(call.pointers, words)
+    def _launched(self, call: _BoundCall, values: list[Any]) -> int:
+        """`run`, with launches that are bound now and cached."""
+        words = [as_int64(values[i], dtype) for i, dtype in self._numbers]
+        launches, memory = self._specialized.bound(call.pointers, words)
         for launch in launches:
             launch()
         numbers = [(i, values[i]) for i, _ in self._numbers]
-        self._last = _Call(call.arrays, call.pointers, numbers, [] if memory else launches)
-        self._calls[tuple([id(values[i]) for i in self._places])] = self._last
+        self._last = _BoundCall(call.arrays, call.pointers, numbers, [] if memory else launches)
+        self._calls[tuple([id(values[i]) for i in self._indices])] = self._last
         return 0
 
 
 def _span(array: Any) -> tuple[int, int]:
-    """Where an array's bytes begin and end, from its first element."""
-    ends = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    """The byte range of an array, relative to its first element."""
+    ends = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
     low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
     return low, high + array.itemsize

@@ -1,31 +1,31 @@
-"""How loop nests are laid out on a CUDA device: the variant of each kernel, its grids, blocks and shared memory.
+"""Launch configurations of loop nests on a CUDA device: the variant of each kernel, grid, block and shared memory.
 
-The rules look at sizes, steps and the device's own limits, and at nothing else,
-so the same call runs the same kernels and gives the same bits.
+The rules depend on sizes, strides, alignment and the device's limits alone, so
+the same call runs the same kernels and gives the same bits.
 
-- An access is of as many elements as 16 bytes hold of the widest array, or half as many or a quarter, as all arrays
-  that have elements side by side are aligned. Where that makes less than 8 bytes, but all arrays have elements of one
-  size and each row begins equally far from 16 bytes in all of them (rows of odd lengths), accesses are of 16, and
-  the first and the last of a row are taken element by element. A thread has 64 bytes under way before it uses the
-  first of them, if it has so many to load, and the other threads of the device have something to do.
-- Where some arrays lie along another loop than the rest, blocks of 256 threads
-  hand over tiles of 32 by 32 elements in shared memory.
-- A row of at most 8 accesses for each lane of a warp is reduced by so many lanes that each has 4, if 64 bytes of the
-  row lie together in the warp; a longer one by a block of 128 or 256 threads with at most 8 accesses each. They have
-  their accesses in registers, with at most 128 bytes of what several stages need in a warp and 64 in a block.
-- Of a row that is too long for that, what several stages need stays in shared memory, where that holds it for three
-  blocks on a multiprocessor, for two, or for one, of 512 threads. Where not even that, what is read stays there alone,
-  and what is dear is made again. Where a row is too long for that too, its first accesses stay, as many as a block has
-  room for, and the others are read again.
-- Columns are reduced by blocks of 256 threads, 32 side by side, or as many as take 128 bytes; more where columns are so
-  short that a thread has fewer than 8 accesses, and fewer where there are no more. What several stages need stays in
-  shared memory where it takes at most a quarter of what a block may have, beside the few kilobytes by which the block
-  joins its threads, with one column for each thread. Otherwise a thread has as many columns as 16 bytes hold, at most
-  4, or half as many or a quarter, as all arrays are aligned, as half of the threads that the device has at once find 8
-  accesses, and as a thread accumulates at most 64 bytes.
-- Where blocks would be fewer than the device has multiprocessors, twice, or where there is one stage, than make half
-  of the threads that the device has at once, the reduced loops are split into parts of at least 8 accesses for each
-  thread, so that they do: what registers leave room for runs at once, without a rest that runs alone.
+- A vectorised access has as many elements as 16 bytes hold of the widest array, or a half or quarter of them, as the
+  alignment of all contiguous arrays allows. Where that makes less than 8 bytes, but all arrays have one itemsize and
+  each row has the same offset from 16 bytes in all of them (rows of odd lengths), accesses are of 16 bytes, and the
+  first and the last of a row are partial. A thread has 64 bytes in flight before it uses the first of them, if it has
+  that much to load, and the other threads of the device have work.
+- Where some arrays are contiguous along another loop than the rest, blocks of 256 threads transpose tiles of 32 by 32
+  elements in shared memory.
+- A row of at most 8 accesses for each lane of a warp is reduced by as many lanes as leave 4 to each, and at least as
+  many as make 64 contiguous bytes; a longer one by a block of 128 or 256 threads with at most 8 accesses each. Rows
+  are cached in registers, with at most 128 bytes of live values in a thread of a warp and 64 in one of a block.
+- Of longer rows, values that several stages need are cached in shared memory, where three blocks are resident on a
+  multiprocessor with them, or two, or one of 512 threads. Where none is, reads alone are cached, and values that are
+  expensive are recomputed. Where rows are too long for that too, their first accesses are cached, as many as shared
+  memory holds, and the others are read again.
+- Columns are reduced by blocks of 256 threads, 32 along the columns, or as many as take 128 bytes; more where columns
+  are so short that a thread has fewer than 8 accesses, and fewer where there are no more columns. Values that several
+  stages need are cached in shared memory where they take at most a quarter of a block's limit, with one column for
+  each thread. Otherwise a thread has as many columns as 16 bytes hold, at most 4, or a half or quarter of them, as
+  the alignment of all arrays allows, half of the device's resident threads have 8 accesses, and a thread's
+  accumulators take at most 64 bytes.
+- Where there are fewer blocks than twice the multiprocessors, or, in a nest of one stage, than make half of the
+  device's resident threads, the reduction is split into parts of at least 8 accesses for each thread, so that there
+  are as many: all are resident at once, as far as registers allow, without a tail.
 """
 
 from __future__ import annotations
@@ -34,72 +34,78 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from backends.execution.dialect import computed
-from backends.execution.dialect import wide as accumulated
+from backends.execution.dialect import accumulator_dtype, compute_dtype
 from backends.gpu.codegen.printer import TILE, kernel_names, static_bytes
-from backends.gpu.codegen.variant import FLIGHT, Variant, along, held_bytes, loaded_bytes, slot_bytes
-from optree.compile.loopnest import LoopNest, crossing_reads, stages_of
+from backends.gpu.codegen.variant import (
+    BYTES_IN_FLIGHT,
+    Variant,
+    contiguous_arrays,
+    live_bytes,
+    loaded_bytes,
+    slot_bytes,
+)
+from optree.compile.loopnest import LoopNest, stages_of, strided_reads
 
-#: Bytes that a thread accesses at once.
-ACCESS = 16
+#: Bytes of a vectorised access.
+ACCESS_BYTES = 16
 
-#: Rows may begin within an access from so many accesses on: two of them are taken element by element.
-ENDS = 16
+#: The least accesses of rows that may begin unaligned: two of them are partial.
+MIN_SHIFTED_ACCESSES = 16
 
-#: A thread has at most so many accesses to a row that registers keep, and at least so many to a part of a row.
-ACCESSES = 8
+#: The maximum accesses of a thread to a row that is cached in registers, and the least to a part of a split row.
+MAX_ROW_ACCESSES = 8
 
-#: And at most so many under way.
-SEVERAL = 16
+#: The maximum accesses of a thread in flight.
+MAX_IN_FLIGHT = 16
 
-#: A thread keeps at most so many bytes of a row in registers: in a block half as many as in a warp, so that another
-#: block on the multiprocessor finds registers, and loads while the first computes.
-HELD = {"warp": 128, "block": 64}
+#: The maximum bytes of a row in a thread's registers: in a block half as many as in a warp, so that another block is
+#: resident, and loads while the first computes.
+ROW_BYTES = {"warp": 128, "block": 64}
 
-#: A thread has several accesses under way only where all take at most so many instructions, and twice as many where
-#: they stay in registers: what is compiled grows with them.
-LONG = 512
+#: The maximum instructions of several accesses in flight, and half of that where they stay in registers: loops over
+#: them are unrolled.
+MAX_INSTRUCTIONS = 512
 
-#: How many threads a block has at most, by its teams.
-THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 256, "columns": 256}
+#: The maximum threads of a block, by its teams.
+BLOCK_THREADS = {"": 256, "tiles": 256, "warp": 128, "block": 256, "columns": 256}
 
-#: How many it has where shared memory keeps rows, by how many blocks a multiprocessor has room for.
-ALONGSIDE = {3: 256, 2: 256, 1: 512}
+#: The threads of a block that caches rows in shared memory, by the number of such blocks resident on a multiprocessor.
+CACHED_ROW_THREADS = {3: 256, 2: 256, 1: 512}
 
-#: Bytes of shared memory that a multiprocessor needs for each block beside its own.
-RESERVED = 1 << 10
+#: Bytes of shared memory that a multiprocessor reserves for each resident block.
+RESERVED_SHARED = 1 << 10
 
-#: Bytes of shared memory that any block may have, static and dynamic together, without being asked for beforehand.
-STATIC = 48 << 10
+#: Bytes of static and dynamic shared memory that a block may have without opting in to more.
+DEFAULT_SHARED = 48 << 10
 
-#: Columns of a block, and of a thread at most, where it has several.
-COLUMNS = 32
-COLUMNS_EACH = 4
+#: The columns of a block, and the maximum of a thread.
+BLOCK_COLUMNS = 32
+THREAD_COLUMNS = 4
 
-#: And so many bytes of each row, if they are not columns enough.
-LINE = 128
+#: The least bytes of each row that a block of columns reads together.
+LINE_BYTES = 128
 
-#: A split row has at most so many parts.
-PARTS = 1024
+#: The maximum number of parts of a split row.
+MAX_PARTS = 1024
 
-#: A grid has at most so many blocks along x; kernels go on in steps of the whole grid.
-BLOCKS = 2**31 - 1
+#: The maximum blocks of a grid along x; kernels are grid-stride loops.
+MAX_GRID = 2**31 - 1
 
-#: Indices of 32 bits serve up to here; so a grid's step beyond the last does not overflow either.
-NARROW = 1 << 30
+#: The elements from which indices have 64 bits; below it, a grid's stride beyond the last index does not overflow.
+INT32_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceLimits:
     """A CUDA device's limits.
 
     Attributes
     ----------
     multiprocessors : int
     shared : int
-        Bytes of shared memory that a block may have.
+        The maximum shared memory of a block in bytes.
     threads : int
-        Threads that a multiprocessor has at once.
+        The maximum resident threads of a multiprocessor.
     """
 
     multiprocessors: int
@@ -107,19 +113,19 @@ class Device:
     threads: int
 
 
-#: What stands for a device of an architecture where there is none: T4, A100, L40S, H100 and B200.
+#: The limits assumed for each architecture where there is no device: those of T4, A100, L40S, H100 and B200.
 DEVICES = {
-    "sm_75": Device(40, 64 << 10, 1024),
-    "sm_80": Device(108, 163 << 10, 2048),
-    "sm_89": Device(142, 99 << 10, 1536),
-    "sm_90": Device(132, 227 << 10, 2048),
-    "sm_100": Device(148, 227 << 10, 2048),
+    "sm_75": DeviceLimits(40, 64 << 10, 1024),
+    "sm_80": DeviceLimits(108, 163 << 10, 2048),
+    "sm_89": DeviceLimits(142, 99 << 10, 1536),
+    "sm_90": DeviceLimits(132, 227 << 10, 2048),
+    "sm_100": DeviceLimits(148, 227 << 10, 2048),
 }
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel's launch.
+    """The launch of one kernel.
 
     Attributes
     ----------
@@ -139,8 +145,8 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """How a nest of certain sizes runs.
+class LaunchConfig:
+    """The kernels' variant and launches, for a nest and the layout of its arrays.
 
     Attributes
     ----------
@@ -148,13 +154,13 @@ class Geometry:
     launches : list of Launch
         In order.
     part : int
-        How many accesses of a row are one block's.
+        The accesses of a split row that one block has.
     parts : int
-        How many blocks share a row.
+        The number of blocks that share a row.
     entries : int
-        How many elements each array of parts has.
-    held : int
-        How many accesses of a row shared memory keeps, where it keeps a part.
+        The elements of each array of parts.
+    cached_accesses : int
+        The accesses of a row that are cached in shared memory, where that is a part.
     """
 
     variant: Variant
@@ -162,31 +168,37 @@ class Geometry:
     part: int = 0
     parts: int = 1
     entries: int = 0
-    held: int = 0
+    cached_accesses: int = 0
 
 
-def geometry_of(
-    nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int], device: Device
-) -> Geometry:
-    """How a nest runs on arrays.
+def configure(
+    nest: LoopNest,
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    addresses: Sequence[int],
+    device: DeviceLimits,
+) -> LaunchConfig:
+    """The launch configuration of a nest on arrays.
 
     Parameters
     ----------
     sizes : sequence of int
-        The loops'.
-    steps : sequence of sequence of int
-        For each array its steps along the loops, in elements.
+        The sizes of the loops.
+    strides : sequence of sequence of int
+        For each array its strides along the loops, in elements.
     addresses : sequence of int
-        The arrays'.
+        The addresses of the arrays.
+    device : DeviceLimits
     """
-    reach = max((sum(abs(step) * (n - 1) for step, n in zip(each, sizes, strict=True)) for each in steps), default=0)
-    wide = max(reach, prod(sizes)) >= NARROW
-    vector, shifted = _vector(nest, sizes, steps, addresses)
-    crossing = crossing_reads(nest)
-    if crossing and static_bytes(nest, "tiles", THREADS["tiles"]) <= STATIC:
+    extents = (sum(abs(stride) * (n - 1) for stride, n in zip(each, sizes, strict=True)) for each in strides)
+    wide_index = max(max(extents, default=0), prod(sizes)) >= INT32_LIMIT
+    vector, shifted = _vector(nest, sizes, strides, addresses)
+    if strided_reads(nest) and static_bytes(nest, "tiles", BLOCK_THREADS["tiles"]) <= DEFAULT_SHARED:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
-        return Geometry(Variant(1, wide, "tiles"), (Launch("kernel", (tiles, 1), THREADS["tiles"]),))
-    variant = Variant(vector, wide, whole=nest.columns or (sizes[-1] % vector == 0 and not shifted), shifted=shifted)
+        return LaunchConfig(Variant(1, wide_index, "tiles"), (Launch("kernel", (tiles, 1), BLOCK_THREADS["tiles"]),))
+    variant = Variant(
+        vector, wide_index, whole=nest.columns or (sizes[-1] % vector == 0 and not shifted), shifted=shifted
+    )
     if not nest.reductions:
         return _elements(nest, sizes, variant, device)
     if nest.columns:
@@ -195,23 +207,28 @@ def geometry_of(
 
 
 def _vector(
-    nest: LoopNest, sizes: Sequence[int], steps: Sequence[Sequence[int]], addresses: Sequence[int]
+    nest: LoopNest, sizes: Sequence[int], strides: Sequence[Sequence[int]], addresses: Sequence[int]
 ) -> tuple[int, bool]:
-    """How many elements a thread accesses at once, and whether rows begin within an access."""
-    together = along(nest)
-    if not together:
+    """The elements of a vectorised access, and whether rows may begin unaligned."""
+    contiguous = contiguous_arrays(nest)
+    if not contiguous:
         return 1, False
-    kept = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
-    widest = max([nest.arrays[place].itemsize for place in together] + kept)
-    most = vector = ACCESS // widest
-    alike, reduced = set(), nest.columns
-    for place in together:
-        others = {axis: step for axis, step in enumerate(steps[place]) if axis != nest.vector and sizes[axis] > 1}
-        size = nest.arrays[place].itemsize
-        vector = max(1, gcd(vector * size, addresses[place], *(step * size for step in others.values())) // size)
-        alike.add((size, addresses[place] % (most * size), *(step % most for step in others.values())))
-        reduced |= any(step % most for axis, step in others.items() if axis >= nest.outer)
-    if vector * widest < ACCESS // 2 and len(alike) == 1 and not reduced and sizes[-1] >= ENDS * most:
+    cached = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
+    widest = max([nest.arrays[array].itemsize for array in contiguous] + cached)
+    most = vector = ACCESS_BYTES // widest
+    offsets, misaligned = set(), nest.columns
+    for array in contiguous:
+        others = {axis: stride for axis, stride in enumerate(strides[array]) if axis != nest.vector and sizes[axis] > 1}
+        size = nest.arrays[array].itemsize
+        vector = max(1, gcd(vector * size, addresses[array], *(stride * size for stride in others.values())) // size)
+        offsets.add((size, addresses[array] % (most * size), *(stride % most for stride in others.values())))
+        misaligned |= any(stride % most for axis, stride in others.items() if axis >= nest.outer)
+    if (
+        vector * widest < ACCESS_BYTES // 2
+        and len(offsets) == 1
+        and not misaligned
+        and sizes[-1] >= MIN_SHIFTED_ACCESSES * most
+    ):
         return most, True
     if nest.columns:
         return gcd(vector, sizes[nest.vector]), False
@@ -223,115 +240,120 @@ def _power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def _under_way(nest: LoopNest, vector: int, most: int) -> int:
-    """How many accesses a thread loads before it uses the first, a power of two."""
-    bytes_ = vector * min(loaded_bytes(nest))
-    found = min(most, SEVERAL, FLIGHT // bytes_ if bytes_ else 1, LONG // (nest.cost * vector))
+def _in_flight(nest: LoopNest, vector: int, most: int) -> int:
+    """The accesses that a thread loads before it uses the first, a power of two."""
+    size = vector * min(loaded_bytes(nest))
+    found = min(most, MAX_IN_FLIGHT, BYTES_IN_FLIGHT // size if size else 1, MAX_INSTRUCTIONS // (nest.cost * vector))
     return 1 << max(found, 1).bit_length() - 1
 
 
-def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    chunks, threads = variant.chunks(sizes[-1]) * prod(sizes[:-1]), THREADS[""]
-    accesses = _under_way(nest, variant.vector, chunks // (device.multiprocessors * device.threads))
-    launch = Launch("kernel", (min(BLOCKS, -(-chunks // (threads * accesses))), 1), threads)
-    return Geometry(replace(variant, accesses=accesses, threads=threads), (launch,))
+def _elements(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: DeviceLimits) -> LaunchConfig:
+    chunks, threads = variant.chunks(sizes[-1]) * prod(sizes[:-1]), BLOCK_THREADS[""]
+    accesses = _in_flight(nest, variant.vector, chunks // (device.multiprocessors * device.threads))
+    launch = Launch("kernel", (min(MAX_GRID, -(-chunks // (threads * accesses))), 1), threads)
+    return LaunchConfig(replace(variant, accesses=accesses, threads=threads), (launch,))
 
 
-def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    places, vector, slots = prod(sizes[: nest.outer]), variant.vector, slot_bytes(nest)
+def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: DeviceLimits) -> LaunchConfig:
+    teams, vector, slots = prod(sizes[: nest.outer]), variant.vector, slot_bytes(nest)
     accesses = variant.chunks(sizes[-1]) * prod(sizes[nest.outer : -1])
-    bytes_ = vector * held_bytes(nest)
-    several = min(ACCESSES, 2 * LONG // (nest.cost * vector))
-    held = {team: min(several, most // bytes_ if bytes_ else several) for team, most in HELD.items()}
-    if accesses <= 32 * held["warp"]:
-        together = min(_power(accesses), FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
-        width = min(32, max(_power(-(-accesses // min(4, held["warp"]))), together))
-        blocks = min(BLOCKS, -(-places * width // THREADS["warp"]))
-        variant = replace(variant, team="warp", width=width, threads=THREADS["warp"])
+    size = vector * live_bytes(nest)
+    several = min(MAX_ROW_ACCESSES, 2 * MAX_INSTRUCTIONS // (nest.cost * vector))
+    cached_accesses = {team: min(several, most // size if size else several) for team, most in ROW_BYTES.items()}
+    if accesses <= 32 * cached_accesses["warp"]:
+        contiguous = min(_power(accesses), BYTES_IN_FLIGHT // (vector * min(dtype.itemsize for dtype in nest.arrays)))
+        width = min(32, max(_power(-(-accesses // min(4, cached_accesses["warp"]))), contiguous))
+        blocks = min(MAX_GRID, -(-teams * width // BLOCK_THREADS["warp"]))
+        variant = replace(variant, team="warp", width=width, threads=BLOCK_THREADS["warp"])
         variant = replace(variant, cache="registers", accesses=-(-accesses // width))
-        return Geometry(variant, (Launch("kernel", (blocks, 1), THREADS["warp"]),))
-    threads = min(THREADS["block"], max(128, _power(-(-accesses // ACCESSES))))
-    variant = replace(variant, team="block", threads=THREADS["block"])
-    parts = _parts(places, accesses, threads, bool(slots), device)
+        return LaunchConfig(variant, (Launch("kernel", (blocks, 1), BLOCK_THREADS["warp"]),))
+    threads = min(BLOCK_THREADS["block"], max(128, _power(-(-accesses // MAX_ROW_ACCESSES))))
+    variant = replace(variant, team="block", threads=BLOCK_THREADS["block"])
+    parts = _parts(teams, accesses, threads, bool(slots), device)
     if parts > 1:
-        variant = replace(variant, split=True, accesses=_under_way(nest, vector, ACCESSES))
-        return _split(nest, variant, places, accesses, parts, threads)
-    if accesses <= THREADS["block"] * held["block"]:
-        threads = max(threads, _power(-(-accesses // held["block"])))
+        variant = replace(variant, split=True, accesses=_in_flight(nest, vector, MAX_ROW_ACCESSES))
+        return _split(nest, variant, teams, accesses, parts, threads)
+    if accesses <= BLOCK_THREADS["block"] * cached_accesses["block"]:
+        threads = max(threads, _power(-(-accesses // cached_accesses["block"])))
         found = replace(variant, cache="registers", accesses=-(-accesses // threads))
-        return Geometry(found, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
+        return LaunchConfig(found, (Launch("kernel", (min(MAX_GRID, teams), 1), threads),))
     if slots:
-        return _kept(nest, variant, places, accesses, device)
-    variant = replace(variant, accesses=_under_way(nest, vector, -(-accesses // threads)))
-    return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads),))
+        return _cached_rows(nest, variant, teams, accesses, device)
+    variant = replace(variant, accesses=_in_flight(nest, vector, -(-accesses // threads)))
+    return LaunchConfig(variant, (Launch("kernel", (min(MAX_GRID, teams), 1), threads),))
 
 
-def _kept(nest: LoopNest, variant: Variant, places: int, accesses: int, device: Device) -> Geometry:
-    """Rows that shared memory keeps, whole or in part."""
-    joined, beside, bytes_, held = static_bytes(nest, "block", THREADS["block"]), 0, 0, accesses
-    for kept in ("shared", "part"):
-        size = sum(slot_bytes(nest, kept == "shared"))
-        bytes_ = size * (-(-accesses * variant.vector // 16) * 16)
-        taken = bytes_ + joined + RESERVED
-        beside = next((count for count in ALONGSIDE if taken * count <= device.shared + RESERVED), 0)
-        if beside:
+def _cached_rows(nest: LoopNest, variant: Variant, teams: int, accesses: int, device: DeviceLimits) -> LaunchConfig:
+    """Blocks that cache rows in shared memory, whole or in part."""
+    static, resident, shared, cached_accesses = static_bytes(nest, "block", BLOCK_THREADS["block"]), 0, 0, accesses
+    for cache in ("shared", "part"):
+        itemsize = sum(slot_bytes(nest, cache == "shared"))
+        shared = itemsize * (-(-accesses * variant.vector // 16) * 16)
+        total = shared + static + RESERVED_SHARED
+        resident = next((n for n in CACHED_ROW_THREADS if total * n <= device.shared + RESERVED_SHARED), 0)
+        if resident:
             break
     else:
-        beside, elements = 1, (device.shared - joined) // size // 16 * 16
-        held, bytes_ = elements // variant.vector, elements * size
-    threads = ALONGSIDE[beside]
-    variant = replace(variant, cache=kept if bytes_ else "", threads=threads)
-    most = min(ACCESSES, -(-accesses // threads))
-    variant = replace(variant, accesses=_under_way(nest, variant.vector, most))
-    return Geometry(variant, (Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_),), held=held)
+        resident, elements = 1, (device.shared - static) // itemsize // 16 * 16
+        cached_accesses, shared = elements // variant.vector, elements * itemsize
+    threads = CACHED_ROW_THREADS[resident]
+    variant = replace(variant, cache=cache if shared else "", threads=threads)
+    most = min(MAX_ROW_ACCESSES, -(-accesses // threads))
+    variant = replace(variant, accesses=_in_flight(nest, variant.vector, most))
+    launch = Launch("kernel", (min(MAX_GRID, teams), 1), threads, shared)
+    return LaunchConfig(variant, (launch,), cached_accesses=cached_accesses)
 
 
-def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device) -> Geometry:
-    columns, rows, threads = prod(sizes[: nest.outer]), prod(sizes[nest.outer :]), THREADS["columns"]
+def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: DeviceLimits) -> LaunchConfig:
+    columns, rows, threads = prod(sizes[: nest.outer]), prod(sizes[nest.outer :]), BLOCK_THREADS["columns"]
     slots, smallest, vector = slot_bytes(nest), min(dtype.itemsize for dtype in nest.arrays), variant.vector
 
     def width_of(vector: int) -> int:
-        """How many threads stand side by side."""
-        least = max(COLUMNS, LINE // (smallest * vector), threads // _power(-(-rows // ACCESSES)))
+        """The number of threads along the columns."""
+        least = max(BLOCK_COLUMNS, LINE_BYTES // (smallest * vector), threads // _power(-(-rows // MAX_ROW_ACCESSES)))
         return min(_power(columns // vector), least)
 
-    bytes_ = sum(slots) * (-(-rows * width_of(1) // 16) * 16)
-    kept = 0 < bytes_ <= device.shared // 4
+    shared = sum(slots) * (-(-rows * width_of(1) // 16) * 16)
+    cached = 0 < shared <= device.shared // 4
     stages = stages_of(nest)
-    parts_bytes = [[computed(r.dtype).itemsize + accumulated(r).itemsize for r in stage.reductions] for stage in stages]
-    most = 1 if kept else min(COLUMNS_EACH, HELD["block"] // max(map(sum, parts_bytes)))
-    enough = ACCESSES * device.multiprocessors * device.threads // 2
+    parts_bytes = [
+        [compute_dtype(r.dtype).itemsize + accumulator_dtype(r).itemsize for r in stage.reductions] for stage in stages
+    ]
+    most = 1 if cached else min(THREAD_COLUMNS, ROW_BYTES["block"] // max(map(sum, parts_bytes)))
+    enough = MAX_ROW_ACCESSES * device.multiprocessors * device.threads // 2
     while vector > 1 and (vector > most or columns // vector * rows < enough):
         vector //= 2
     width = width_of(vector)
-    places, lanes = -(-columns // (vector * width)), threads // width
+    blocks, lanes = -(-columns // (vector * width)), threads // width
     variant = replace(variant, vector=vector, team="columns", width=width, threads=threads)
-    variant = replace(variant, accesses=_under_way(nest, vector, min(2 * SEVERAL // vector, -(-rows // lanes))))
-    parts = _parts(places, rows * width, threads, bool(slots), device)
+    variant = replace(variant, accesses=_in_flight(nest, vector, min(2 * MAX_IN_FLIGHT // vector, -(-rows // lanes))))
+    parts = _parts(blocks, rows * width, threads, bool(slots), device)
     if parts > 1:
-        return _split(nest, replace(variant, split=True), places, rows, parts, threads)
-    launch = Launch("kernel", (min(BLOCKS, places), 1), threads, bytes_ if kept else 0)
-    return Geometry(replace(variant, cache="shared" if kept else ""), (launch,))
+        return _split(nest, replace(variant, split=True), blocks, rows, parts, threads)
+    launch = Launch("kernel", (min(MAX_GRID, blocks), 1), threads, shared if cached else 0)
+    return LaunchConfig(replace(variant, cache="shared" if cached else ""), (launch,))
 
 
-def _parts(places: int, accesses: int, threads: int, again: bool, device: Device) -> int:
-    """How many blocks share a place; one where there are places enough, or rows are short.
+def _parts(blocks: int, accesses: int, threads: int, reread: bool, device: DeviceLimits) -> int:
+    """The number of blocks that each row is split among; 1 where there are enough blocks, or rows are short.
 
     Parameters
     ----------
-    again : bool
-        Whether a later stage reads rows again: what is split is not cached.
+    reread : bool
+        Whether a later stage reads rows again: split rows are not cached.
     """
-    blocks = device.multiprocessors * max(1, device.threads // (2 * threads))
-    enough = 2 * device.multiprocessors if again else blocks
-    return min(PARTS, -(-accesses // (threads * ACCESSES)), -(-blocks // places)) if places < enough else 1
+    capacity = device.multiprocessors * max(1, device.threads // (2 * threads))
+    enough = 2 * device.multiprocessors if reread else capacity
+    return (
+        min(MAX_PARTS, -(-accesses // (threads * MAX_ROW_ACCESSES)), -(-capacity // blocks)) if blocks < enough else 1
+    )
 
 
-def _split(nest: LoopNest, variant: Variant, places: int, accesses: int, parts: int, threads: int) -> Geometry:
-    """A kernel for each stage, whose blocks take parts of rows; then one that joins the last parts."""
+def _split(nest: LoopNest, variant: Variant, blocks: int, accesses: int, parts: int, threads: int) -> LaunchConfig:
+    """A kernel for each stage, whose blocks have parts of rows; then one that joins the last parts."""
     part = -(-accesses // parts)
     parts = -(-accesses // part)
-    grids = ((name, (places, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
+    grids = ((name, (blocks, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
     launches = tuple(Launch(name, grid, threads) for name, grid in grids)
     columns = variant.width * variant.vector if nest.columns else 1
-    return Geometry(variant, launches, part, parts, places * columns * parts)
+    return LaunchConfig(variant, launches, part, parts, blocks * columns * parts)

@@ -1,4 +1,4 @@
-"""What loads compiled kernels and launches them, CuPy or PyCUDA, behind one interface."""
+"""Launchers of compiled kernels, CuPy's and PyCUDA's, behind one interface."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import numpy as np
 
 from optree.errors import BackendError, DeviceMemoryError
 
-#: How many blocks or threads, along x, y and z.
+#: The number of blocks or threads along x, y and z.
 Sizes = tuple[int, int, int]
 
-#: CUDA's numbers for what is asked for a kernel (`CUfunction_attribute`): the most bytes of dynamic shared memory of a
-#: block, and how many percent of the memory that shared memory and the L1 cache divide are to be shared memory.
-SHARED_LIMIT, SHARED_PART = 8, 9
+#: `CUfunction_attribute`: the maximum dynamic shared memory in bytes, and the carveout of shared memory in percent.
+SHARED_LIMIT, SHARED_CARVEOUT = 8, 9
 
-#: All that a multiprocessor may have of it: geometry counts the blocks that have room there at once.
-MOST_SHARED = 100
+#: The maximum carveout: launch configurations count resident blocks by it.
+MAX_CARVEOUT = 100
 
-#: CUDA's numbers for errors of an image (`CUresult`): it is damaged, for another device or of another version, or it
-#: has no such kernel.
+#: `CUresult` of an invalid image: it is damaged, for another device or version, or has no such kernel.
 REFUSALS = frozenset((200, 209, 218, 222, 300, 500))
 
 
@@ -32,10 +30,10 @@ class ImageError(BackendError):
 
 
 class Launcher(Protocol):
-    """Loads kernels into the current device, and launches them on a stream."""
+    """The interface that loads kernels into the current device, and launches them on a stream."""
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
-        """The kernels of a compiled module by their names; it is loaded once, and stays as long as one of them is kept.
+        """The kernels of a compiled module by their names; it stays loaded as long as one of them is referenced.
 
         Raises
         ------
@@ -44,12 +42,12 @@ class Launcher(Protocol):
         """
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
-        """What lets a kernel run on CuPy's current stream each time it is called, and does not wait for it.
+        """A function that launches a kernel on CuPy's current stream, asynchronously.
 
         Parameters
         ----------
         kernel : object
-            What `load` gave.
+            A kernel of `load`.
         grid, block : tuple of int
         words : sequence of int
             For each parameter its 8 bytes as a signed integer, or if it has others, a NumPy scalar of its size.
@@ -59,11 +57,11 @@ class Launcher(Protocol):
 
 
 class CuPyLauncher:
-    """By CuPy."""
+    """The launcher of CuPy."""
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
-        #: 8 bytes, of which kernels take as many as they need; whatever else CuPy is given it converts at each launch.
+        #: An argument of 8 bytes, of which the kernel reads as many as it needs; CuPy converts others at each launch.
         self._word = cupy.cuda.function.CIntptr
         self._shared: dict[Any, int] = {}
 
@@ -78,25 +76,27 @@ class CuPyLauncher:
             raise
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
-        # However little it is: without asking, 48 KiB are for static and dynamic shared memory together.
+        # For any size: without it, static and dynamic shared memory together have 48 KiB.
         if shared > self._shared.get(kernel, 0):
             runtime, driver = self._cuda.runtime, self._cuda.driver
-            runtime.setDevice(runtime.getDevice())  # a thread that has only launched may have no context for the driver
+            runtime.setDevice(
+                runtime.getDevice()
+            )  # the driver needs a context, which a thread that has only launched may not have
             driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
-            driver.funcSetAttribute(kernel.ptr, SHARED_PART, MOST_SHARED)
+            driver.funcSetAttribute(kernel.ptr, SHARED_CARVEOUT, MAX_CARVEOUT)
             self._shared[kernel] = shared
-        given = tuple([self._word(int(word)) for word in words])  # it takes no scalar of NumPy's
+        given = tuple([self._word(int(word)) for word in words])  # it takes no NumPy scalar
         return partial(kernel, grid, block, given, shared)
 
 
 class PyCUDALauncher:
-    """By PyCUDA, in the device's primary context, which is CuPy's too."""
+    """The launcher of PyCUDA, in the device's primary context, which is CuPy's too."""
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
         try:
             self._driver = import_module("pycuda.driver")
-        except Exception as error:  # it links the driver, and raises what that raises
+        except Exception as error:  # it links the driver, and raises any error of it
             raise BackendError(
                 f"launcher='pycuda' needs PyCUDA ({error}); pip install pycuda builds it, for which "
                 "the CUDA toolkit's nvcc has to be there; launcher='cupy' needs neither"
@@ -123,7 +123,7 @@ class PyCUDALauncher:
 
     def _launch(self, function: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int) -> None:
         current, default = self._cuda.get_current_stream(), self._cuda.Stream.null
-        elsewhere = current.ptr != default.ptr  # PyCUDA takes no stream that it has not made, but the default one
+        elsewhere = current.ptr != default.ptr  # PyCUDA takes its own streams and the default one
         if elsewhere:
             default.wait_event(current.record())
         self._context.push()
@@ -131,7 +131,7 @@ class PyCUDALauncher:
             if shared:
                 attributes = self._driver.function_attribute
                 function.set_attribute(attributes.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-                function.set_attribute(attributes.PREFERRED_SHARED_MEMORY_CARVEOUT, MOST_SHARED)
+                function.set_attribute(attributes.PREFERRED_SHARED_MEMORY_CARVEOUT, MAX_CARVEOUT)
             function(*args, grid=grid, block=block, shared=shared)
         except self._driver.MemoryError as error:
             raise DeviceMemoryError(f"PyCUDA has no memory to launch a kernel: {error}") from error
@@ -141,5 +141,5 @@ class PyCUDALauncher:
             current.wait_event(default.record())
 
 
-#: How each is made, of CuPy, while its device is the current one.
+#: The launchers by name, constructed from CuPy while its device is current.
 LAUNCHERS: Mapping[str, Callable[[Any], Launcher]] = MappingProxyType({"cupy": CuPyLauncher, "pycuda": PyCUDALauncher})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.execution.matrix_layout import order_and_lead
+from backends.execution.matrix_layout import order_and_leading_dimension
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
 from optree.cache import Cache
 from optree.errors import BackendError
@@ -143,10 +143,6 @@ class Products(Locked):
         out[...] = made
         return out
 
-    def into(self, x: Any, y: Any, out: Any) -> Any:
-        """``x @ y``, written into an array."""
-        return self(x, y, out=out)
-
     def _is_apart(self, out: Any, x: Any, y: Any, addend: Any, bias: Any) -> bool:
         """Whether nothing that is read is written over, but the addend in its own place."""
         share = self.cupy.may_share_memory
@@ -162,7 +158,7 @@ class Products(Locked):
         if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
             x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
             stack = ()
-        swaps = order_and_lead(target)[0] == "F"
+        swaps = order_and_leading_dimension(target)[0] == "F"
         if bias is not None and (swaps or not bias.flags.c_contiguous):
             return False
         if swaps:
@@ -255,7 +251,7 @@ def _lies(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
 
     None if it lies in no such way.
     """
-    order, lead = order_and_lead(x)
+    order, lead = order_and_leading_dimension(x)
     apart = _apart(x, stack)
     if order is None or apart is None:
         return None

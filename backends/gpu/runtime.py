@@ -1,4 +1,4 @@
-"""CUDA kernels on a device: compiled by NVRTC, kept from run to run, and launched."""
+"""CUDA kernels on a device: compiled by NVRTC, cached on disk, loaded and launched."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from typing import Any
 import numpy as np
 
 from backends.execution.disk_cache import read, sha256, usable_folder, write
-from backends.gpu.launch_config import Device, Launch
+from backends.gpu.launch_config import DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
+from optree.cache import Cache
 from optree.errors import CompilerError
 
-#: As C: what is computed twice is the same twice, and nothing that IEEE 754 says is given up for speed.
+#: As for C: no contraction and no fast math, so that results are deterministic and follow IEEE 754.
 OPTIONS = ("--std=c++17", "--fmad=false")
+
+#: The most sources whose kernels stay loaded though nothing may use them.
+LOADED = 1024
 
 
 @dataclass
 class Counts:
-    """How often a source was found in memory, found on disk and compiled, in how many seconds; and all launches."""
+    """The number of sources found in memory, found on disk and compiled, the seconds of compiling, and launches."""
 
     hits: int = 0
     disk_hits: int = 0
@@ -33,11 +37,11 @@ class Counts:
 
 
 class KernelHost:
-    """What compiles, loads and launches kernels on the current device (`backends.gpu.kernel.Host`).
+    """The host of the current device, which compiles, loads and launches kernels (`backends.gpu.kernel.Host`).
 
     Attributes
     ----------
-    device : Device
+    device : DeviceLimits
     counts : Counts
     """
 
@@ -45,11 +49,11 @@ class KernelHost:
         device = cupy.cuda.Device()
         limits = device.attributes
         names = ("MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxThreadsPerMultiProcessor")
-        self.device = Device(*(limits[name] for name in names))
+        self.device = DeviceLimits(*(limits[name] for name in names))
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
-        self._loaded: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+        self._loaded = Cache("loaded CUDA kernels", LOADED)
 
     def stats(self) -> dict[str, Any]:
         """The counts by name."""
@@ -64,7 +68,8 @@ class KernelHost:
             If NVRTC refuses the source, or the driver the kernels.
         """
         key = source, tuple(names)
-        if key in self._loaded:
+        kernels: Sequence[Any] | None = self._loaded.get(key)
+        if kernels is not None:
             self.counts.hits += 1
         else:
             image, is_new = self._image(source)
@@ -73,12 +78,12 @@ class KernelHost:
             except ImageError as error:
                 if is_new:
                     raise self._not_loaded(error) from error
-                kernels = self._loaded_anew(source, names)  # it was kept by another driver, or is damaged
+                kernels = self._recompiled(source, names)  # cached with another driver, or damaged
             self._loaded[key] = kernels
-        return self._loaded[key]
+        return kernels
 
     def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
-        """What lets a kernel run, after those before it on CuPy's current stream, each time it is called."""
+        """A function that launches a kernel on CuPy's current stream."""
         run = self._launcher.bound(kernel, (*launch.grid, 1), (launch.block, 1, 1), words, launch.shared)
         counts = self.counts
 
@@ -89,13 +94,13 @@ class KernelHost:
         return launched
 
     def scratch(self, size: int) -> tuple[int, Any]:
-        """The address of so many bytes, aligned as any array, and what keeps them."""
+        """The address of scratch memory of a size in bytes, and its array."""
         memory = self._cupy.empty(size, np.uint8)
         return memory.data.ptr, memory
 
-    def _loaded_anew(self, source: str, names: Sequence[str]) -> list[Any]:
-        """The kernels of a source that is compiled again, in the place of what is on the disk."""
-        image, _ = self._image(source, anew=True)
+    def _recompiled(self, source: str, names: Sequence[str]) -> list[Any]:
+        """The kernels of a source that is compiled again, which replaces the image on disk."""
+        image, _ = self._image(source, is_cached=False)
         try:
             return self._launcher.load(image, names)
         except ImageError as error:
@@ -109,18 +114,18 @@ class KernelHost:
             "libraries for that version"
         )
 
-    def _image(self, source: str, anew: bool = False) -> tuple[bytes, bool]:
-        """A source compiled for the device, from the disk where it is there; and whether it has been compiled now."""
+    def _image(self, source: str, is_cached: bool = True) -> tuple[bytes, bool]:
+        """A source compiled for the device, from the disk cache or NVRTC, and whether it was compiled now."""
         if "source" in settings.value("show"):
             print(source, file=sys.stderr, flush=True)
         options = [f"--gpu-architecture={self._target}", *OPTIONS]
         version = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
         key = "cuda-" + sha256("\0".join([version, *options, source]).encode()).hexdigest()
         folder = usable_folder()
-        kept = None if folder is None or anew else read(folder, key)
-        if kept is not None:
+        cached = read(folder, key) if folder is not None and is_cached else None
+        if cached is not None:
             self.counts.disk_hits += 1
-            return kept, False
+            return cached, False
         begin = perf_counter()
         image = self._compiled(source, options)
         self.counts.misses += 1
@@ -148,7 +153,7 @@ class KernelHost:
 
 
 def _target(capability: str, supported: Sequence[int]) -> str:
-    """What to compile for: the device itself, or, for one newer than NVRTC, what its driver can go on from."""
+    """The target architecture: the device's, or for one newer than NVRTC, a PTX version that its driver compiles."""
     mine = int(capability)
     if mine in supported:
         return f"sm_{mine}"
@@ -162,7 +167,7 @@ def _headers(source: str, cupy: Any) -> list[str]:
     """The folders of CUDA's headers, where a source includes any."""
     if "#include" not in source:
         return []
-    try:  # NVIDIA's finder, which CuPy needs itself
+    try:  # NVIDIA's finder, a dependency of CuPy
         found = import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
     except ImportError:
         found = None

@@ -1,4 +1,4 @@
-"""A kernel as a loop nest, in no language: what is loaded, computed and stored at each index of a domain."""
+"""Loop nests: a fused kernel's loads, statements, reductions and stores over an index domain, in no language."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 
 from optree.ops.traits import Accumulator
 
-#: The least cost of computing a value again, by its expression, at which it is cached for the stages that follow.
-CACHED = 4
+#: The least cost of recomputing a value at which it is cached for later stages.
+CACHE_COST = 4
 
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
 class Statement(NamedTuple):
-    """One value: ``value = expression(arguments)``.
+    """An assignment ``value = expression(arguments)``.
 
     Attributes
     ----------
     value : int
-        Its number in the nest: arrays that are read come first, then Python numbers, then statements.
+        The value's number in the nest: arrays that are read come first, then Python numbers, then statements.
     expression : str
         The op's kernel expression, of ``{0}``, ``{1}``, ...
     arguments : tuple of int
-        The numbers of the op's operands.
+        The numbers of the operands.
     loop : tuple of numpy.dtype
-        The dtypes that the op computes in, to which the arguments are converted.
+        The op's loop dtypes, to which the arguments are converted.
     dtype : numpy.dtype
-        Its own.
+        The value's dtype.
     level : {'once', 'outer', 'inner'}
         Whether it is computed once, at each index of the outer loops, or at each element.
     stage : int
@@ -47,24 +47,24 @@ class Statement(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """About how many instructions it takes."""
+        """An estimate of its instruction count."""
         return 1 + 8 * len(_FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
 
 
 class Reduction(NamedTuple):
-    """One value that is accumulated over the inner loops.
+    """A reduction of one value over the inner loops.
 
     Attributes
     ----------
     value : int
-        Its number in the nest.
+        The result's number in the nest.
     argument : int
         The number of the value that is reduced.
     accumulator : Accumulator
     dtype : numpy.dtype
-        Its own, to which elements are converted.
+        The result's dtype, to which elements are converted.
     stage : int
-        The stage that ends in it: the number of stages before.
+        The number of the stage that accumulates it.
     """
 
     value: int
@@ -75,41 +75,40 @@ class Reduction(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """Statements over a domain. Equal nests are printed as equal source.
+    """A fused kernel: statements and reductions over nested loops. Equal nests are printed as equal source.
 
     Attributes
     ----------
     reads : tuple of numpy.dtype
-        Of the arrays that are read. The last may be no arrays, but the positions of
-        elements in some shape, counted in C order: they have strides, and no memory.
+        The dtypes of the arrays that are read. The last `flat_indices` of them are
+        flat indices in C order, computed from strides instead of loaded.
     numbers : tuple of numpy.dtype
-        Of the Python numbers: bool, int64, uint64 or float64.
+        The dtypes of the Python numbers: bool, int64, uint64 or float64.
     statements : tuple of Statement or Reduction
-        In order; their numbers follow those of the arrays and numbers.
+        In topological order; their numbers follow those of the arrays and Python numbers.
     writes : tuple of int
         The numbers of the values that are stored, each to an array of its dtype.
     rank : int
         The number of loops, after axes that are contiguous together are collapsed.
     outer : int
-        The number of outer loops; the others, the inner ones, are reduced. All
-        loops, in a nest without reductions.
+        The number of outer loops; the inner ones are reduced. All loops, in a nest
+        without reductions.
     levels : tuple of str
-        For each array, those read and then those written, whether it has one
-        element, one for each index of the outer loops, or one for each index of
-        all loops: as a `Statement`'s level.
-    steps : tuple of int
+        For each array, those read and then those written, the loops that it varies
+        along, as a `Statement`'s level.
+    vector_strides : tuple of int
         For each array, those read and then those written, the stride in elements
-        along the vector loop if it is 0 or 1; -1 if it is known when it runs.
+        along the vector loop if it is 0 or 1; -1 if it is known at the call.
     columns : bool
-        Whether the innermost outer loop is the vector loop, along which elements
-        are contiguous; the innermost inner one otherwise.
+        Whether the vector loop is the innermost outer one; it is the innermost
+        inner one otherwise.
     split : bool
-        Whether the inner loops are shared out in parts, for the outer ones are too few.
+        Whether the inner loops are split among threads, where the outer ones are too few.
     across : int
-        Another loop than the innermost, along which elements of some array are
-        contiguous; -1 where there is none, or the nest reduces.
-    counted : int
-        The number of reads that are positions.
+        Another loop than the innermost, along which some array is contiguous; -1
+        where there is none, or the nest reduces.
+    flat_indices : int
+        The number of reads that are flat indices.
     """
 
     reads: tuple[np.dtype, ...]
@@ -119,17 +118,17 @@ class LoopNest(NamedTuple):
     rank: int
     outer: int
     levels: tuple[str, ...]
-    steps: tuple[int, ...]
+    vector_strides: tuple[int, ...]
     columns: bool = False
     split: bool = False
     across: int = -1
-    counted: int = 0
+    flat_indices: int = 0
 
     @property
     def cost(self) -> int:
-        """About how many instructions an element takes."""
-        made = sum(s.cost if isinstance(s, Statement) else 1 for s in self.statements)
-        return made + sum(level == "inner" for level in self.levels)
+        """An estimate of the instruction count for each element."""
+        computing = sum(s.cost if isinstance(s, Statement) else 1 for s in self.statements)
+        return computing + sum(level == "inner" for level in self.levels)
 
     @property
     def reductions(self) -> list[Reduction]:
@@ -137,7 +136,7 @@ class LoopNest(NamedTuple):
 
     @property
     def vector(self) -> int:
-        """The loop along which elements are contiguous."""
+        """The loop that is vectorised, along which elements are contiguous."""
         return self.outer - 1 if self.columns else self.rank - 1
 
     @property
@@ -145,9 +144,9 @@ class LoopNest(NamedTuple):
         """The dtypes of the arrays, those read and then those written."""
         return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
 
-    def is_counted(self, place: int) -> bool:
-        """Whether what is read is no array, but positions."""
-        return len(self.reads) - self.counted <= place < len(self.reads)
+    def is_flat_index(self, array: int) -> bool:
+        """Whether a read is a flat index, with strides and no memory."""
+        return len(self.reads) - self.flat_indices <= array < len(self.reads)
 
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""
@@ -164,31 +163,33 @@ class LoopNest(NamedTuple):
         return statement.level if isinstance(statement, Statement) else "outer"
 
     def writes_at(self, level: str) -> list[tuple[int, int]]:
-        """The arrays that are stored at a level, by their numbers among all, and the values stored."""
+        """The arrays that are written at a level, by their numbers among all, and the values stored."""
         first = len(self.reads)
         return [(first + i, value) for i, value in enumerate(self.writes) if self.levels[first + i] == level]
 
-    def made(self, level: str, stage: int = 0) -> list[Statement]:
-        """The statements of a level, of the outer one those that follow a number of stages."""
+    def statements_at(self, level: str, stage: int = 0) -> list[Statement]:
+        """The statements of a level; of the outer one, those that follow a number of stages."""
         return [s for s in self.statements if isinstance(s, Statement) and s.level == level and s.stage == stage]
 
 
-def crossing_reads(nest: LoopNest) -> list[int]:
-    """The arrays that an elementwise nest reads strided, where some are contiguous along another loop."""
+def strided_reads(nest: LoopNest) -> list[int]:
+    """The arrays that an elementwise nest reads strided, where some are contiguous along `across`."""
     if nest.across < 0:
         return []
-    inner = [place for place in range(len(nest.reads)) if nest.levels[place] == "inner" and nest.steps[place] < 0]
-    return [place for place in inner if not nest.is_counted(place)]
+    inner = [
+        array for array in range(len(nest.reads)) if nest.levels[array] == "inner" and nest.vector_strides[array] < 0
+    ]
+    return [array for array in inner if not nest.is_flat_index(array)]
 
 
 @dataclass
 class Stage:
-    """One traversal of the inner loops.
+    """A pass over the inner loops.
 
     Attributes
     ----------
     statements : list of Statement or Reduction
-        What is computed at each element, in order.
+        Those of each element, in topological order.
     reads : list of int
         The arrays that are read at each element.
     loads, stores : list of int
@@ -209,22 +210,22 @@ class Stage:
 
 
 def stages_of(nest: LoopNest, cache: bool = True) -> list[Stage]:
-    """The stages, in order.
+    """The stages of a nest, in order.
 
     Parameters
     ----------
     cache : bool
-        Whether what is dear to compute again is cached for the stages that follow the first that needs it.
+        Whether values that are expensive to recompute are cached for later stages.
     """
     first = len(nest.reads) + len(nest.numbers)
     inner = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}
     writes = nest.writes_at("inner")
     last = max([s.stage for s in nest.statements if isinstance(s, Reduction) or s.level == "inner"], default=0)
     found: list[Stage] = []
-    made_in: dict[int, Stage] = {}
+    computed_in: dict[int, Stage] = {}
     for number in range(last + 1):
         stage = Stage([r for r in nest.reductions if r.stage == number])
-        stage.writes = [(place, v) for place, v in writes if (inner[v].stage if v in inner else 0) == number]
+        stage.writes = [(array, v) for array, v in writes if (inner[v].stage if v in inner else 0) == number]
         pending = [*(r.argument for r in stage.reductions), *(v for _, v in stage.writes)]
         needed: set[int] = set()
         while pending:
@@ -234,27 +235,27 @@ def stages_of(nest: LoopNest, cache: bool = True) -> list[Stage]:
             needed.add(value)
             if value < first:
                 stage.reads.append(value)
-            elif cache and value in made_in and _is_dear(value, inner):
+            elif cache and value in computed_in and _is_expensive(value, inner):
                 stage.loads.append(value)
-                if value not in made_in[value].stores:
-                    made_in[value].stores.append(value)
+                if value not in computed_in[value].stores:
+                    computed_in[value].stores.append(value)
             else:
                 stage.statements.append(inner[value])
                 pending += inner[value].arguments
-        made_in = {**{s.value: stage for s in stage.statements}, **made_in}
+        computed_in = {**{s.value: stage for s in stage.statements}, **computed_in}
         stage.statements.sort(key=lambda statement: statement.value)
         stage.reads.sort()
         found.append(stage)
     return found
 
 
-def _is_dear(value: int, inner: dict[int, Statement]) -> bool:
-    """Whether a value costs more to compute again from what is read than to cache."""
+def _is_expensive(value: int, inner: dict[int, Statement]) -> bool:
+    """Whether a value costs more to recompute from the reads than to cache."""
     total, pending, seen = 0, [value], {value}
-    while pending and total < CACHED:
+    while pending and total < CACHE_COST:
         statement = inner[pending.pop()]
         total += statement.cost
         new = {argument for argument in statement.arguments if argument in inner} - seen
         seen |= new
         pending += new
-    return total >= CACHED
+    return total >= CACHE_COST

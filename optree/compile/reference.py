@@ -51,7 +51,7 @@ def run_each(
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
     first, instructions = len(values), program.instructions
     steps = [
-        Step(partial(compute, instruction), taker(instruction.inputs), first + index, (), index)
+        Step(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
         for index, instruction in enumerate(instructions)
     ]
 
@@ -60,7 +60,7 @@ def run_each(
 
     with np.errstate(all="ignore"):
         if observe is not None:
-            steps = [observed(step, len(instructions[step.number].inputs), observe) for step in steps]
+            steps = [observed(step, observe) for step in steps]
         return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
 
 
@@ -190,7 +190,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
 
 
 def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
-    """What `perform` put into the cells for these inputs: one value, or a tuple.
+    """The values in the cells after `perform` on these inputs: one, or a tuple.
 
     Raises
     ------

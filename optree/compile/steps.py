@@ -7,6 +7,9 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from optree.compile.program import Program
+from optree.ops.assignment import Assign
+
 
 class Step(NamedTuple):
     """A call on numbered registers, which hold the values of a program.
@@ -16,10 +19,11 @@ class Step(NamedTuple):
     call : callable
         Of operands; or where `take` is None, of the registers, in which it sets what it computes.
     take : callable or None
-        Takes the operands from the registers, and as the last of them an array that the value is written into, if
-        the call is given one.
+        Takes the operands from the registers.
     output : int
         The register of the call's value.
+    out : int or None
+        The register of an array that the value is written into.
     dead : sequence of int
         The registers that nothing needs after this step.
     number : int
@@ -31,9 +35,26 @@ class Step(NamedTuple):
     call: Callable[..., Any]
     take: Callable[[list[Any]], Sequence[Any]] | None
     output: int
+    out: int | None
     dead: Sequence[int]
     number: int
     fallback: Callable[[list[Any]], Any] | None = None
+
+
+class Plan:
+    """A program that is ready to run on one backend.
+
+    Attributes
+    ----------
+    run : callable
+        From the values of the program's leaves to those of its outputs. For the origins in errors it also takes the
+        trees that run, or None if they are those that were compiled.
+    remark : callable or None
+        What `debugprint` says of the whole.
+    """
+
+    def __init__(self, run: Callable[[list[Any], Any], Sequence[Any]], remark: Callable[[], str] | None = None) -> None:
+        self.run, self.remark = run, remark
 
 
 #: Adds to an error of the instruction of this number what it was doing, for the trees that ran.
@@ -46,7 +67,7 @@ Observer = Callable[[int, float, Sequence[Any], Any], None]
 def run_steps(
     steps: Iterable[Step],
     rest: list[Any],
-    outputs: Callable[[list[Any]], Sequence[Any]],
+    outputs: Callable[[list[Any]], Sequence[Any]] | None,
     note: Note,
     values: list[Any],
     roots: Any = None,
@@ -57,8 +78,8 @@ def run_steps(
     ----------
     rest : list
         What the registers have after `values` before anything is computed. If nothing, `values` are the registers.
-    outputs : callable
-        Takes the outputs from the registers.
+    outputs : callable or None
+        Takes the outputs from the registers (`outputs_of`).
     note : callable
     values : list
         Those of the leaves.
@@ -68,19 +89,28 @@ def run_steps(
     registers = values + rest if rest else values
     index = 0
     try:
-        for call, take, output, dead, index, fallback in steps:  # noqa: B007 the failing step's
+        for call, take, output, out, dead, index, fallback in steps:  # noqa: B007 the failing step's
             if take is None:
                 if call(registers) and fallback is not None:
                     fallback(registers)
-            else:
+            elif out is None:
                 registers[output] = call(*take(registers))
+            else:
+                registers[output] = call(*take(registers), out=registers[out])
             if dead:
                 for i in dead:
                     registers[i] = None
-        return outputs(registers)
+        return () if outputs is None else outputs(registers)
     except Exception as error:
         note(error, index, roots)
         raise
+
+
+def outputs_of(program: Program) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """What takes a program's outputs from the registers; None if all are assignments, which are in their targets."""
+    made = (program.instructions[i - len(program.leaves)].op for i in program.outputs if i >= len(program.leaves))
+    is_read = any(i < len(program.leaves) for i in program.outputs) or not all(isinstance(op, Assign) for op in made)
+    return taker(program.outputs) if is_read else None
 
 
 def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -90,26 +120,24 @@ def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
-def observed(step: Step, count: int, observe: Observer, wait: Callable[[], None] | None = None) -> Step:
+def observed(step: Step, observe: Observer, wait: Callable[[], None] | None = None) -> Step:
     """A step that reports what it took.
 
     Parameters
     ----------
-    count : int
-        Of its operands.
     wait : callable, optional
         Waits until the device has nothing else to do.
     """
     call, index = step.call, step.number
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: Any, **out: Any) -> Any:
         if wait is not None:
             wait()
         start = perf_counter()
-        value = call(*operands)
+        value = call(*operands, **out)
         if wait is not None:
             wait()
-        observe(index, perf_counter() - start, operands[:count], value)
+        observe(index, perf_counter() - start, operands, value)
         return value
 
     return step._replace(call=run)

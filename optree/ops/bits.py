@@ -116,6 +116,9 @@ class Invert(BitOperator, UnaryOperator):
     logical = "logical_not"
     sample = (0.0, 7.0)
 
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # ~ of C's true is true too
+
 
 class Shift(BitOperator, BinaryOperator):
     """A shift of bits; by as many as the integer has, or by a negative number, all of them are shifted out."""

@@ -39,13 +39,13 @@ class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     """The larger or the smaller of two numbers."""
 
     associative = commutative = True
-    #: Whether ``{1}`` takes the place of ``{0}``, in C, if neither is nan.
+    #: Whether ``{1}`` takes the place of ``{0}``, in C, if neither is nan; not so if ``{0}`` is.
     further: ClassVar[str]
     #: The op on bits that it is for bools.
     bits: ClassVar[str]
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel, in the form that GCC takes into vectors also where one stands in another."""
+        """The kernel, whose nan is added, for GCC takes no choices among choices into vectors; x + -0.0 is x."""
         if dtypes[0].kind == "b":
             return self.bits
         return self.kernel if is_floating(dtypes[0]) else f"{self.further} ? {{1}} : {{0}}"
@@ -61,7 +61,7 @@ class Maximum(ExtremeOfTwo):
     numpy = np.maximum
     further = "{0} < {1}"
     bits = "{0} | {1}"
-    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
+    kernel = f"({further} ? {{1}} : {{0}}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -79,7 +79,7 @@ class Minimum(ExtremeOfTwo):
     numpy = np.minimum
     further = "{0} > {1}"
     bits = "{0} & {1}"
-    kernel = f"{further} || {{1}} != {{1}} ? {{1}} : {{0}}"
+    kernel = f"({further} ? {{1}} : {{0}}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -174,6 +174,10 @@ class Where(ElementwiseOperator):
         (([True, False], (2, 1), ()), {}),
         (([0, 1, 2], 1.5, (3,)), {}),
     )
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel; of bools without a choice, which compilers do not take into vectors."""
+        return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else self.kernel
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes

@@ -107,7 +107,18 @@ def _integer_quotient(dtype: np.dtype) -> str:
     return f"(unsigned int){quotient}" if dtype.itemsize == 4 else f"(int){quotient}"
 
 
-class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+class Division(BinaryOperator, ElementwiseOperator):
+    """A quotient or a remainder of a division without fractions."""
+
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        if is_floating(dtype):
+            return "the C library's fmod, whose every bit NumPy has, has no variant on vectors"
+        if dtype.itemsize == 8 and not by_number:
+            return "no processor divides several 64-bit integers at a time"
+        return ""
+
+
+class FloorDivide(Division, NonDifferentiableOperator):
     """The largest whole number not above x / y; an integer divided by zero gives 0, as in NumPy."""
 
     name = "floor_divide"
@@ -128,7 +139,7 @@ class FloorDivide(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator
         return self.kernel
 
 
-class Mod(BinaryOperator, ElementwiseOperator):
+class Mod(Division):
     """The remainder x - y * floor(x / y), with the sign of y; of an integer by zero it is 0, as in NumPy."""
 
     name = "mod"
@@ -151,7 +162,7 @@ class Mod(BinaryOperator, ElementwiseOperator):
         return [delta, -(delta * f.floor_divide(x, y))]
 
 
-class Fmod(BinaryOperator, ElementwiseOperator):
+class Fmod(Division):
     """The remainder x - y * trunc(x / y), with the sign of x; of an integer by zero it is 0, as in NumPy."""
 
     name = "fmod"
@@ -162,7 +173,15 @@ class Fmod(BinaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
             return self.kernel
-        return f"{{1}} == 0{' || {1} == -1' if dtypes[0].kind == 'i' else ''} ? 0 : {{0}} % {{1}}"
+        divides = f"{{1}} == 0{' || {1} == -1' if dtypes[0].kind == 'i' else ''}"
+        if dtypes[0].itemsize == 8:
+            return f"{divides} ? 0 : {{0}} % {{1}}"
+        wide = "double" if dtypes[0].itemsize == 4 else "float"  # as in `_integer_quotient`
+        whole = "unsigned int" if dtypes[0] == np.uint32 else "int"
+        return f"{divides} ? 0 : {{0}} - {{1}} * ({whole})(({wide}){{0}} / ({wide}){{1}})"
+
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        return super().why_scalar(dtype, False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients

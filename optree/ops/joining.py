@@ -15,7 +15,7 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_of
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.types import Shape, TensorType, check_fits, normalise_axis
+from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 
@@ -143,7 +143,7 @@ class HeadLike(ViewOperator, MorphOperator):
 
 
 class TailLike(HeadLike):
-    """What `head_like` leaves of x."""
+    """The rest of x after `head_like`."""
 
     name = "tail_like"
 
@@ -341,7 +341,7 @@ def is_one(operands: Any) -> bool:
 
 
 def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
-    """What the first axis of one operand counts, one after the other along an axis that they have."""
+    """The parts along an operand's first axis, concatenated along an axis that each of them has."""
     x = as_variable(as_operand(operands, what))
     if axis is None:
         return f.reshape(x, (-1,))
@@ -425,7 +425,10 @@ def column_stack(operands: Any) -> Any:
 @function(numpy=np.append)
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
     """The operand with others behind it along an axis; each flattened, if that is None."""
-    return f.concatenate([as_operand(x, "append"), as_operand(values, "append")], axis)
+    operands = [as_variable(as_operand(operand, "append")) for operand in (x, values)]
+    dtype = promote(*(operand.dtype for operand in operands))  # a number's own too, which NumPy makes an array of
+    # Cast before they are flattened, for an integer in between would have no derivative.
+    return f.concatenate([in_dtype(operand, dtype) for operand in operands], axis)
 
 
 def _at_least(x: Any, ndim: int) -> Any:

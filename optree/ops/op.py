@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import MemberDescriptorType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -23,12 +25,13 @@ from optree.errors import (
     OperandError,
     ShapeError,
     UntypedOperandError,
+    brief,
     caller_origin,
     describe,
 )
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
-from optree.tree.applications import remembered
+from optree.tree.applications import new_cache
 from optree.tree.deltas import zero_gradient
 from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
@@ -47,7 +50,6 @@ from optree.tree.variable import (
 #: The most combinations of parameters of a class that are one op each.
 SHARED = 4096
 
-
 #: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
 MARKS = ("applications", "tokens", "is_shared", "is_checked")
 
@@ -65,9 +67,8 @@ _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 class Op:
     """An operation with its parameters, and never its operands.
 
-    A subclass with a `name` is registered: it gets a method on every backend,
-    a place in NumPy's protocols, and its tests. Ops are immutable and compare
-    equal by class and `__props__`; without `__props__`, by identity.
+    A subclass with a `name` is registered: it gets a method on every backend, a place in NumPy's protocols, and its
+    tests. Ops are immutable and compare equal by class and `__props__`; without `__props__`, by identity.
 
     Attributes
     ----------
@@ -80,28 +81,22 @@ class Op:
     numpy : callable
         The value, as a function of NumPy arrays and of the parameters by name.
     numpy_names : tuple of callable
-        The NumPy functions that, called on a tensor, build this op; by default
-        `numpy`, if it is NumPy's own.
+        The NumPy functions that, called on a tensor, build this op; by default `numpy`, if it is NumPy's own.
     kernel : str or None
-        The value of one element as a C expression of ``{0}``, ``{1}``, ...;
-        functions by their generic names (<tgmath.h>), the type of the result as
-        ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
+        The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
+        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
     aliases : tuple of str
         Other names for the op's function (neon's, where they differ).
     sample : tuple of float
         Bounds between which the op is smooth, where the tests draw values.
     examples : tuple
-        Operands and parameters that show the op at work; the tests run every
-        promise on them. Each is ``((operand, ...), {parameter: value})``, where a
-        tuple is the shape of a floating operand drawn from `sample`, a list holds
-        an integer operand's values, and a number is itself. An elementwise op
-        needs none: its tests follow from its operands.
+        Operands and parameters that show the op at work; the tests run every promise on them. Each is
+        ``((operand, ...), {parameter: value})``, where a tuple is the shape of a floating operand drawn from `sample`,
+        a list holds an integer operand's values, and a number is itself. An elementwise op needs none.
     takes_floats : bool
         Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
-        Whether on a backend in neon's mode a 1-D array among the operands is a
-        column. It is where operands are broadcast or multiplied, not where an
-        array is of indices.
+        Whether in neon's mode a 1-D array among the operands is a column: where they are broadcast or multiplied.
     associative, commutative : bool
         Whether operands may be grouped, and exchanged, as one likes.
     destroy_map, view_map : dict
@@ -110,8 +105,8 @@ class Op:
     shape_only : tuple of int
         The inputs of which the op reads nothing but the shape.
     can_fail : bool
-        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that either all
-        are made or none. Elementwise ops and reductions that are kernels never do.
+        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that all are made or
+        none. Elementwise ops and reductions that are kernels never do.
     axis_order : tuple of int, or None
         For an op that only moves axes, the operand's axis that each axis of the value is.
     keeps_order : bool
@@ -126,10 +121,9 @@ class Op:
     broadcasts_operands : bool
         Whether sizes of operands that meet along an axis, counted from the last, are equal or 1.
     is_captured : bool
-        Whether a CUDA graph can capture it where no kernel computes it: it only makes views, copies on the device, or
-        launches kernels whose arguments stay.
+        Whether a CUDA graph can capture it where no kernel computes it: it makes views, copies and launches alone.
     calls_lapack : bool
-        Whether it calls linear algebra that may fail on values, which other libraries than NumPy tell only if asked to.
+        Whether it calls linear algebra, whose failures other libraries than NumPy tell only if asked to.
     checks_indices : bool
         Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
     widens_halves : bool
@@ -206,7 +200,7 @@ class Op:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         op = super().__new__(cls)
-        op.applications = remembered()
+        op.__dict__["applications"] = new_cache()  # a frozen dataclass refuses setattr
         return op
 
     applications: Cache
@@ -352,7 +346,7 @@ class Op:
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What `make_node` makes of the inputs: its output, or the list of them.
+        """Apply the op: the output of `make_node`, or the list of its outputs.
 
         Raises
         ------
@@ -371,7 +365,7 @@ class Op:
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What `make_node` gives, or an error of which input has no type to ask for."""
+        """The application that `make_node` returns; an error names the input without a type."""
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
@@ -400,8 +394,7 @@ class Op:
     def make_node(self, *inputs: Any) -> Apply:
         """The op applied to inputs; on the result's own inputs it makes an equivalent one.
 
-        An op defines it, on the class or on an instance, or gives `itypes` and
-        `otypes`, or leaves it to traits.
+        An op defines it, on the class or on an instance, or gives `itypes` and `otypes`, or leaves it to traits.
 
         Raises
         ------
@@ -435,7 +428,7 @@ class Op:
         return value
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
-        """What the op makes of operands of these specs; remembered unless a number's value matters."""
+        """The node of operands of these specs, cached unless a number's value matters."""
         known = self.applications.get(specs)
         if known is not None and not any(map(is_huge, operands)):
             return known
@@ -493,32 +486,44 @@ class Op:
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
-        self._check_parameters()
+        self.check_parameters()
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
         return _tokens.setdefault((self._identity(), pattern), _Token())
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse, before the first tree of it is made, an op that differs from others in what `__props__` do not name.
 
-        Those of equal parameters are one op to a plan. What an op remembers for
-        itself begins with an underscore.
+        Those of equal parameters are one op to a plan. An op's own caches begin with an underscore.
 
         Raises
         ------
         DefinitionError
-            Naming the attribute.
         """
-        if self.is_checked:
+        if self.is_checked or self.__props__ is None:  # then it equals itself alone
             return
-        known = {*(self.__props__ or ()), *MARKS}
-        missed = sorted(name for name in vars(self) if name not in known and not name.startswith("_"))
+        known = {*self.__props__, *MARKS}
+        missed = sorted(name for name in self._attributes() if name not in known and not name.startswith("_"))
         if missed:
             raise DefinitionError(
                 f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
-                f"would be taken for it; write __props__ = {(*(self.__props__ or ()), *missed)!r}, "
-                f"or self._{missed[0]} if it follows from the parameters or is a cache"
+                f"would be taken for it; write __props__ = {(*self.__props__, *missed)!r}, or self._{missed[0]} "
+                "if it follows from the parameters or is a cache"
             )
+        for name, value in self.props.items():
+            try:
+                hash(value)
+            except TypeError:  # as that of a tuple with an array in it, whose text leaves out elements
+                why = (
+                    "which has no hash, and ops are told apart by their parameters; give a tuple, or make it an operand"
+                )
+                raise DefinitionError(f"{type(self).__name__}: its parameter {name} is {brief(value)}, {why}") from None
         self.__dict__["is_checked"] = True
+
+    def _attributes(self) -> set[str]:
+        """The names of its own attributes, in slots too, but for values that a `cached_property` has stored."""
+        own = {name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)}
+        members = {name: each for kind in type(self).__mro__ for name, each in vars(kind).items()}
+        return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters in their normal form for operands of these types."""
@@ -543,7 +548,7 @@ class Op:
         return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
     def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
-        """What `resolve_dtypes` gives by the op's ufunc; None where it has none."""
+        """The dtypes that the op's ufunc computes in; None where it has no ufunc."""
         return ufunc_dtypes(self.numpy, dtypes) if isinstance(self.numpy, np.ufunc) else None
 
     # Running
@@ -561,6 +566,17 @@ class Op:
         """The kernel expression for operands computed in these dtypes; None where there is none."""
         return self.kernel
 
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        """Why C compilers take the kernel's loop into no vectors for operands of a dtype; empty where they do.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+        by_number : bool
+            Whether the last operand is a number.
+        """
+        return ""
+
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.
 
@@ -571,8 +587,7 @@ class Op:
         inputs : list
             The values: arrays, Python numbers, or what the inputs' types hold.
         output_storage : list of list
-            A cell for each output. It holds None, or what the op put there in
-            the call before, which it may use again.
+            A cell for each output. It holds None, or what the op put there in the call before, which it may use again.
         """
         output_storage[0][0] = self.value(*inputs)
 
@@ -622,18 +637,15 @@ class Op:
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         """The gradient of the cost for each input, from that for each output.
 
-        A gradient is a tree of a floating dtype and of its input's shape, or of
-        one that the input broadcasts to, which is then summed. Where there is no
-        derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
-        reason; where the outputs' elements do not depend on the input's, a variable of
-        `DisconnectedType`.
+        A gradient is a tree of a floating dtype and of its input's shape, or of one that the input broadcasts to, which
+        is then summed. Where there is no derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
+        reason; where the outputs' elements do not depend on the input's, a variable of `DisconnectedType`.
 
         Parameters
         ----------
         inputs : list of Variable
         output_gradients : list of Variable
-            One of `DisconnectedType` for an output that the cost does not use.
-            That for an output of integers is zero.
+            One of `DisconnectedType` for an output that the cost does not use. That for an output of integers is zero.
         """
         raise DefinitionError(
             f"{type(self).__name__}: grad was forgotten: write grad(self, inputs, output_gradients), "
@@ -687,8 +699,7 @@ class Op:
         Returns
         -------
         list
-            One for each output, of its shape or of one that is broadcast to it;
-            None where it is zero.
+            One for each output, of its shape or of one that is broadcast to it; None where it is zero.
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
 

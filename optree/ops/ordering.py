@@ -156,7 +156,7 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
         return _known(np.linspace(first, last, count + 1).astype(dtype), x)
     if x.size == 0 and None not in x.shape:
         return _known(np.linspace(0, 1, count + 1).astype(dtype), x)
-    first, last = (in_dtype(end(x, keepdims=False), dtype) for end in (f.min, f.max))
+    first, last = (end(in_dtype(x, dtype), keepdims=False) for end in (f.min, f.max))
     half = f.cast(f.eq(first, last), dtype) * 0.5
     first, last = first - half, last + half
     steps = np.arange(count + 1)

@@ -40,7 +40,7 @@ def mean_dtype(dtype: Any) -> np.dtype:
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """What numbers of a floating dtype are added up in: narrow ones in float32, as NumPy's mean adds up float16."""
+    """The accumulator's dtype for a floating dtype: float32 for narrow ones, as in NumPy's mean of float16."""
     return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
@@ -412,7 +412,7 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
     name = "all"
     numpy = np.all
-    accumulator = Accumulator("1", "{0} & {1}")
+    accumulator = Accumulator("1", "{0} & {1}", absorbing="0")
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
 
@@ -421,7 +421,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
     name = "any"
     numpy = np.any
-    accumulator = Accumulator("0", "{0} | {1}")
+    accumulator = Accumulator("0", "{0} | {1}", absorbing="1")
     examples = AllTrue.examples
 
 

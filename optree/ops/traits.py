@@ -69,7 +69,7 @@ class OrphanOperator(Op):
 
 
 class InputOperator(OrphanOperator):
-    """What answers for a tensor or input, of which nothing is computed."""
+    """The op of a tensor or input, for Metadiff's queries: it computes nothing."""
 
     def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
         return True
@@ -79,7 +79,7 @@ class InputOperator(OrphanOperator):
 
 
 class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
-    """What answers for a constant or number.
+    """The op of a constant or number, for Metadiff's queries.
 
     Attributes
     ----------
@@ -239,6 +239,8 @@ class Accumulator(NamedTuple):
         Whether parts are added up, for which kernels take a wider type.
     of_numbers : str
         A quicker `combine` of elements that are no nan, where one nan makes the whole a nan; empty if there is none.
+    absorbing : str
+        The value that no further element changes, so that a kernel may stop there; empty if there is none.
     """
 
     start: str
@@ -246,6 +248,7 @@ class Accumulator(NamedTuple):
     finish: str = "{0}"
     sums: bool = False
     of_numbers: str = ""
+    absorbing: str = ""
 
 
 class ReductionOperator(AxisOperator, UnaryOperator):

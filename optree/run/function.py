@@ -17,6 +17,7 @@ from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
+from optree.compile.steps import Plan
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -225,7 +226,7 @@ class Function(Locked):
             run = partial(evaluate, observe=observe)
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
-            return lambda values, roots: run(values)
+            return Plan(lambda values, roots: run(values))
         return self.backend.compile(self.program, keep=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
@@ -257,7 +258,7 @@ class Function(Locked):
         if self._region is not None:
             self._copy_aliased(values)
         with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
-            found = self._plan(values, None)
+            found = self._plan.run(values, None)
         for target in self._targets:
             target.advance(self._writer)
         if self._returns == "none":
@@ -365,7 +366,7 @@ def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     file : file, or 'str'
         The standard output by default. With ``'str'`` the text is returned, not printed.
     stage : str, optional
-        What one stage of the pipeline makes of it instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
+        Print the result of one stage of the pipeline instead: ``'program'``, ``'passes'``, ``'copies'``, ``'order'``,
         ``'parts'``, ``'fusion'``, ``'source'`` or ``'plan'`` (`optree.compile.pipeline`).
 
     Raises
@@ -373,24 +374,24 @@ def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
     OperandError
         If there is no such stage.
     """
-    text = _what_runs(what) if stage is None else _made_by(stage, what)
+    text = _program_text(what) if stage is None else _stage_text(stage, what)
     if file == "str":
         return text
     print(text, file=file)
     return file
 
 
-def _what_runs(what: Any) -> str:
+def _program_text(what: Any) -> str:
     """The program of a function, or of a tree as it was written."""
     is_function = isinstance(what, Function)
     program = what.program if is_function else lower(lower([what], last="program"), first="order")
     text = listing(program) if what.backend is None else listing(program, what.backend.remark)
-    remark = getattr(what._plan, "remark", None) if is_function else None
+    remark = what._plan.remark if is_function else None
     return text if remark is None else f"{text}\n{remark()}"
 
 
-def _made_by(stage: str, what: Any) -> str:
-    """What a stage makes of a function or a tree."""
+def _stage_text(stage: str, what: Any) -> str:
+    """The text of a stage of lowering a function or a tree."""
     if isinstance(what, Function):
         found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
     else:

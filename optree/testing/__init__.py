@@ -70,7 +70,7 @@ def _check_op(op: str | type[Op] | Op, inputs: Sequence[Any] | None) -> None:
         check_on(op, inputs)
         return
     kind = find_op(op) if isinstance(op, str) else op if isinstance(op, type) else type(op)
-    examples, backend = examples_of(kind), last_backend()
+    examples, backend = examples_of(kind, op if isinstance(op, Op) else None), last_backend()
     if backend is None:
         raise OperandError(f"check_op: make a backend, with which {kind.__name__} is compared: gen_backend('cpu')")
     for example in examples:

@@ -104,8 +104,14 @@ class Example(NamedTuple):
         return self.build(*operands)
 
 
-def examples_of(op: type[Op]) -> list[Example]:
+def examples_of(op: type[Op], given: Op | None = None) -> list[Example]:
     """An op's own examples; for an elementwise op, also one for each broadcast pattern.
+
+    Parameters
+    ----------
+    op : type
+    given : Op, optional
+        One with parameters of its own, for the broadcast patterns.
 
     Raises
     ------
@@ -113,9 +119,10 @@ def examples_of(op: type[Op]) -> list[Example]:
         If it has none.
     """
     found = [_example(op, operands, props) for operands, props in op.examples]
-    if issubclass(op, ElementwiseOperator) and not (op.prop_names() and op.examples):
+    if issubclass(op, ElementwiseOperator) and not (given is None and op.prop_names() and op.examples):
         counts = (2, 3) if op.operands is None else (len(op.operands),)
-        found += [_example(op, shapes, {}) for count in counts for shapes in SHAPES[count]]
+        made = op.make() if given is None else given
+        found += [Example(made, shapes, op.sample, str(made)) for count in counts for shapes in SHAPES[count]]
     if not found:
         raise DefinitionError(f"{op.__name__}: give it examples, so that its promises can be checked")
     return found

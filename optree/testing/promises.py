@@ -71,6 +71,7 @@ def check_identity(example: Example, backend: Any = None) -> None:
     op = example.op
     if op is None:
         return
+    op.check_parameters()
     twin = type(op)(**op.props)
     _expect(
         twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"

@@ -72,11 +72,12 @@ def random_tree(
 
 
 def usable_ops() -> list[str]:
-    """The ops that `random_tree` can apply: elementwise ones without parameters, and those with `random_props`."""
+    """The ops that `random_tree` can apply: elementwise ones of floats without parameters, or with `random_props`."""
     return [
         name
         for name, cls in OPS.items()
         if not cls.destroy_map
+        and cls.takes_floats
         and (cls.random_props is not None or (issubclass(cls, ElementwiseOperator) and not cls.prop_names()))
     ]
 

@@ -15,14 +15,14 @@ from optree.tree.types import HUGE
 #: `OpTreeNode`. `optree.tree.node` sets it, which would be a circular import here: nodes are variables.
 Node: Any = None
 
-#: The most combinations of operands' specs for which an op remembers its value's.
+#: Maximum entries of an op's cache of applications.
 INFERENCES = 4096
 
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
 
-def remembered() -> Cache:
-    """What one op makes of operands: operand specs -> op_dict."""
+def new_cache() -> Cache:
+    """A new cache of an op's applications: operand specs -> op_dict."""
     return Cache("types of ops' values", INFERENCES)
 
 
@@ -37,7 +37,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     depth : int
         The frames between this function and the user's line.
     """
-    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 
@@ -65,7 +65,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
 
 def unary(name: str) -> Callable[[Operator], Operator]:
     """The same for a unary operator."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
 
     def decorate(written: Operator) -> Operator:
@@ -87,7 +87,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
 
 def reflected(name: str) -> Callable[[Operator], Operator]:
     """The same for a reflected operator, whose left operand is a number."""
-    applications, new, frame_at = APPLICATIONS.setdefault(name, remembered()), tuple.__new__, sys._getframe
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
     least, most = -HUGE, HUGE
 

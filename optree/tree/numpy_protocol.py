@@ -55,7 +55,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
 
 
 def _with_axes(x: Any, count: int) -> Any:
-    """An operand with so many axes of size 1 behind its own."""
+    """An operand with `count` axes of size 1 appended."""
     ndim = np.ndim(x)
     return f.expand_dims(x, tuple(range(ndim, ndim + count))) if count and ndim else x
 

@@ -63,11 +63,11 @@ def _head(node: Any) -> str:
     return f"{node.label}{props} {node.type}"
 
 
-def instruction_text(program: Any, place: int) -> str:
+def instruction_text(program: Any, index: int) -> str:
     """An instruction of a program: its value's number, op, inputs and type."""
-    op, inputs, node = program.instructions[place]
+    op, inputs, node = program.instructions[index]
     numbers = ", ".join(f"%{number}" for number in inputs)
-    return f"%{len(program.leaves) + place} = {op}({numbers})  {node.type}"
+    return f"%{len(program.leaves) + index} = {op}({numbers})  {node.type}"
 
 
 def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "") -> str:

@@ -16,8 +16,8 @@ from optree.errors import OperandError, Origin, ShapeError, caller_origin
 from optree.registry import OPS, f
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
-from optree.tree.types import Spec, TensorType, array_of, check_fits
-from optree.tree.variable import Variable, as_operand, check_name, is_neon
+from optree.tree.types import Spec, TensorType, array_of, check_fits, check_name
+from optree.tree.variable import Variable, as_operand, is_neon
 
 #: Maximum entries of the cache from kinds of array to specs.
 SPECS = 4096

@@ -14,7 +14,7 @@ import numpy as np
 
 from optree.arrays import check_unmasked
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
-from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, ShapeError, brief
+from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, brief
 from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
@@ -508,7 +508,20 @@ def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
 
 
 def one_or_many(arguments: tuple[Any, ...]) -> Any:
-    """What ``f(a, b)``, ``f((a, b))`` and ``f()`` mean: a tuple of integers, or None."""
+    """Normalise ``f(a, b)``, ``f((a, b))`` and ``f()`` to a tuple of integers, or None."""
     if len(arguments) == 1 and not hasattr(arguments[0], "__index__"):
         return arguments[0]
     return arguments or None
+
+
+def check_name(name: Any) -> str | None:
+    """The name that a leaf is given.
+
+    Raises
+    ------
+    OperandError
+        If it is neither a string nor None.
+    """
+    if name is not None and not isinstance(name, str):
+        raise OperandError(f"a name is a string or None, not {brief(name)}; a shape is one tuple, as in (2, 3)")
+    return name

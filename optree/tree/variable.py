@@ -15,7 +15,7 @@ from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
 from optree.tree.deltas import sum_of_deltas, sum_to
 from optree.tree.gradient_types import NoValueType
-from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, one_or_many
+from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
@@ -289,6 +289,14 @@ class Variable:
         """``np.argmin`` of this operand."""
         return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
 
+    def argpartition(self, kth: Any, axis: int | None = -1, **options: Any) -> Any:
+        """``np.argpartition`` of this operand."""
+        return np.argpartition(self, kth, axis, **options)
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+        """``np.searchsorted`` of this operand."""
+        return np.searchsorted(self, v, side, sorter)
+
     def argsort(self, axis: int | None = -1, **options: Any) -> Any:
         """``np.argsort`` of this operand."""
         return np.argsort(self, axis, **options)
@@ -308,6 +316,10 @@ class Variable:
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         """``np.cumsum`` of this operand."""
         return np.cumsum(self, axis, dtype, out)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """``np.diagonal`` of this operand."""
+        return np.diagonal(self, offset, axis1, axis2)
 
     def dot(self, b: Any, out: Any = None) -> Any:
         """``np.dot`` of this operand."""
@@ -364,6 +376,10 @@ class Variable:
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """``np.take`` of this operand."""
         return np.take(self, indices, axis, out, **options)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+        """``np.trace`` of this operand."""
+        return np.trace(self, offset, axis1, axis2, dtype, out)
 
     # Derivatives
 
@@ -720,19 +736,6 @@ def as_operand(value: Any, what: str) -> Any:
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
         f"not {type(value).__name__} {brief(value)}{remedy}"
     )
-
-
-def check_name(name: Any) -> str | None:
-    """A leaf's name, checked.
-
-    Raises
-    ------
-    OperandError
-        If it is neither a string nor None.
-    """
-    if name is not None and not isinstance(name, str):
-        raise OperandError(f"a name is a string or None, not {brief(name)}; a shape is one tuple, as in (2, 3)")
-    return name
 
 
 def is_neon(backend: Any) -> bool:

@@ -52,7 +52,7 @@ from test_stages import (  # noqa: F401
 from test_stages import test_special_values as test_special_values_of_stages  # noqa: F401
 
 from backends import gen_backend
-from backends.cpu.blocking import ROWS, Grid
+from backends.cpu.blocking import MIN_ROWS, Tiling
 from backends.cpu.plan import SMALL_FOR_BLOCKS
 from backends.cpu.thread_pool import share
 from optree import function
@@ -100,7 +100,7 @@ def plain(be: Any) -> Any:
         ((10, 600), (1,), 100, False, [1, 100]),
         ((10, 600), (1,), 100, True, [1, 600]),
         ((600, 10), (0,), 100, False, [10, 10]),  # rows of what lies together, and several of them
-        ((600, 1000), (0,), 1600, False, [ROWS, 200]),
+        ((600, 1000), (0,), 1600, False, [MIN_ROWS, 200]),
         ((8, 10_000), (0,), 8000, False, [8, 1000]),
         ((600, 10), (0,), 100, True, [600, 10]),  # rows as long as they may be
         ((600, 500), (0,), 100, True, [600, 100]),
@@ -110,13 +110,13 @@ def plain(be: Any) -> Any:
     ],
 )
 def test_blocks(sizes, reduced, room, whole, takes):
-    grid = Grid(sizes, reduced, room, whole)
-    assert list(grid.takes) == takes
+    tiling = Tiling(sizes, reduced, room, whole)
+    assert list(tiling.tile_sizes) == takes
     seen = np.zeros(sizes, int)
-    for block in grid.blocks():
+    for block in tiling.tiles():
         seen[block] += 1
     assert np.all(seen == 1)
-    assert max(np.prod(grid.shape(block), dtype=int) for block in grid.blocks()) == grid.largest
+    assert max(np.prod(tiling.shape(block), dtype=int) for block in tiling.tiles()) == tiling.largest
 
 
 def counted(monkeypatch: Any) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from backends.cpu import compiler, threads
+from backends.cpu import compiler, thread_pool
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
 from optree import function
 from optree.errors import CompilerError
@@ -286,13 +286,13 @@ def test_the_number_of_threads(monkeypatch):
     try:
         for given, expected in (("3", 3), ("5,2", 5), ("", None), ("many", None), ("0", None)):
             monkeypatch.setenv("OMP_NUM_THREADS", given)
-            threads._usual_count.cache_clear()
+            thread_pool._default_count.cache_clear()
             with override(num_threads=None):  # whatever OPTREE_NUM_THREADS says here
-                assert threads.thread_count() == expected or (expected is None and threads.thread_count() >= 1)
+                assert thread_pool.thread_count() == expected or (expected is None and thread_pool.thread_count() >= 1)
         with override(num_threads=7):
-            assert threads.thread_count() == 7
+            assert thread_pool.thread_count() == 7
     finally:
-        threads._usual_count.cache_clear()
+        thread_pool._default_count.cache_clear()
 
 
 def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend, source
-from backends.cpu.codegen.transposes import ROOM, TILE
+from backends.cpu.codegen.transposes import MAX_TILE_BYTES, TILE
 from optree import TensorType
 
 SHAPES = [(16, 16), (64, 128), (65, 129), (63, 300), (200, 71), (130, 19)]
@@ -54,7 +54,7 @@ def test_tiles_of_every_layout(compiled, dtype):
 @needs_compiler
 def test_more_arrays_than_there_is_room_for(compiled):
     bytes_ = 8 * TILE[0] * TILE[1]
-    arrays = [drawn((90, 140), "float64") + i for i in range(ROOM // bytes_ + 2)]
+    arrays = [drawn((90, 140), "float64") + i for i in range(MAX_TILE_BYTES // bytes_ + 2)]
     y = drawn((140, 90), "float64")
     tree, expected = compiled.array(y), y
     for x in arrays:

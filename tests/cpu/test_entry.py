@@ -93,13 +93,13 @@ def test_an_array_of_another_alignment(be, monkeypatch):
         return x
 
     addresses: list[int] = []
-    run = launch.Compiled.__call__
+    run = launch.CompiledNest.__call__
 
     def recorded(self: Any, pointers: Any, *rest: Any) -> None:
         addresses.extend(pointers)
         run(self, pointers, *rest)
 
-    monkeypatch.setattr(launch.Compiled, "__call__", recorded)
+    monkeypatch.setattr(launch.CompiledNest, "__call__", recorded)
     for offsets in ((0, 4, 1, 3, 0), (1, 0)):  # whichever was first, C takes those alone that lie as C's arrays do
         f = function([x := TensorType("float32", (None,))("x")], x * 2 + x)
         for offset in offsets:
@@ -125,7 +125,7 @@ def test_draws_are_handed_over_too(be, monkeypatch):
     x, z = be.array(np.arange(6.0)), be.empty(6)
     z[:] = x * be.rand(6)
     run: list[Any] = []
-    monkeypatch.setattr(launch.Compiled, "__call__", lambda *args: run.append(args))
+    monkeypatch.setattr(launch.CompiledNest, "__call__", lambda *args: run.append(args))
     values = []
     for _ in range(3):
         z[:] = x * be.rand(6)

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.compiling import ROOT, needs_compiler
+from harness.compiling import ROOT, in_one_file, needs_compiler
 from harness.golden import TREES, check_golden
 
 from backends import gen_backend, source
 from backends.cpu import compiler
 from backends.cpu.codegen import printer as c
-from backends.cpu.codegen.halves import NARROW, narrow_functions
+from backends.cpu.codegen.halves import CONVERSIONS
 from backends.cpu.compiler import FLAGS, find_compiler
-from backends.execution.dialect import QUOTIENTS
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.ops.traits import ElementwiseOperator
@@ -122,7 +121,7 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
     kernels: dict[str, None] = {}
     for cls in OPS.values():
         if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
-            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *NARROW, "float32", "float64"):
+            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *CONVERSIONS, "float32", "float64"):
                 try:
                     tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
                 except OptreeError:
@@ -133,15 +132,8 @@ def test_every_op_compiles_without_a_warning(be, tmp_path):
 
 
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
-    """Compile kernels as one file in which each has a name of its own."""
-    heads = [c.HEAD, *(narrow_functions(dtypes) for dtypes in (list(NARROW), *([dtype] for dtype in NARROW)))]
-    bodies, quotients = [], QUOTIENTS.format("static inline")
-    for i, kernel in enumerate(kernels):
-        for head in heads:
-            kernel = kernel.removeprefix(head)
-        kernel = kernel.replace(quotients, "")
-        bodies.append(re.sub(rf"\b({c.NAME}|places|walk\d)\b", rf"\g<1>_{i}", kernel))
-    (folder / "all.c").write_text("".join([*heads[:2], quotients, *bodies]))
+    """Compile kernels as one file."""
+    (folder / "all.c").write_text(in_one_file(kernels))
     warnings = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-{kind}" for kind in but)]
     command = [*find_compiler().command, *FLAGS, "-O1", "-fopenmp-simd", *warnings, "-c", "all.c", "-o", "all.o"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -11,7 +11,7 @@ from harness.compiling import done, python
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
-from backends.cpu.workers import share
+from backends.cpu.workers import share_address
 from optree.settings import override
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -22,7 +22,7 @@ SHARE = ctypes.CFUNCTYPE(None, PART, ctypes.c_void_p, ctypes.c_int64, ctypes.c_i
 
 def shared(run, count: int, threads: int) -> None:
     """Let threads share the numbers up to a count."""
-    SHARE(share())(PART(run), None, count, threads)
+    SHARE(share_address())(PART(run), None, count, threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 300])

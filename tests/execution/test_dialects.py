@@ -32,7 +32,7 @@ def printed(monkeypatch: Any) -> list[str]:
             super().__init__(nest)
             found.append(plain_c.source(nest))
 
-    monkeypatch.setattr(plan, "Compiled", Kernel)
+    monkeypatch.setattr(plan, "CompiledNest", Kernel)
     return found
 
 

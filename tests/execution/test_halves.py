@@ -17,7 +17,7 @@ from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_num
 
 from backends import gen_backend, source
 from backends.cpu.compiler import FLAGS, find_compiler
-from backends.execution.dialect import NARROW
+from backends.execution.dialect import NARROW_NAMES
 from optree import OpTreeNode
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse
@@ -109,7 +109,7 @@ def test_loops_are_vectorised(be: Any, dtype: np.dtype, tmp_path: Path) -> None:
 
 
 def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:
-    name = NARROW[str(dtype)]
+    name = NARROW_NAMES[str(dtype)]
     x, y = be.array(wild(dtype, 0, 5, 7), dtype), be.array(halves(dtype, 1, 5, 7), dtype)
     (text,) = source(be.softmax(be.cast(x, "float32") * y + 1e-3, axis=1))
     assert f"from_{name}(y" in text and f"to_{name}(v" not in text

@@ -130,7 +130,7 @@ def refused(caplog, folder, reason):
         source = compiled()
         compiled()
     assert [reason in record.getMessage() for record in caplog.records] == [True], caplog.text
-    assert "kept in memory only" in caplog.text
+    assert "cached in memory only" in caplog.text
     assert "OPTREE_CACHE_DIR" in caplog.text and "chmod" not in caplog.text, "it may be /tmp"
     assert sorted(path.name for path in folder.iterdir()) == before
     return source
@@ -168,13 +168,13 @@ def test_the_way_to_a_folder_is_checked(monkeypatch, tmp_path):
         (state(0o755, uid + 1), "home, which belongs to another user"),
     ):
         faked[tmp_path / "home"] = home
-        assert (cache.why_not(inner) or "None").endswith(reason or "None")
+        assert (cache.unsafe_reason(inner) or "None").endswith(reason or "None")
         if home.st_uid == uid:
             faked[tmp_path] = state(0o700, uid)
-            assert cache.why_not(inner) is None  # nobody else comes so far
+            assert cache.unsafe_reason(inner) is None  # nobody else comes so far
             faked[tmp_path] = state(0o755, uid)
     faked[inner] = state(0o700, uid + 1)
-    assert "inner belongs to another user" in cache.why_not(inner)
+    assert "inner belongs to another user" in cache.unsafe_reason(inner)
 
 
 def test_links_are_followed_to_what_counts(folder, caplog, tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
-from backends.cpu.codegen.halves import NARROW, narrow_functions
+from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.execution.dialect import QUOTIENTS
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -41,7 +41,7 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
     path = folder / "kernels.c"
     path.write_text(
         "#include <stdint.h>\n#include <math.h>\n"
-        + narrow_functions(list(NARROW))
+        + narrow_functions(list(CONVERSIONS))
         + "#include <tgmath.h>\n"
         + QUOTIENTS.format("static inline")
         + "\n".join(case.source() for case in cases)

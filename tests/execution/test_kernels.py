@@ -15,7 +15,7 @@ from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import find_compiler
 from backends.cpu.entry import enter
 from backends.cpu.plan import ALWAYS, WORK
-from backends.execution.axes import joined
+from backends.execution.axes import collapsed_axes
 from backends.execution.executor import CallStep, KernelStep, steps_of
 from backends.execution.specialize import FusedKernel
 from optree import OpTreeNode, TensorType, function
@@ -137,7 +137,7 @@ def test_a_sum_of_many_pairs_makes_no_matrix_of_them(be):
     ],
 )
 def test_axes_that_are_contiguous_together_are_joined(sizes, strides, expected):
-    assert joined(sizes, strides) == expected
+    assert collapsed_axes(sizes, strides) == expected
 
 
 def test_equal_nests_are_equal_source(be):
@@ -156,7 +156,7 @@ def loops_of(*trees: Any) -> list[tuple[int, int, tuple[int, ...]]]:
     found: list[tuple[int, int, tuple[int, ...]]] = []
 
     def compile(nest: Any) -> Any:
-        found.append((nest.rank, nest.outer, nest.steps))
+        found.append((nest.rank, nest.outer, nest.vector_strides))
         return lambda pointers, numbers, layout: None
 
     values = [getattr(leaf, "array", leaf) for leaf in program.leaves] + [None] * len(program.instructions)

@@ -27,7 +27,7 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
                 const float v0 = x0[i];
                 const float v1 = x1[0];
                 const float v2 = x2[i];
-                const float v3 = (float)(v0 < v1 || v1 != v1 ? v1 : v0);
+                const float v3 = (float)((v0 < v1 ? v1 : v0) + (v1 != v1 ? v1 : (float)-0.0));
                 const float v4 = (float)(v3 / v2);
                 x3[i] = v4;
             }

@@ -21,21 +21,21 @@ from harness.emulated import Collector, Emulator, Trial, Trials
 from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc, under_way
 from harness.staged import normalised, softmax
 
-from backends.gpu import launch_config as geometry
-from backends.gpu.launch_config import DEVICES, Device, Launch
+from backends.gpu import launch_config
+from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from backends.gpu.runtime import OPTIONS
 from optree.dtypes import bfloat16
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.
-SMALL = Device(1, 4 << 10, 32)
+SMALL = DeviceLimits(1, 4 << 10, 32)
 
 #: Several of these, which one place does not fill.
-FEW = Device(4, 4 << 10, 32)
+FEW = DeviceLimits(4, 4 << 10, 32)
 
 #: One that few places fill, and that has shared memory for long rows.
-ROOMY = Device(1, 227 << 10, 2048)
+ROOMY = DeviceLimits(1, 227 << 10, 2048)
 
-GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]] = {
+GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, Any]]] = {
     "ops": (ops, DEVICES["sm_90"], {}),
     "reductions": (reductions, DEVICES["sm_90"], {}),
     "staged": (staged, DEVICES["sm_90"], {}),
@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]]
 }
 
 #: With indices of 64 bits, which only arrays too large for a test would ask for.
-WIDE: dict[str, tuple[Callable[[], dict[str, Trial]], Device, dict[str, Any]]] = {
+WIDE: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, Any]]] = {
     "staged": (lambda: staged((3, 33, 5000), ("float32",)), DEVICES["sm_90"], {}),
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
@@ -73,7 +73,7 @@ def trials_of(group: str, wide: bool = False) -> tuple[dict[str, Trial], Trials]
 
 def wide_indices(wide: bool) -> Any:
     """Whether every kernel gets indices of 64 bits."""
-    return patch.object(geometry, "NARROW", 0 if wide else geometry.NARROW)
+    return patch.object(launch_config, "INT32_LIMIT", 0 if wide else launch_config.INT32_LIMIT)
 
 
 def _names(groups: dict[str, Any]) -> list[Any]:
@@ -202,11 +202,11 @@ TEAMS: dict[str, Callable[[Any], Sequence[np.ndarray]]] = {
 }
 
 
-def device_of(team: str) -> Device:
+def device_of(team: str) -> DeviceLimits:
     return FEW if "several split" in team else SMALL if team.startswith(("part", "several")) else DEVICES["sm_90"]
 
 
-def sources_of(run: Callable[[Any], Any], device: Device = DEVICES["sm_90"]) -> list[str]:
+def sources_of(run: Callable[[Any], Any], device: DeviceLimits = DEVICES["sm_90"]) -> list[str]:
     collector = Collector(device)
     run(collector.backend())
     return list(dict.fromkeys(collector.sources))

@@ -252,8 +252,8 @@ def test_tensors_of_many_shapes_take_turns(gpu: Any, monkeypatch: Any) -> None:
 def test_another_number_is_no_other_layout(gpu: Any, monkeypatch: Any) -> None:
     x, row, z, total = gpu.ones(4), gpu.ones(1 << 20), gpu.empty(4), gpu.empty(1)
     looked: list[Any] = []
-    look = LaunchEntry._looked_at
-    monkeypatch.setattr(LaunchEntry, "_looked_at", lambda *args: looked.append(args) or look(*args))
+    look = LaunchEntry._checked
+    monkeypatch.setattr(LaunchEntry, "_checked", lambda *args: looked.append(args) or look(*args))
     for n in range(6):
         z[:] = x * (n + 0.5)
         total[:] = gpu.sum(row)  # in memory that it needs anew each time

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
-from backends.execution.dialect import wide
+from backends.execution.dialect import accumulator_dtype
 from backends.gpu.codegen.variant import Variant
 from backends.gpu.kernel import divisor
-from backends.gpu.launch_config import ALONGSIDE, DEVICES, NARROW, THREADS, Device, Geometry, geometry_of
+from backends.gpu.launch_config import (
+    BLOCK_THREADS,
+    CACHED_ROW_THREADS,
+    DEVICES,
+    INT32_LIMIT,
+    DeviceLimits,
+    LaunchConfig,
+    configure,
+)
 from backends.inspection import specialize_all
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
@@ -26,7 +34,11 @@ from optree.tree.types import TensorType
 #: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
 BLOCKS_X, BLOCKS_Y, MOST_THREADS, STATIC = 2**31 - 1, 65535, 1024, 48 << 10
 
-EVERY = {**DEVICES, "one multiprocessor": Device(1, 48 << 10, 1024), "a thousand": Device(1000, 256 << 10, 2048)}
+EVERY = {
+    **DEVICES,
+    "one multiprocessor": DeviceLimits(1, 48 << 10, 1024),
+    "a thousand": DeviceLimits(1000, 256 << 10, 2048),
+}
 
 
 def _input(shape: tuple[int, ...], dtype: str = "float32") -> Any:
@@ -79,23 +91,27 @@ def steps_of(nest: LoopNest, sizes: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def laid_out(nest: LoopNest, sizes: Sequence[int], device: Device = DEVICES["sm_90"], offset: int = 0) -> Geometry:
-    return geometry_of(nest, sizes, steps_of(nest, sizes), [256 + offset] * len(nest.arrays), device)
+def laid_out(
+    nest: LoopNest, sizes: Sequence[int], device: DeviceLimits = DEVICES["sm_90"], offset: int = 0
+) -> LaunchConfig:
+    return configure(nest, sizes, steps_of(nest, sizes), [256 + offset] * len(nest.arrays), device)
 
 
-def check_limits(nest: LoopNest, geometry: Geometry, device: Device) -> None:
-    variant, team, static = geometry.variant, geometry.variant.team, 0
+def check_limits(nest: LoopNest, config: LaunchConfig, device: DeviceLimits) -> None:
+    variant, team, static = config.variant, config.variant.team, 0
     if team in ("block", "columns"):
-        static = sum((32 if team == "block" else THREADS[team]) * wide(r).itemsize for r in nest.reductions)
+        static = sum(
+            (32 if team == "block" else BLOCK_THREADS[team]) * accumulator_dtype(r).itemsize for r in nest.reductions
+        )
     assert static <= STATIC
-    for launch in geometry.launches:
+    for launch in config.launches:
         (x, y), block = launch.grid, launch.block
         assert 1 <= x <= BLOCKS_X and 1 <= y <= BLOCKS_Y
         assert 32 <= block <= min(MOST_THREADS, variant.threads) and block % 32 == 0
-        assert variant.threads in ((THREADS[team], *ALONGSIDE.values()) if team == "block" else (block,))
+        assert variant.threads in ((BLOCK_THREADS[team], *CACHED_ROW_THREADS.values()) if team == "block" else (block,))
         assert launch.shared >= 0 and launch.shared + static <= device.shared
         assert (launch.shared > 0) == (variant.cache in ("shared", "part"))
-    assert geometry.entries == 0 or geometry.variant.split
+    assert config.entries == 0 or config.variant.split
 
 
 def accesses_of(nest: LoopNest, reduced: Sequence[int], variant: Variant) -> int:
@@ -103,9 +119,9 @@ def accesses_of(nest: LoopNest, reduced: Sequence[int], variant: Variant) -> int
     return prod(reduced) if nest.columns else variant.chunks(reduced[-1]) * prod(reduced[:-1])
 
 
-def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndarray:
+def counted(nest: LoopNest, sizes: Sequence[int], config: LaunchConfig) -> np.ndarray:
     """How often each access to each row is some thread's, as the kernels' loops share them out."""
-    launch, variant, width = geometry.launches[0], geometry.variant, geometry.variant.width
+    launch, variant, width = config.launches[0], config.variant, config.variant.width
     (blocks, parts), block = launch.grid, launch.block
     if not nest.reductions:
         chunks = variant.chunks(sizes[-1]) * prod(sizes[:-1])
@@ -128,7 +144,7 @@ def counted(nest: LoopNest, sizes: Sequence[int], geometry: Geometry) -> np.ndar
     for team in range(min(blocks * teams, places)):
         for part in range(parts):
             start, end = (
-                (part * geometry.part, min((part + 1) * geometry.part, accesses)) if variant.split else (0, accesses)
+                (part * config.part, min((part + 1) * config.part, accesses)) if variant.split else (0, accesses)
             )
             assert start < end
             for lane in range(min(lanes, end - start)):
@@ -145,11 +161,11 @@ def test_every_element_is_one_threads(name: str, data: Any) -> None:
     nest = nest_of(name, data.draw(st.sampled_from(["float32", "float64"])))
     sizes = [data.draw(SIZES if axis == nest.rank - 1 else st.integers(1, 40)) for axis in range(nest.rank)]
     device = EVERY[data.draw(st.sampled_from(sorted(EVERY)))]
-    geometry = laid_out(nest, sizes, device, data.draw(st.sampled_from([0, 4, 8])))
-    check_limits(nest, geometry, device)
-    assert (counted(nest, sizes, geometry) == 1).all()
+    config = laid_out(nest, sizes, device, data.draw(st.sampled_from([0, 4, 8])))
+    check_limits(nest, config, device)
+    assert (counted(nest, sizes, config) == 1).all()
     if nest.columns:
-        assert geometry.variant.width <= 256 and THREADS["columns"] % geometry.variant.width == 0
+        assert config.variant.width <= 256 and BLOCK_THREADS["columns"] % config.variant.width == 0
 
 
 @given(data=st.data())
@@ -161,24 +177,24 @@ def test_the_largest_arrays_are_within_every_devices_limits(name: str, data: Any
     scale = max(1.0, sum(powers) / 40)
     sizes = [2 ** int(power / scale) + data.draw(st.integers(0, 1)) for power in powers]
     for device in EVERY.values():
-        geometry = laid_out(nest, sizes, device)
-        check_limits(nest, geometry, device)
-        assert geometry.variant.wide == (prod(sizes) >= NARROW)
-        if geometry.variant.split:
-            accesses = accesses_of(nest, sizes[nest.outer :], geometry.variant)
-            assert geometry.part * (geometry.parts - 1) < accesses <= geometry.part * geometry.parts
+        config = laid_out(nest, sizes, device)
+        check_limits(nest, config, device)
+        assert config.variant.wide_index == (prod(sizes) >= INT32_LIMIT)
+        if config.variant.split:
+            accesses = accesses_of(nest, sizes[nest.outer :], config.variant)
+            assert config.part * (config.parts - 1) < accesses <= config.part * config.parts
 
 
 def test_indices_have_64_bits_from_where_32_might_not_do() -> None:
     nest = nest_of("elements")
-    for count, is_wide in ((NARROW - 1, False), (NARROW, True), (2**31, True), (2**33 + 5, True)):
-        geometry = laid_out(nest, [count])
-        assert geometry.variant.wide == is_wide
-        (launch,) = geometry.launches
+    for count, is_wide in ((INT32_LIMIT - 1, False), (INT32_LIMIT, True), (2**31, True), (2**33 + 5, True)):
+        config = laid_out(nest, [count])
+        assert config.variant.wide_index == is_wide
+        (launch,) = config.launches
         # Beyond its last element a thread looks one step of the whole grid further.
-        assert is_wide or -(-count // geometry.variant.vector) + launch.grid[0] * launch.block < 2**31
-    far = geometry_of(nest, [1000], [[-(1 << 21)], [1]], [256, 256], DEVICES["sm_90"])
-    assert far.variant.wide, "few elements, far apart"
+        assert is_wide or -(-count // config.variant.vector) + launch.grid[0] * launch.block < 2**31
+    far = configure(nest, [1000], [[-(1 << 21)], [1]], [256, 256], DEVICES["sm_90"])
+    assert far.variant.wide_index, "few elements, far apart"
 
 
 @given(number=st.integers(0, 2**31 - 1), by=st.one_of(st.integers(1, 2**31 - 1), st.integers(1, 3000)))
@@ -189,8 +205,8 @@ def test_kernels_divide_by_multiplying(number: int, by: int) -> None:
 
 
 def test_more_blocks_than_a_grid_has_go_on_in_steps() -> None:
-    geometry = laid_out(nest_of("planes of columns"), [2**31, 200, 2**6])
-    assert geometry.launches[0].grid[0] == BLOCKS_X and geometry.variant.wide
+    config = laid_out(nest_of("planes of columns"), [2**31, 200, 2**6])
+    assert config.launches[0].grid[0] == BLOCKS_X and config.variant.wide_index
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -201,7 +217,7 @@ def test_the_same_sizes_are_laid_out_the_same(name: str) -> None:
         assert (
             first
             == laid_out(nest, sizes, offset=1 << 20)
-            == laid_out(nest, list(sizes), Device(**vars(DEVICES["sm_90"])))
+            == laid_out(nest, list(sizes), DeviceLimits(**vars(DEVICES["sm_90"])))
         )
 
 
@@ -212,7 +228,7 @@ def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
         assert laid_out(nest, [1000]).variant.vector == most
         assert laid_out(nest, [1001]).variant.vector == most, "the last elements are taken one by one"
         (step,) = steps_of(nest, [1000])[0]
-        apart = geometry_of(nest, [1000], [[step], [step]], [256 + itemsize, 256], DEVICES["sm_90"])
+        apart = configure(nest, [1000], [[step], [step]], [256 + itemsize, 256], DEVICES["sm_90"])
         assert apart.variant.vector == 1
         assert laid_out(nest, [1000], offset=8).variant.vector == 8 // itemsize
         assert laid_out(nest, [most - 1]).variant.vector == most // 2
@@ -267,11 +283,11 @@ def test_teams_grow_with_rows() -> None:
 def test_rows_stay_in_registers_then_in_shared_memory_and_then_in_part() -> None:
     device = DEVICES["sm_90"]
 
-    def found(n: int, device: Device = device, dtype: str = "float32") -> tuple[Any, ...]:
-        geometry = laid_out(nest_of("softmax of rows", dtype), [4096, n], device)
-        (launch,) = geometry.launches
-        assert launch.grid == (1024 if geometry.variant.team == "warp" else 4096, 1)
-        return geometry.variant.cache, launch.block, launch.shared
+    def found(n: int, device: DeviceLimits = device, dtype: str = "float32") -> tuple[Any, ...]:
+        config = laid_out(nest_of("softmax of rows", dtype), [4096, n], device)
+        (launch,) = config.launches
+        assert launch.grid == (1024 if config.variant.team == "warp" else 4096, 1)
+        return config.variant.cache, launch.block, launch.shared
 
     assert found(1000) == ("registers", 128, 0)
     assert found(4096) == ("registers", 256, 0)
@@ -290,10 +306,10 @@ def test_rows_stay_in_registers_then_in_shared_memory_and_then_in_part() -> None
 def test_as_much_of_a_row_stays_as_a_block_has_room_for(n: int, dtype: str) -> None:
     size = np.dtype(dtype).itemsize
     for name, device in EVERY.items():
-        geometry = laid_out(nest_of("softmax of rows", dtype), [4096, n], device)
-        (launch,), vector = geometry.launches, geometry.variant.vector
-        assert geometry.held * vector * size <= launch.shared, name
-        if geometry.held * vector < n:
+        config = laid_out(nest_of("softmax of rows", dtype), [4096, n], device)
+        (launch,), vector = config.launches, config.variant.vector
+        assert config.cached_accesses * vector * size <= launch.shared, name
+        if config.cached_accesses * vector < n:
             assert device.shared - launch.shared < 32 * (max(size, 4) + 8) + 16 * size, name
 
 
@@ -307,7 +323,7 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
         4,
     ]
     assert laid_out(one, [1 << 24]).launches[0].grid == (4096, 1)
-    apart = geometry_of(one, [1 << 24], [[1], [1]], [256, 260], DEVICES["sm_90"])
+    apart = configure(one, [1 << 24], [[1], [1]], [256, 260], DEVICES["sm_90"])
     assert apart.variant.accesses == 16, "of 4 bytes"
     assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
     assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 4
@@ -331,8 +347,8 @@ def test_columns_fill_the_device() -> None:
     """With half of its threads at least; some rows each, if need be."""
     for sizes in ((40, 1 << 20), (1 << 10, 1 << 14), (1 << 13, 1 << 13), (1 << 14, 1 << 12), (1 << 20, 1 << 10)):
         for name, device in DEVICES.items():
-            geometry = laid_out(nest_of("columns"), sizes, device)
-            threads = prod(geometry.launches[0].grid) * geometry.launches[0].block
+            config = laid_out(nest_of("columns"), sizes, device)
+            threads = prod(config.launches[0].grid) * config.launches[0].block
             assert threads >= device.multiprocessors * device.threads / 2, (sizes, name)
     assert laid_out(nest_of("columns", "float64"), (1 << 13, 1 << 13)).variant.width == 32
     assert laid_out(nest_of("columns", "uint8"), (1 << 13, 1 << 13)).variant.width == 32

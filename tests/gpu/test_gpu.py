@@ -22,7 +22,7 @@ from harness.homes import stand_in
 from harness.messages import message_of
 
 from backends import gen_backend
-from optree import Op, TensorType, debugprint, function, grad
+from optree import Op, OpTreeNode, TensorType, debugprint, function, grad
 from optree.arrays import is_portable, portable
 from optree.errors import (
     AxisError,
@@ -92,6 +92,19 @@ def test_the_stand_in_has_what_this_cupy_has() -> None:
     if found["version"] != DATA["version"]:
         pytest.skip(f"the data are of CuPy {DATA['version']}, and {found['version']} is installed")
     assert json.loads(json.dumps(found)) == DATA
+
+
+# Printouts
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_source_and_plan_are_printed(cupy: Any, jit: bool) -> None:
+    gpu = stand_in(cupy, jit=jit)
+    x, w, z = gpu.ones((4, 6), name="x"), gpu.ones((6, 6), name="w"), gpu.empty((4, 6), name="z")
+    tree = OpTreeNode.build("assign", z, gpu.softmax(gpu.dot(x * 2, w), axis=1))
+    source, plan = (debugprint(tree, file="str", stage=stage) for stage in ("source", "plan"))
+    assert ("__global__" in source) is jit and ("kernel(" in plan) is jit
+    assert " dot(%" in plan and "in new memory" in plan and "in the memory of %0" in plan
 
 
 # Memory
@@ -263,7 +276,12 @@ def test_a_portable_op_has_a_function_of_arrays(name: str) -> None:
 
 def test_which_ops_run_on_the_host() -> None:
     found = {n for n, op in OPS.items() if not (is_portable(op.make()) or issubclass(op, CompositeOperator))}
-    assert found == {"drawn_at", "places", "stochastic_cast"}  # the first two where no kernel runs them
+    assert found == {
+        "drawn_at",
+        "places",
+        "standard_gamma",
+        "stochastic_cast",
+    }  # the first two where no kernel runs them
 
 
 def test_a_step_of_training_copies_nothing_to_the_host(cupy: Any, gpu: Any) -> None:
@@ -482,7 +500,7 @@ def test_cupy_takes_what_ops_ask_of_it() -> None:
     if cupy.cuda.is_available():
         pytest.skip("on a device, kernels would run on memory that is not there")
     for example in (each for n in PORTABLE if n not in UNLIKE for each in examples_of(OPS[n])):
-        values = example.draw(np.float32)
+        values = example.draw(np.float32 if example.takes_floats else None)
         node = example.tree(inputs_for(values))
         arrays = [_unowned(cupy, x) for x in values]
         try:

@@ -630,5 +630,5 @@ def test_an_error_drops_no_memory_that_is_still_copied_into(gpu: Any, cupy: Any,
     monkeypatch.setattr(cupy.cuda.Event, "synchronize", failing)
     with pytest.raises(RuntimeError, match="LaunchFailure"):
         take(values)
-    assert any(not event.done for event, _ in gpu._in_flight._kept), "the copy, which nobody has waited for"
+    assert any(not event.done for event, _ in gpu._in_flight._pending), "the copy, which nobody has waited for"
     monkeypatch.setattr(cupy.cuda.Event, "synchronize", synchronize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 
 from backends.cpu import compiler
+from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
+from backends.cpu.codegen.printer import HEAD, NAME
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import disk_cache as cache
+from backends.execution.dialect import QUOTIENTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -72,6 +76,18 @@ def private(folder):
     """The cache's own folder in a cache folder, which has nothing else."""
     assert [file.name for file in folder.iterdir()] == [cache.PRIVATE]
     return folder / cache.PRIVATE
+
+
+def in_one_file(kernels):
+    """Kernels' sources as one, in which each has functions of its own names."""
+    heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
+    bodies, quotients = [], QUOTIENTS.format("static inline")
+    for i, kernel in enumerate(kernels):
+        for head in heads:
+            kernel = kernel.removeprefix(head)
+        kernel = kernel.replace(quotients, "")
+        bodies.append(re.sub(rf"\b({NAME}|places|walk\d|stage\d)\b", rf"\g<1>_{i}", kernel))
+    return "".join([*heads[:2], quotients, *bodies])
 
 
 def appears(path):

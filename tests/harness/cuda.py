@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.execution.disk_cache import why_not
+from backends.execution.disk_cache import unsafe_reason
 from harness.shared import DEFAULT, OPTIN, static_shared
 
 if sys.platform == "linux":
@@ -273,7 +273,7 @@ def _folder() -> Path:
     """Where what is compiled is kept; nobody else can write there. What was not used for a week is deleted."""
     folder = Path(tempfile.gettempdir()) / f"optree-cuda-on-cpu-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if why_not(folder.resolve()) is not None:
+    if unsafe_reason(folder.resolve()) is not None:
         return Path(tempfile.mkdtemp(prefix="optree-cuda-on-cpu-"))
     for path in folder.iterdir():
         with suppress(OSError):

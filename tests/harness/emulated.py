@@ -14,17 +14,17 @@ from backends import gen_backend
 from backends.cpu.plan import When
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
-from backends.gpu.kernel import Launched, Notes
-from backends.gpu.launch_config import DEVICES, Device, Launch
+from backends.gpu.kernel import CudaNest, RecordingHost
+from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from harness import cuda
 from harness.fake_cupy import fake_cupy
 from optree.compile.loopnest import LoopNest
 
 
-class Collector(Notes):
+class Collector(RecordingHost):
     """A host that notes sources, launches and arrays, and runs nothing."""
 
-    def __init__(self, device: Device = DEVICES["sm_90"]) -> None:
+    def __init__(self, device: DeviceLimits = DEVICES["sm_90"]) -> None:
         super().__init__(device)
         #: The arrays that kernels are run on, by their addresses: sanitizers look at where they end.
         self.arrays: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
@@ -37,7 +37,7 @@ class Collector(Notes):
         return found
 
     def runner_of(self, nest: LoopNest) -> Any:
-        return Launched(nest, self)
+        return CudaNest(nest, self)
 
     def backend(self, **options: Any) -> Any:
         """A CPU backend whose kernels this host runs, all that there are."""
@@ -68,7 +68,7 @@ class Emulator(Collector):
         sources: Sequence[str] = (),
         order: str = "forward",
         seed: int = 0,
-        device: Device = DEVICES["sm_90"],
+        device: DeviceLimits = DEVICES["sm_90"],
         sanitize: str | None = None,
     ) -> None:
         super().__init__(device)
@@ -173,7 +173,7 @@ class Trials:
     Parameters
     ----------
     trials : iterable of Trial
-    device : Device
+    device : DeviceLimits
     options
         The backend's.
 
@@ -185,7 +185,7 @@ class Trials:
         All, in order.
     """
 
-    def __init__(self, trials: Iterable[Trial], device: Device = DEVICES["sm_90"], **options: Any) -> None:
+    def __init__(self, trials: Iterable[Trial], device: DeviceLimits = DEVICES["sm_90"], **options: Any) -> None:
         collector = Collector(device)
         be = collector.backend(**options)
         for trial in trials:

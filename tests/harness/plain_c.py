@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
-from backends.execution.dialect import Dialect, Lines, braced, functions_called, needed
+from backends.execution.dialect import Dialect, Lines, braced, functions_called, without_unused
 from backends.execution.printer_common import Access, Printer
 from backends.execution.runner import Layout
 from optree.compile.loopnest import LoopNest, Stage
@@ -28,13 +28,13 @@ PLAIN = Dialect(
 
 def source(nest: LoopNest) -> str:
     """The C99 source of a nest: a function of addresses, sizes, strides and numbers, in one array."""
-    printer = _Printer(nest)
+    printer = PlainPrinter(nest)
     body = [*printer.arguments(), *printer.outer_loops(), *printer.once_stores()]
     lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *functions_called(nest, PLAIN)]
-    return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(needed(body)), ""])
+    return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(without_unused(body)), ""])
 
 
-class _Printer(Printer):
+class PlainPrinter(Printer):
     """A nest as loops, one in another."""
 
     dialect = PLAIN
@@ -51,8 +51,8 @@ class _Printer(Printer):
         lines += [f"const int64_t s{p}_{axis} = a[{arrays + rank * (p + 1) + axis}];" for p, axis in self.strides()]
         return [*lines, *self.numbers(), *self.once()]
 
-    def array(self, place: int) -> str:
-        return f"({self.pointer_type(place)})a[{place}]"
+    def base_pointer(self, array: int) -> str:
+        return f"({self.pointer_type(array)})a[{array}]"
 
     def number(self, value: int) -> str:
         arrays, rank = len(self.nest.arrays), self.nest.rank
@@ -66,17 +66,17 @@ class _Printer(Printer):
         vector = f"i{self.nest.vector}" if self.nest.columns else ""
         return self.pointers(self.without_vector(self.outer_axes), ("outer", "inner"), vector)
 
-    def traversed(self, stage: Stage) -> Lines:
+    def stage_loops(self, stage: Stage) -> Lines:
         """The inner loops."""
 
-        def offset(place: int) -> str:
-            return "0" if self.nest.columns else self.along(place, f"i{self.nest.vector}")
+        def offset(array: int) -> str:
+            return "0" if self.nest.columns else self.vector_offset(array, f"i{self.nest.vector}")
 
         access = Access(
-            load=lambda place: self.loaded(place, f"y{place}", offset(place)),
+            load=lambda array: self.loaded(array, f"y{array}", offset(array)),
             part=lambda r: f"r{r.value}",
             cache=str,
-            target=lambda place: f"y{place}[{offset(place)}]",
+            target=lambda array: f"y{array}[{offset(array)}]",
         )
         pointers = self.stage_pointers(stage, self.without_vector(self.inner_axes))
         return self.loops(self.inner_axes, [*pointers, *self.element(stage, access)])
@@ -91,7 +91,7 @@ class _Printer(Printer):
 
 
 class PlainKernel:
-    """A nest compiled as C99, to run in the place of `backends.cpu.runtime.Compiled`."""
+    """A nest compiled as C99, to run in the place of `backends.cpu.runtime.CompiledNest`."""
 
     def __init__(self, nest: LoopNest) -> None:
         found = find_compiler()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -416,3 +418,61 @@ def test_what_an_op_remembers_begins_with_an_underscore(be: Any) -> None:
 
     x, op = be.ones(3), Remembering(3.0)
     assert op(x).tolist() == op(op(x) / 3).tolist() == [3.0, 3.0, 3.0]
+
+
+class InSlots(Blur):
+    __slots__ = ("width",)
+    __props__ = ("sigma",)
+
+    def __init__(self, sigma: float, width: float) -> None:
+        self.sigma, self.width = sigma, width
+
+
+def test_an_attribute_in_slots_is_refused_too(be: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"InSlots: its attribute width is not in __props__"):
+        InSlots(1.0, 2.0)(be.ones(3))
+
+
+def test_a_cached_property_is_no_parameter(be: Any) -> None:
+    class Table(Blur):
+        __props__ = ("sigma",)
+
+        @cached_property
+        def table(self) -> Any:
+            return self.sigma * 2
+
+    op = Table(3.0)
+    assert op.table == 6.0
+    assert op(be.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_an_op_may_be_a_frozen_dataclass(be: Any) -> None:
+    @dataclass(frozen=True)
+    class Frozen(Blur):
+        sigma: float = 1.0
+        __props__ = ("sigma",)
+
+    assert (Frozen(1.0)(be.ones(2)) + Frozen(3.0)(be.ones(2))).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("sigma", [[1.0], np.ones(2000), (np.ones(2000), 1)], ids=["list", "array", "array in a tuple"])
+def test_a_parameter_without_a_hash_is_refused_by_name(be: Any, sigma: Any) -> None:
+    named = type("Named", (Blur,), {"__props__": ("sigma",)})
+    with pytest.raises(DefinitionError, match=r"Named: its parameter sigma is .* has no hash.* give a tuple"):
+        named(sigma)(be.ones(3))
+
+
+def test_check_op_checks_the_op_that_it_is_given(be: Any) -> None:
+    with pytest.raises(DefinitionError, match="BlurByTraits: its attribute sigma is not in __props__"):
+        check_op(BlurByTraits(1.0))
+    seen = set()
+
+    class Seen(BlurByTraits):
+        __props__ = ("sigma",)
+
+        def value(self, x: Any) -> Any:
+            seen.add(self.sigma)
+            return x * np.asarray(self.sigma, np.result_type(x, np.float16))
+
+    check_op(Seen(2.0))
+    assert seen == {2.0}

@@ -423,7 +423,7 @@ def test_neon_mode_has_two_dimensions() -> None:
 
 def test_ops_that_draw_say_so(be: Any) -> None:
     drawing = {name for name, op in OPS.items() if issubclass(op, RandomOperator)}
-    assert drawing == {"rand", "standard_normal", "stochastic_cast", "take_blocks"}
+    assert drawing == {"rand", "standard_gamma", "standard_normal", "stochastic_cast", "take_blocks"}
     for name in drawing - {"take_blocks"}:  # which is a part of others
         assert OPS[name].destroy_map and hasattr(RandomMethods, name)
     like = be.ones((2, 2), dtype=np.float64)

@@ -10,7 +10,7 @@ import pytest
 from harness.homes import home
 from scipy import special
 
-from backends import gen_backend
+from backends import gen_backend, source
 from optree.autodiff.api import grad as optree_grad
 from optree.errors import AxisError, OperandError, ShapeError
 from optree.ops.summation import accurate_sum
@@ -358,7 +358,7 @@ def test_a_parameter_that_is_not_there(be: Any) -> None:
     with pytest.raises(TypeError, match="no parameter 'axes'"):
         be.sum(be.ones((2, 3)), axes=0)
     with pytest.raises(TypeError, match="where"):
-        np.sum(be.ones((2, 3)), where=True)
+        be.sum(be.ones((2, 3)), where=True)
 
 
 def test_a_reduction_prints_its_axis(be: Any) -> None:
@@ -461,3 +461,22 @@ def test_the_mean_of_more_than_float16_counts_has_a_gradient() -> None:
     be = gen_backend("cpu", datatype=np.float16)
     x = be.ones((70_000,))
     np.testing.assert_array_equal(grad_of(be.mean(x), x), np.full(70_000, np.float16(1 / 70_000)))
+
+
+@pytest.mark.parametrize("size", [2, 511, 512, 513, 70_000, 300_000])
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_any_and_all_stop_in_compiled_kernels_at_what_decides(name: str, size: int) -> None:
+    be = gen_backend("cpu", jit=True)
+    function, common = getattr(np, name), name == "all"
+    for where in sorted({0, size // 2, size - 1}):
+        x = np.full(size, common)
+        x[where] = not common
+        assert be.evaluate([function(be.array(x, bool))])[0].get() == (not common)
+        rows = np.full((3, size), common)
+        rows[1, where] = not common
+        got = be.evaluate([function(be.array(rows, bool), axis=1)])[0].get()
+        np.testing.assert_array_equal(got, function(rows, axis=1))
+    assert be.evaluate([function(be.array(np.full(size, common), bool))])[0].get() == common
+    (kernel,) = source(function(be.array(np.full(size, common), bool)))
+    assert "break;" in kernel
+    assert "break;" not in source(np.sum(be.ones((4,))))[0]

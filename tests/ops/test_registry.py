@@ -502,3 +502,13 @@ def test_reducing_nothing(name: str, cpu: Any) -> None:
     else:
         compare(f.__dict__[name](empty, axis=0).asnumpyarray(), wanted, name, "of nothing")
     assert f.__dict__[name](empty, axis=1).shape == (0, 1)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_keeps_shape_says_whether_the_value_has_the_operands_shape(name: str) -> None:
+    op = PURE[name]
+    if not op.keeps_shape:
+        return
+    for example in examples_of(op):
+        inputs = inputs_for(example.draw())
+        assert example.tree(inputs).shape == inputs[0].shape

@@ -38,6 +38,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         ]
         for name in ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "std", "var")
     },
+    "argpartition": [lambda x: x.argpartition(1), lambda x: x.argpartition(0, axis=1)],
+    "diagonal": [lambda x: x.diagonal(), lambda x: x.diagonal(1, axis1=1, axis2=-1)],
+    "searchsorted": [lambda x: x.ravel().searchsorted(2.5), lambda x: x.flatten().searchsorted(x, side="right")],
+    "trace": [lambda x: x.trace(), lambda x: x.trace(1, 1, 2), lambda x: x.trace(dtype=np.float32)],
     "argsort": [lambda x: x.argsort(), lambda x: x.argsort(0), lambda x: x.argsort(axis=None)],
     "cumprod": [lambda x: x.cumprod(), lambda x: x.cumprod(2)],
     "cumsum": [lambda x: x.cumsum(), lambda x: x.cumsum(axis=0, dtype=np.float32)],
@@ -118,8 +122,9 @@ def test_methods_take_out_and_dtype_and_refuse_what_has_no_equal(cpu: Any, value
     assert x.sum(0, out=out) is out
     np.testing.assert_array_equal(out.get(), values.sum(0))
     assert x.mean(dtype="float32").dtype == np.float32
-    with pytest.raises(TypeError, match=r"np\.sum on op-tree operands does not take where"):
-        x.sum(where=x > 1)
+    np.testing.assert_array_equal(x.sum(where=x > 1).asnumpyarray(), values.sum(where=values > 1))
+    with pytest.raises(TypeError, match=r"np\.argsort on op-tree operands does not take order"):
+        x.argsort(order="f")
     with pytest.raises(AxisError, match="x"):
         x.sum(axis=7)
     with pytest.raises(ShapeError):

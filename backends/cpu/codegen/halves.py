@@ -1,16 +1,15 @@
-"""float16 and bfloat16 in C, by integers: not every compiler has them, and GCC 12 takes no conversion into vectors.
+"""Conversions of float16 and bfloat16 in C, by integers: GCC 12 vectorises none of its own, and others have none.
 
-Kernels compute them as floats that are rounded as they are after each
-operation, so that results are NumPy's, which does the same: to the nearest,
-ties to even, denormals kept, and beyond the range to infinity. A nan comes out
-as a nan, of whatever payload.
+Kernels compute in float32 and round after each operation, as NumPy does: to
+nearest, ties to even, with denormals, and beyond the range to infinity. A nan
+comes out as a nan, of any payload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: What narrow dtypes have in common.
+#: Bit casts of float32.
 BITS = """
 static inline float float_of(uint32_t bits)
 {
@@ -25,9 +24,9 @@ static inline uint32_t bits_of(float x)
 }
 """
 
-#: By dtype. A number is rounded by adding the power of two beside which nothing smaller than a last bit has room; a
-#: float as bfloat16, which is its upper bits, by adding half of the last of these.
-NARROW = {
+#: Conversions by dtype. A number is rounded by adding the power of two whose last bit is the result's; a float to
+#: bfloat16, its upper bits, by adding half of the last of these.
+CONVERSIONS = {
     "float16": """
 typedef uint16_t half;
 
@@ -106,5 +105,5 @@ static inline float rounded_bfloat_double(double x)
 
 
 def narrow_functions(dtypes: Sequence[str]) -> str:
-    """What a source needs for narrow dtypes, to stand after `<math.h>` and `<stdint.h>`."""
-    return "".join([BITS, *(NARROW[dtype] for dtype in dtypes)]) if dtypes else ""
+    """The conversions of some narrow dtypes; they use `<math.h>` and `<stdint.h>`."""
+    return "".join([BITS, *(CONVERSIONS[dtype] for dtype in dtypes)]) if dtypes else ""

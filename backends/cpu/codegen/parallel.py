@@ -1,11 +1,11 @@
-"""Loops that threads share, as C: functions of a range of their linear index."""
+"""Work sharing among threads, in C: loops as functions of a range of their flat index."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backends.execution.dialect import Lines, braced, needed
+from backends.execution.dialect import Lines, braced, without_unused
 
 SHARED = """
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
@@ -22,27 +22,20 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 
 
 class Loop(NamedTuple):
-    """A loop that threads share.
-
-    Attributes
-    ----------
-    name : str
-        Of its index.
-    size : str
-    """
+    """A loop's index and size, by their names in C."""
 
     name: str
     size: str
 
 
 def part(name: str, body: Lines) -> Lines:
-    """A function of the part of a linear index from `begin` to `end`."""
+    """A function of a flat index's range from `begin` to `end`."""
     head = f"static void {name}(const void *state, int64_t begin, int64_t end, int64_t thread)"
-    return [head, *braced(needed(["(void)thread;", *body])), ""]
+    return [head, *braced(without_unused(["(void)thread;", *body])), ""]
 
 
 def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
-    """The size of several loops together, and the loops over a linear index from `begin` to `end`."""
+    """The collapsed size of several loops, and the loop over their flat index from `begin` to `end`."""
     counts = [loop.size for loop in loops]
     if len(loops) == 1:
         index = loops[0].name

@@ -1,4 +1,4 @@
-"""Loop nests as C."""
+"""C source of loop nests."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from math import prod
 
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.parallel import SHARED, Loop, collapsed, part
-from backends.cpu.codegen.transposes import PITCH, TILE, turned_reads, turning_functions
+from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH
 from backends.execution.dialect import (
     Dialect,
     Lines,
+    accumulator_dtype,
     braced,
-    computed,
+    compute_dtype,
     functions_called,
-    initial,
+    initial_value,
     narrow_dtypes,
-    needed,
-    wide,
+    without_unused,
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
 
-#: The least work, in elements times what each costs (`LoopNest.cost`), that is worth waking threads for: that takes
-#: tens of microseconds, and so does so much work.
-PARALLEL = 1 << 20
+#: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
+#: microseconds.
+PARALLEL_WORK = 1 << 20
 
-#: The elements that are accumulated in the dtype itself before they join a sum in float64: of rows, which the lanes
-#: of a vector share, and of columns.
-BLOCKS = (512, 64)
+#: The elements that are accumulated in the dtype itself before they join a sum in float64: of rows, whose elements
+#: the lanes of a vector share, and of columns.
+SUM_BLOCKS = (512, 64)
 
-#: The elements of inner loops that are one thread's part where they are shared out, whatever the number of threads,
-#: and the most parts: of rows, and of columns.
-PART = 1 << 16
-PARTS = (1024, 64)
+#: The elements of a part where the inner loops are split, for any number of threads, and the maximum number of parts:
+#: of rows, and of columns.
+PART_SIZE = 1 << 16
+MAX_PARTS = (1024, 64)
 
-#: The most sums and instructions (a function is 8) of a stage that adds up blocks in lanes, and the lanes' bytes.
-LIGHT, LANES = (3, 7), 128
+#: The maximum sums and instructions (a function is 8) of a stage that accumulates in several vectors, and their bytes.
+LIGHT_STAGE, LANES_BYTES = (3, 7), 128
 
-#: The columns that are reduced together: where a nest has one stage, and where a stage finds rows in the cache again.
-TILES = (512, 64)
+#: The columns that are reduced together: in a nest of one stage, and of several, which find rows in the cache again.
+COLUMN_TILES = (512, 64)
 
 NAME = "kernel"
 
-#: The least elements of a single loop for one thread.
-PIECE = 1024
+#: The elements of a single loop that are one index of work sharing.
+CHUNK = 1024
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
 {EXP}{SHARED}"""
 
-#: Compilers vectorise no loop over bools, but over bytes, which NumPy's are.
+#: Bools are read as bytes: compilers vectorise no loop over _Bool.
 C = Dialect(
     {
         "bool": "_Bool",
@@ -77,42 +77,44 @@ def source(nest: LoopNest) -> str:
     """The C source of a nest: a function of one array of 64-bit integers.
 
     It holds the arrays' addresses, the loops' sizes, each array's strides along the
-    loops in elements, the numbers, the addresses of the `scratch` arrays, how many
-    bytes lie between those of one thread and the next, how many threads to use,
-    and the address of the function that shares work among them.
+    loops in elements, the Python numbers, the addresses of the scratch arrays, the
+    stride in bytes between those of two threads, the number of threads, and the
+    address of the work-sharing function.
     """
-    printer = _Printer(nest)
+    printer = CPrinter(nest)
     functions, body = printer.functions()
-    functions += [f"void {NAME}(const int64_t *a)", *braced(needed(body))]
+    functions += [f"void {NAME}(const int64_t *a)", *braced(without_unused(body))]
     head = HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*turning_functions(nest), *functions_called(nest, C), *printer.joins()]
+    helpers = [*transpose_functions(nest), *functions_called(nest, C), *printer.joins()]
     return "\n".join([head, *helpers, *functions, ""])
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
-    """The arrays that a nest needs beside: letter and value, and the bytes of an element (a tile of it, of columns).
+    """The scratch arrays of a nest: letter and value, and the bytes of an element (for columns, of a tile of them).
 
-    ``w`` caches a value at each inner index from stage to stage; ``q`` has an
-    accumulator of each part of loops that are shared out.
+    ``w`` caches a value at each inner index between stages; ``q`` has an
+    accumulator for each part of a split nest.
     """
     found = [
-        ("w", value, computed(nest.dtype_of(value)).itemsize) for stage in stages_of(nest) for value in stage.stores
+        ("w", value, compute_dtype(nest.dtype_of(value)).itemsize)
+        for stage in stages_of(nest)
+        for value in stage.stores
     ]
     if nest.split:
-        found += [("q", r.value, wide(r).itemsize) for r in nest.reductions]
+        found += [("q", r.value, accumulator_dtype(r).itemsize) for r in nest.reductions]
     tile = tile_of(nest) if nest.columns else 1
     return [(letter, value, size * tile) for letter, value, size in found]
 
 
 def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
-    """How many bytes each scratch array of one thread has, for loops of these sizes."""
-    elements = {"w": prod(sizes[nest.outer :]), "q": PARTS[nest.columns]}
+    """The bytes of each scratch array of one thread, for loops of these sizes."""
+    elements = {"w": prod(sizes[nest.outer :]), "q": MAX_PARTS[nest.columns]}
     return [elements[letter] * size for letter, _, size in scratch_arrays(nest)]
 
 
 def tile_of(nest: LoopNest) -> int:
     """The number of columns that are reduced together."""
-    return TILES[len(stages_of(nest)) > 1]
+    return COLUMN_TILES[len(stages_of(nest)) > 1]
 
 
 def _simd(loop: str) -> Lines:
@@ -125,8 +127,8 @@ def _tiles(axis: int, size: int) -> str:
     return f"((n{axis} + {size - 1}) / {size})"
 
 
-class _Printer(Printer):
-    """A nest in C: threads share the outer loops, and the vector loop is one of SIMD."""
+class CPrinter(Printer):
+    """A nest in C: threads share the outer loops, and the vector loop is a SIMD loop."""
 
     dialect = C
 
@@ -138,24 +140,24 @@ class _Printer(Printer):
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.numbers)
 
     def functions(self) -> tuple[Lines, Lines]:
-        """The functions that threads share, and the kernel's body."""
+        """The functions of shared work, and the kernel's body."""
         nest, functions, body = self.nest, Lines(), self.arguments()
         if nest.split:
-            functions, places = self.in_parts()
-            body += places
+            functions, loops = self.in_parts()
+            body += loops
         elif nest.reductions or nest.writes_at("inner"):
-            count, places = self.reduced() if nest.reductions else self.elementwise()
+            count, loops = self.reduced() if nest.reductions else self.elementwise()
             if count:
-                functions = part("places", ["const int64_t *const a = state;", *self.arguments(), *places])
+                functions = part("places", ["const int64_t *const a = state;", *self.arguments(), *loops])
                 body.append(f"shared(places, a, {count}, {self.threads()});")
             else:
-                body += places
+                body += loops
         return functions, [*body, *self.once_stores()]
 
-    # What `a` holds
+    # Arguments
 
     def arguments(self) -> Lines:
-        """The sizes, strides, numbers and scratch arrays by name, and values of them alone."""
+        """The sizes, strides, Python numbers and scratch loops by name, and the loop invariants."""
         nest = self.nest
         steps = len(nest.arrays) + nest.rank
         lines = [f"const int64_t n{axis} = a[{len(nest.arrays) + axis}];" for axis in range(nest.rank)]
@@ -166,23 +168,23 @@ class _Printer(Printer):
             lines.append(f"const int64_t apart = a[{self.first_scratch + len(self.scratch)}];")
         return lines + self.once()
 
-    def array(self, place: int) -> str:
-        return f"({self.pointer_type(place)})a[{place}]"
+    def base_pointer(self, array: int) -> str:
+        return f"({self.pointer_type(array)})a[{array}]"
 
     def number(self, value: int) -> str:
         first = self.first_scratch - len(self.nest.numbers) - len(self.nest.reads)
         return f"*(const {self.type_of(value)} *)(a + {first + value})"
 
     def threads(self) -> str:
-        """The address of the number of threads to use."""
+        """The address of the number of threads and of the work-sharing function."""
         return f"a + {self.first_scratch + len(self.scratch) + 1}"
 
     def scratch_pointers(self, thread: str = "") -> Lines:
-        """The scratch arrays, each thread's its own or one for all."""
-        wides = {r.value: self.dialect.type_of(wide(r)) for r in self.nest.reductions}
+        """The scratch arrays, of each thread or shared."""
+        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in self.nest.reductions}
         lines = []
         for i, (letter, value, _) in enumerate(self.scratch):
-            type = wides[value] if letter == "q" else self.type_of(value)
+            type = accumulators_types[value] if letter == "q" else self.type_of(value)
             lines.append(f"{type} *const {letter}{value} = ({type} *)(t{i}{thread});")
         return lines
 
@@ -197,7 +199,7 @@ class _Printer(Printer):
     def outer_reads(self, number: int, used: Collection[int]) -> list[int]:
         if not self.column:
             return super().outer_reads(number, used)
-        return [place for place in range(len(self.nest.reads)) if self._is_outer(place) and place in used]
+        return [array for array in range(len(self.nest.reads)) if self._is_outer(array) and array in used]
 
     def element_reads(self, stage: Stage) -> list[int]:
         if not self.column:
@@ -205,27 +207,27 @@ class _Printer(Printer):
         used = {i for s in stage.statements if isinstance(s, Statement) for i in s.arguments}
         return sorted({*stage.reads, *(i for i in used if i < len(self.nest.reads) and self._is_outer(i))})
 
-    def _is_outer(self, place: int) -> bool:
-        return self.nest.levels[place] == "outer"
+    def _is_outer(self, array: int) -> bool:
+        return self.nest.levels[array] == "outer"
 
     # Elements and accumulators
 
     def access(self, letter: str, index: str, part: str) -> Access:
-        """An element at an index of the vector loop, where pointers begin with a letter."""
+        """The access to an element at an index of the vector loop, by pointers that begin with a letter."""
 
-        def pointer(place: int) -> str:
-            return f"x{place}" if self._is_outer(place) else f"{letter}{place}"
+        def pointer(array: int) -> str:
+            return f"x{array}" if self._is_outer(array) else f"{letter}{array}"
 
         def load(value: int) -> str:
             if value >= len(self.nest.reads):
                 return f"g{value}[{index}]"
-            return self.loaded(value, pointer(value), self.along(value, index))
+            return self.loaded(value, pointer(value), self.vector_offset(value, index))
 
         return Access(
             load,
             lambda r: part.format(r.value),
             lambda value: f"g{value}[{index}] = v{value};",
-            lambda place: f"{pointer(place)}[{self.along(place, index)}]",
+            lambda array: f"{pointer(array)}[{self.vector_offset(array, index)}]",
         )
 
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
@@ -234,13 +236,13 @@ class _Printer(Printer):
     def accumulated(self, r: Reduction, part: str) -> Lines:
         if not r.accumulator.of_numbers:
             return super().accumulated(r, part)
-        taken = self.taken(r)
+        element = self.reduced_element(r)
         flag = self.of_column(f"f{r.value}")
-        return [f"{part} = {r.accumulator.of_numbers.format(part, taken)};", f"{flag} |= {taken} != {taken};"]
+        return [f"{part} = {r.accumulator.of_numbers.format(part, element)};", f"{flag} |= {element} != {element};"]
 
     def parts(self, stage: Stage) -> Lines:
-        """Accumulators of a block; where numbers alone are compared, with a flag for a nan."""
-        found = [(self.dialect.part_type(r), f"p{r.value}", initial(r)) for r in stage.reductions]
+        """Partial accumulators of a block; for comparisons of numbers alone, with a flag for nan."""
+        found = [(self.dialect.part_type(r), f"p{r.value}", initial_value(r)) for r in stage.reductions]
         flags = [("int", f"f{r.value}", "0") for r in stage.reductions if r.accumulator.of_numbers]
         return self.variables([*found, *flags])
 
@@ -248,8 +250,8 @@ class _Printer(Printer):
         compensation = [("double", f"k{r.value}", "0")] if self._is_compensated(r) else []
         return [*super().accumulators(r), *compensation]
 
-    def added(self, r: Reduction, part: str) -> Lines:
-        """An accumulator with one more part (Neumaier's sum, where it is compensated)."""
+    def accumulated_part(self, r: Reduction, part: str) -> Lines:
+        """The update of an accumulator by a partial one, compensated (Neumaier) where it is a sum of float64."""
         total, k, u = self.of_column(f"r{r.value}"), self.of_column(f"k{r.value}"), f"u{r.value}"
         combined = r.accumulator.combine.format(total, part)
         if not self._is_compensated(r):
@@ -261,64 +263,64 @@ class _Printer(Printer):
         ]
 
     def total(self, r: Reduction) -> str:
-        """An accumulator's value at the end; an infinite or nan sum has no compensation."""
+        """An accumulator's final value; an infinite or nan sum has no compensation."""
         total, k = self.of_column(f"r{r.value}"), self.of_column(f"k{r.value}")
         return f"({k} - {k} == 0 ? {total} + {k} : {total})" if self._is_compensated(r) else total
 
     @staticmethod
     def _is_compensated(r: Reduction) -> bool:
-        """Whether what rounding takes from a sum is kept beside it: nothing wider is there to add up float64 in."""
+        """Whether a sum is compensated: of float64, which has no wider accumulator."""
         return r.accumulator.sums and str(r.dtype) == "float64"
 
     def joins(self) -> Lines:
-        """OpenMP reductions, which join the accumulators of a vector's lanes."""
+        """Declarations of OpenMP reductions across a vector's lanes."""
         lines = []
         for r in self.nest.reductions:
             if not r.accumulator.sums and not self.column:
                 combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
                 lines.append(
                     f"#pragma omp declare reduction(join{r.value} : {self.dialect.part_type(r)} : omp_out = {combined})"
-                    f" initializer(omp_priv = {initial(r)})"
+                    f" initializer(omp_priv = {initial_value(r)})"
                 )
         return lines
 
     # Elementwise nests
 
     def elementwise(self) -> tuple[str, Lines]:
-        """The number of indices that threads share, of all loops but the innermost or pieces of one, and their work."""
+        """The number of indices of work sharing, of all loops but the innermost or chunks of one, and their body."""
         last, (stage,) = self.last, self.stages
         if self.nest.across >= 0:
             return self.tiled()
         element = braced(self.at_element(stage, "x", "i"))
         pointers = self.pointers(range(last), ("inner",))
         if not last:
-            stop = f"const int64_t stop = end * {PIECE} < n0 ? end * {PIECE} : n0;"
-            loop = _simd(f"for (int64_t i = begin * {PIECE}; i < stop; i++)")
-            return f"(n0 + {PIECE - 1}) / {PIECE}", [*pointers, stop, *loop, *element]
+            stop = f"const int64_t stop = end * {CHUNK} < n0 ? end * {CHUNK} : n0;"
+            loop = _simd(f"for (int64_t i = begin * {CHUNK}; i < stop; i++)")
+            return f"(n0 + {CHUNK - 1}) / {CHUNK}", [*pointers, stop, *loop, *element]
         loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
         return collapsed(loops, [*pointers, *_simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
 
     def tiled(self) -> tuple[str, Lines]:
-        """Two loops in tiles, so that rows along either are still in the cache when their turn comes."""
-        nest, across, last, turned = self.nest, self.nest.across, self.last, turned_reads(self.nest)
+        """A nest whose two loops are tiled, so that rows along either stay in the cache."""
+        nest, across, last, transposed = self.nest, self.nest.across, self.last, transposed_reads(self.nest)
         tiles = dict(zip((across, last), TILE, strict=True))
         others = [axis for axis in range(last) if axis != across]
         loops = [Loop(f"i{axis}", f"n{axis}") for axis in others]
         loops += [Loop(f"k{axis}", _tiles(axis, size)) for axis, size in tiles.items()]
         body = [f"const int64_t t{axis} = k{axis} * {size};" for axis, size in tiles.items()]
         body += [f"const int64_t m{x} = n{x} - t{x} < {size} ? n{x} - t{x} : {size};" for x, size in tiles.items()]
-        for place in turned:
-            dtype, (down, along) = nest.reads[place], (self.stride(place, axis) for axis in tiles)
-            start = self.strided(place, f"(const bits{dtype.itemsize} *)a[{place}]", others)
+        for array in transposed:
+            dtype, (down, along) = nest.reads[array], (self.stride(array, axis) for axis in tiles)
+            start = self.advanced(array, f"(const bits{dtype.itemsize} *)a[{array}]", others)
             start += f" + t{across} * {down} + t{last} * {along}"
-            body.append(f"_Alignas(64) {self.type_of(place)} b{place}[{TILE[0] * PITCH}];")
-            taken = f"{start}, {down}, {along}, (bits{dtype.itemsize} *)b{place}, m{across}, m{last}"
-            body.append(f"turned{dtype.itemsize}({taken});")
-        row = self.pointers(range(last), ("inner",), f"t{last}", without=turned)
-        for place in turned:
-            row.append(f"{self.pointer_type(place)}x{place} = b{place} + (i{across} - t{across}) * {PITCH};")
-        steps = tuple(1 if place in turned else step for place, step in enumerate(nest.steps))
-        element = _Printer(nest._replace(steps=steps)).at_element(self.stages[0], "x", "i")
+            body.append(f"_Alignas(64) {self.type_of(array)} b{array}[{TILE[0] * PITCH}];")
+            tile = f"{start}, {down}, {along}, (bits{dtype.itemsize} *)b{array}, m{across}, m{last}"
+            body.append(f"turned{dtype.itemsize}({tile});")
+        row = self.pointers(range(last), ("inner",), f"t{last}", without=transposed)
+        for array in transposed:
+            row.append(f"{self.pointer_type(array)}x{array} = b{array} + (i{across} - t{across}) * {PITCH};")
+        strides = tuple(1 if array in transposed else stride for array, stride in enumerate(nest.vector_strides))
+        element = CPrinter(nest._replace(vector_strides=strides)).at_element(self.stages[0], "x", "i")
         row += [*_simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(element)]
         rows = f"for (int64_t i{across} = t{across}; i{across} < t{across} + m{across}; i{across}++)"
         return collapsed(loops, [*body, rows, *braced(row)])
@@ -326,7 +328,7 @@ class _Printer(Printer):
     # Nests that reduce
 
     def reduced(self) -> tuple[str, Lines]:
-        """The number of outer indices, and the stages at each; "" where there are no outer loops."""
+        """The number of outer indices, and the loop over them; "" where there are no outer loops."""
         loops, body = self.outer_loops(), [*self.outer_pointers(), *self.at_outer_index()]
         if not loops:
             return "", [*self.scratch_pointers(), *body]
@@ -334,7 +336,7 @@ class _Printer(Printer):
         return count, [*self.scratch_pointers(" + thread * apart"), *lines]
 
     def outer_loops(self) -> list[Loop]:
-        """The outer loops, of columns the last of them in tiles."""
+        """The outer loops; for columns, the last of them tiled."""
         loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(self.nest.outer - self.nest.columns)]
         return [*loops, Loop("t", _tiles(self.nest.vector, self.columns))] if self.column else loops
 
@@ -347,11 +349,11 @@ class _Printer(Printer):
         axes = range(self.nest.outer - self.nest.columns)
         return lines + self.pointers(axes, ("outer", "inner"), "c" if self.column else "")
 
-    def traversed(self, stage: Stage) -> Lines:
+    def stage_loops(self, stage: Stage) -> Lines:
         return self.loops(stage, "0", f"n{self.nest.outer}")
 
     def loops(self, stage: Stage, start: str, end: str) -> Lines:
-        """The inner loops, the first of them from a start to an end."""
+        """The inner loops, with the bounds of the first of them."""
         nest, last = self.nest, self.last
         axes = range(nest.outer, last)
         bounds = {axis: ("0", f"n{axis}") for axis in range(nest.outer, nest.rank)} | {nest.outer: (start, end)}
@@ -366,20 +368,32 @@ class _Printer(Printer):
         return [*loops, *braced(lines)]
 
     def blocks(self, stage: Stage, start: str, end: str, lines: Lines) -> Lines:
-        """The last inner loop in blocks, whose parts join the accumulators."""
-        block, part = BLOCKS[self.nest.columns], self.of_column("p{}")
-        joined = [line for r in stage.reductions for line in (*self.settled(r), *self.added(r, part.format(r.value)))]
+        """The last inner loop in blocks, whose partial accumulators join the others."""
+        block, part = SUM_BLOCKS[self.nest.columns], self.of_column("p{}")
+        joined = [
+            line
+            for r in stage.reductions
+            for line in (*self.with_nan(r), *self.accumulated_part(r, part.format(r.value)))
+        ]
         first = f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
         body = [first, *self.parts(stage), *lines, *self.each_column(joined)]
+        if decided := self.decided(stage):
+            body += [f"if ({decided})", "    break;"]
         return [f"for (int64_t b = {start}; b < {end}; b += {block})", *braced(body)]
 
-    def settled(self, r: Reduction) -> Lines:
-        """A part, if nan was among its elements."""
+    def decided(self, stage: Stage) -> str:
+        """Whether no further element changes what a stage accumulates; empty where that is never known."""
+        ends = [f"r{r.value} == {r.accumulator.absorbing}" for r in stage.reductions if r.accumulator.absorbing]
+        alone = len(ends) == len(stage.reductions) and not (stage.stores or stage.writes or self.column)
+        return " && ".join(ends) if alone else ""
+
+    def with_nan(self, r: Reduction) -> Lines:
+        """A partial accumulator, made nan if one of its elements is."""
         part, flag = self.of_column(f"p{r.value}"), self.of_column(f"f{r.value}")
         return [f"{part} = {flag} ? NAN : {part};"] if r.accumulator.of_numbers else []
 
     def row_blocks(self, stage: Stage, start: str, end: str) -> Lines:
-        """The last inner loop, which is the vector loop."""
+        """The last inner loop, where it is the vector loop."""
         body = braced(self.at_element(stage, "y", "i"))
         if not stage.reductions:
             return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
@@ -388,15 +402,15 @@ class _Printer(Printer):
         joins += [f" reduction(| : f{r.value})" for r in stage.reductions if r.accumulator.of_numbers]
         lines = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
         if self.is_light(stage):
-            lines = [f"if (e - b == {BLOCKS[0]})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
+            lines = [f"if (e - b == {SUM_BLOCKS[0]})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
         return self.blocks(stage, start, end, lines)
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
-        """The last inner loop, at each index of which the vector loop goes along a tile of columns."""
+        """The last inner loop, around the vector loop over a tile of columns."""
         last, row = self.last, []
-        for place in [*stage.reads, *(place for place, _ in stage.writes)]:
-            step = f" + i * {self.stride(place, last)}" if self.has_stride(place, last) else ""
-            row.append(f"{self.pointer_type(place)}z{place} = y{place}{step};")
+        for array in [*stage.reads, *(array for array, _ in stage.writes)]:
+            step = f" + i * {self.stride(array, last)}" if self.has_stride(array, last) else ""
+            row.append(f"{self.pointer_type(array)}z{array} = y{array}{step};")
         for value in sorted({*stage.loads, *stage.stores}):
             row.append(f"{self.type_of(value)} *const g{value} = h{value} + i{self.tile};")
         row += self.each_column(self.at_element(stage, "z", "j"))
@@ -407,15 +421,18 @@ class _Printer(Printer):
     # Sums in lanes
 
     def is_light(self, stage: Stage) -> bool:
-        """Whether a stage waits for its sums: it takes little at each element, and caches hold what it reads."""
+        """Whether the latency of additions bounds a stage: few instructions for each element, and rows in the cache."""
         costs = [made.cost for made in stage.statements if isinstance(made, Statement)]
         sums = all(r.accumulator.sums for r in stage.reductions)
-        few = sums and len(stage.reductions) <= LIGHT[0] and sum(costs) <= LIGHT[1]
+        few = sums and len(stage.reductions) <= LIGHT_STAGE[0] and sum(costs) <= LIGHT_STAGE[1]
         return few and self.nest.outer > 0 and not self.nest.split
 
     def in_lanes(self, stage: Stage) -> Lines:
-        """A whole block's sums, in so many lanes that no addition waits for the one before; then joined by halves."""
-        lanes, names = LANES // max(r.dtype.itemsize for r in stage.reductions), [r.value for r in stage.reductions]
+        """The sums of a whole block in several vectors, so that additions are independent; then joined by halves."""
+        lanes, names = (
+            LANES_BYTES // max(r.dtype.itemsize for r in stage.reductions),
+            [r.value for r in stage.reductions],
+        )
         lines = [f"{self.type_of(name)} l{name}[{lanes}];" for name in names]
         loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
         lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
@@ -427,60 +444,70 @@ class _Printer(Printer):
             lines += [*_simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
         return lines + [f"p{name} = l{name}[0];" for name in names]
 
-    # Nests whose inner loops are shared out in parts
+    # Split nests
 
     def in_parts(self) -> tuple[Lines, Lines]:
-        """A function for the parts of each stage, and the outer loops, one index after the other, with the stages."""
+        """A function for the parts of each stage, and the sequential outer loops around them."""
         functions: Lines = []
         loops = self.outer_loops()
-        arrays, body = self.scratch_pointers(), [*self.outer_pointers(), *self.shares()]
+        arrays, body = self.scratch_pointers(), [*self.outer_pointers(), *self.part_sizes()]
         known = [*arrays, *body]
         for number, stage in enumerate(self.stages):
-            name, given = f"walk{number}", [("int64_t ", loop.name) for loop in loops] + self.given(stage)
+            name, given = f"walk{number}", [("int64_t ", loop.name) for loop in loops] + self.outer_values(stage)
             members = [f"{type}{member};" for type, member in (("const int64_t *", "a"), *given)]
             functions += [f"struct {name}", *braced(members)[:-1], "};", ""]
-            opened = [f"const struct {name} *const given = state;", "const int64_t *const a = given->a;"]
-            opened += self.arguments()
-            opened += [f"{type}const {member} = given->{member};" for type, member in given]
-            functions += part(name, [*opened, *known, *self.part_of(stage)])
+            members_read = [f"const struct {name} *const given = state;", "const int64_t *const a = given->a;"]
+            members_read += self.arguments()
+            members_read += [f"{type}const {member} = given->{member};" for type, member in given]
+            functions += part(name, [*members_read, *known, *self.part_of(stage)])
             values = ", ".join(["a", *(member for _, member in given)])
-            body += [*self.outer(number), *self.opened(stage.reductions)]
+            body += [*self.outer(number), *self.initialised(stage.reductions)]
             body += [
                 f"const struct {name} given{number} = {{{values}}};",
                 f"shared({name}, &given{number}, parts, {self.threads()});",
             ]
-            added = [line for r in stage.reductions for line in self.added(r, f"q{r.value}{self.part_index()}")]
-            body += ["for (int64_t k = 0; k < parts; k++)", *braced(self.each_column(added))] if added else []
+            joined = [
+                line for r in stage.reductions for line in self.accumulated_part(r, f"q{r.value}{self.part_index()}")
+            ]
+            body += ["for (int64_t k = 0; k < parts; k++)", *braced(self.each_column(joined))] if joined else []
         body += self.outer(len(self.stages))
         for loop in reversed(loops):
             body = [f"for (int64_t {loop.name} = 0; {loop.name} < {loop.size}; {loop.name}++)", *braced(body)]
         return functions, [*arrays, *body]
 
-    def given(self, stage: Stage) -> list[tuple[str, str]]:
-        """The types and names of the outer index's values that a stage uses."""
+    def outer_values(self, stage: Stage) -> list[tuple[str, str]]:
+        """The types and names of the outer values that a stage uses."""
         used = {i for made in stage.statements if isinstance(made, Statement) for i in made.arguments}
         if self.column:
             return [(f"const {self.type_of(i)} *", f"v{i}") for i in sorted(used) if self.has_columns(i)]
         return [(f"{self.type_of(i)} ", f"v{i}") for i in sorted(used) if self.nest.level_of(i) == "outer"]
 
     def part_of(self, stage: Stage) -> Lines:
-        """Some of the parts of a stage, whose accumulators `q` takes at the end."""
+        """A range of a stage's parts, whose accumulators are stored in `q`."""
         n = f"n{self.nest.outer}"
         end = f"const int64_t stop = (k + 1) * size < {n} ? (k + 1) * size : {n};"
         ended = [f"q{r.value}{self.part_index()} = {self.total(r)};" for r in stage.reductions]
-        body = [*self.opened(stage.reductions), end, *self.loops(stage, "k * size", "stop"), *self.each_column(ended)]
+        body = [
+            *self.initialised(stage.reductions),
+            end,
+            *self.loops(stage, "k * size", "stop"),
+            *self.each_column(ended),
+        ]
+        if decided := self.decided(stage):  # so are the parts that follow
+            body += [f"if ({decided})", "    while (++k < end)"]
+            body += [f"    {line}" for line in braced([f"q{r.value}[k] = r{r.value};" for r in stage.reductions])]
         return ["for (int64_t k = begin; k < end; k++)", *braced(body)]
 
     def part_index(self) -> str:
         return f"[k{self.tile} + j]" if self.column else "[k]"
 
-    def shares(self) -> Lines:
-        """How the first inner loop is shared out: a rule of sizes alone, so that sums come out the same."""
+    def part_sizes(self) -> Lines:
+        """The split of the first inner loop, by sizes alone, so that results do not depend on the number of threads."""
         nest = self.nest
         others = "".join(f" / n{axis}" for axis in range(nest.outer + 1, nest.rank)) + " / m" * nest.columns
-        n, most = f"n{nest.outer}", PARTS[nest.columns]
+        n, most = f"n{nest.outer}", MAX_PARTS[nest.columns]
         return [
-            f"const int64_t least = ({n} + {most - 1}) / {most}, fair = {PART}{others} + 1;",
+            f"const int64_t least = ({n} + {most - 1}) / {most}, fair = {PART_SIZE}{others} + 1;",
             "const int64_t size = least > fair ? least : fair;",
             f"const int64_t parts = ({n} + size - 1) / size;",
         ]

@@ -1,23 +1,23 @@
 """In-register transposes, in C, for operands strided along the vectorised loop.
 
-A tile is read in whole cache lines, each of them once: columns that are a power
-of two bytes apart fall into the same few sets of a cache, which evicts a line
+A tile is read in whole cache lines, each of them once: columns with a leading
+dimension of a power of two map to few sets of a cache, which evicts a line
 before its next element is read.
 """
 
 from __future__ import annotations
 
 from backends.execution.dialect import Lines, braced
-from optree.compile.loopnest import LoopNest, crossing_reads
+from optree.compile.loopnest import LoopNest, strided_reads
 
-#: A tile's size along the loop along which arrays are contiguous, and along the vector loop.
+#: A tile's size along the loop in which the arrays are contiguous, and along the vector loop.
 TILE = (64, 128)
 
-#: The leading dimension of a transposed tile: a little more than its rows have, for the cache's sake.
+#: The leading dimension of a transposed tile, padded against conflicts in the cache.
 PITCH = TILE[1] + 16
 
-#: The types in which elements are transposed, by their bytes, and the most bytes of all of a kernel's tiles.
-TURNED, ROOM = {4: "uint32_t", 8: "uint64_t"}, 256 << 10
+#: The types in which elements are transposed, by their bytes, and the maximum bytes of a kernel's tiles.
+ELEMENT_TYPES, MAX_TILE_BYTES = {4: "uint32_t", 8: "uint64_t"}, 256 << 10
 
 _LANES = """
 /* Lanes of a vector: __builtin_shufflevector is in GCC since 12, and in Clang. */
@@ -33,23 +33,23 @@ _LANES = """
 """
 
 
-def turned_reads(nest: LoopNest) -> list[int]:
-    """The arrays that are read in transposed tiles: the strided ones of 4 or 8 bytes, where there is room."""
-    found, room = [], ROOM
-    for place in crossing_reads(nest):
-        size = nest.reads[place].itemsize
-        room -= size * TILE[0] * PITCH if size in TURNED else 0
-        if size in TURNED and room >= 0:
-            found.append(place)
+def transposed_reads(nest: LoopNest) -> list[int]:
+    """The arrays that are read by way of transposed tiles: strided ones of 4 or 8 bytes, up to `MAX_TILE_BYTES`."""
+    found, room = [], MAX_TILE_BYTES
+    for array in strided_reads(nest):
+        size = nest.reads[array].itemsize
+        room -= size * TILE[0] * PITCH if size in ELEMENT_TYPES else 0
+        if size in ELEMENT_TYPES and room >= 0:
+            found.append(array)
     return found
 
 
-def turning_functions(nest: LoopNest) -> Lines:
-    """The functions that transpose a nest's tiles: `turned4` and `turned8`, for elements of 4 and 8 bytes."""
-    sizes = sorted({nest.reads[place].itemsize for place in turned_reads(nest)})
+def transpose_functions(nest: LoopNest) -> Lines:
+    """The functions that transpose tiles of elements of 4 and 8 bytes, `turned4` and `turned8`."""
+    sizes = sorted({nest.reads[array].itemsize for array in transposed_reads(nest)})
     lines = _LANES.splitlines() if sizes else []
     for size in sizes:
-        lines += [f"typedef {TURNED[size]} bits{size} __attribute__((may_alias));"]
+        lines += [f"typedef {ELEMENT_TYPES[size]} bits{size} __attribute__((may_alias));"]
         for bytes_ in (32, 16):
             lines += [f"#if defined VECTOR && VECTOR == {bytes_}", *_block(size, bytes_ // size), "#endif"]
         lines += ["", *_tile(size), ""]
@@ -57,7 +57,7 @@ def turning_functions(nest: LoopNest) -> Lines:
 
 
 def _block(size: int, lanes: int) -> Lines:
-    """The transpose of a square of as many rows as a vector has lanes; half of them are exchanged in each round."""
+    """The transpose of a square block of vectors, by shuffles of half of their lanes in each round."""
     rows = range(lanes)
     lines = [f"const vector{size} a{i} = *(const vector{size} *)(x + {i} * apart);" for i in rows]
     letter, half = "a", lanes // 2
@@ -67,21 +67,21 @@ def _block(size: int, lanes: int) -> Lines:
             if not i & half:
                 low = [lanes + lane - half if lane & half else lane for lane in rows]
                 high = [lanes + lane if lane & half else lane + half for lane in rows]
-                for place, order in ((i, low), (i + half, high)):
+                for row, order in ((i, low), (i + half, high)):
                     taken = f"{letter}{i}, {letter}{i + half}, {', '.join(map(str, order))}"
-                    lines.append(f"const vector{size} {new}{place} = __builtin_shufflevector({taken});")
+                    lines.append(f"const vector{size} {new}{row} = __builtin_shufflevector({taken});")
         letter, half = new, half // 2
     lines += [f"*(vector{size} *)(b + {i} * {PITCH}) = {letter}{i};" for i in rows]
     attributes = f"vector_size({lanes * size}), aligned({size}), may_alias"
     return [
-        f"typedef {TURNED[size]} vector{size} __attribute__(({attributes}));",
+        f"typedef {ELEMENT_TYPES[size]} vector{size} __attribute__(({attributes}));",
         f"static inline void block{size}(const bits{size} *x, int64_t apart, bits{size} *b)",
         *braced(lines),
     ]
 
 
 def _tile(size: int) -> Lines:
-    """The transpose of a tile, with strides `down` and `along`; elements outside of whole blocks go one by one."""
+    """The transpose of a tile with strides `down` and `along`, by blocks, and the remainder by elements."""
     lanes = f"VECTOR / {size}"
     blocks = [
         f"m = down == 1 ? rows - rows % ({lanes}) : 0, n = columns - columns % ({lanes});",

@@ -9,8 +9,8 @@ the scalar functions', and other values within 4 units in the last place. So
 arguments alone, which it does not know where `FLAGS` hide what they are from it.
 Other compilers and libraries skip it.
 
-A loop's last elements go through the scalar functions, so an element's last
-bits depend on its place in the array.
+A loop's remainder goes through the scalar functions, so an element's last bits
+depend on its index.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _declare(name: str, arguments: int) -> str:
     )
 
 
-#: To stand at the top of a source, in the place of its ``#include <math.h>``.
+#: Declarations of the vector variants, which replace ``#include <math.h>``.
 VECTOR_MATH = "\n".join(
     (
         "#include <math.h>",
@@ -47,8 +47,8 @@ VECTOR_MATH = "\n".join(
     )
 )
 
-#: To stand after `<tgmath.h>`: exp of float32 within 3 units in the last place, for any compiler to take into its
-#: loops. The C library's on vectors takes forty times as long where an element is below -87, one element by another.
+#: exp of float32 within 3 units in the last place, which any compiler vectorises; it follows `<tgmath.h>`. In vector
+#: loops, the C library's takes forty times as long where an element is below -87, one element after the other.
 #: exp(x) = (2**n * exp(s))**2 for x / 2 = n * log(2) + s, with a polynomial for s between -log(2) / 2 and log(2) / 2;
 #: a square, for its root is no denormal where the result is one.
 EXP = """

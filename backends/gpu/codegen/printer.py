@@ -1,10 +1,10 @@
-"""Loop nests as CUDA.
+"""CUDA C++ source of loop nests.
 
-An elementwise nest gives each thread vectorised loads and stores, a grid's stride
-apart. One that reduces gives each outer index to a team of threads: some lanes of
-a warp, a block, or, of columns, the threads of a block that share a column. Where
-there are too few outer indices to keep the device busy, the inner loops are split,
-and each stage is a kernel of its own, whose parts the next one joins.
+Elementwise nests are grid-stride loops with vectorised loads and stores. One that
+reduces gives each outer index to a team of threads: some lanes of a warp, a block,
+or, for columns, the threads of a block that share a column. Where there are too few
+outer indices to occupy the device, the reduction is split: each stage is a kernel,
+whose partial results the next one joins.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from backends.execution.dialect import (
     Dialect,
     Lines,
+    accumulator_dtype,
     braced,
     functions_called,
-    initial,
+    initial_value,
     narrow_dtypes,
-    needed,
     unpacked,
-    wide,
+    without_unused,
 )
 from backends.execution.printer_common import Access, Printer
-from backends.gpu.codegen.variant import FLIGHT, Variant, along, loaded_bytes, slots_of
-from optree.compile.loopnest import LoopNest, Reduction, Stage, crossing_reads, stages_of
+from backends.gpu.codegen.variant import BYTES_IN_FLIGHT, Variant, contiguous_arrays, loaded_bytes, slots_of
+from optree.compile.loopnest import LoopNest, Reduction, Stage, stages_of, strided_reads
 
 CUDA = Dialect(
     {
@@ -50,8 +50,8 @@ CUDA = Dialect(
     cast="(Index)",
 )
 
-#: The accesses whose elements are accumulated in the dtype itself before they join a sum in float64.
-BLOCK = 64
+#: The accesses of a thread that are accumulated in the dtype itself before they join a sum in float64.
+SUM_BLOCK = 64
 
 #: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
@@ -93,7 +93,7 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
 """
 
 #: Conversions of narrow dtypes.
-NARROW = {
+NARROW_CONVERSIONS = {
     "float16": """#include <cuda_fp16.h>
 
 __device__ __forceinline__ float from_half(__half x) { return __half2float(x); }
@@ -112,7 +112,7 @@ template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return
 """,
 }
 
-#: A number below 2^31 by another, by what `backends.gpu.kernel.divisor` makes of that.
+#: Integer division by an invariant number, as multiplication and shift (`backends.gpu.kernel.divisor`).
 QUOTIENT = """
 __device__ __forceinline__ int quotient(int number, long long divisor)
 {
@@ -120,10 +120,10 @@ __device__ __forceinline__ int quotient(int number, long long divisor)
 }
 """
 
-#: How a team's threads join their accumulators. Nobody writes parts anew before all have read them: where two arrays
-#: take turns (`part_arrays`), the join in between has a barrier; a block that goes on to other indices waits at one
-#: before it does; and of columns one after the other is joined.
-JOINED = {
+#: Reductions across a team. No thread overwrites shared memory before all have read it: where two arrays alternate
+#: (`part_arrays`), the reduction in between has a barrier; a block has one before its next outer index; and columns
+#: are reduced one after the other.
+TEAM_REDUCTIONS = {
     "warp": """
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
 {
@@ -162,24 +162,24 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 
 
-#: The indices of a tile along each of its loops.
+#: The size of a transposed tile along each of its loops.
 TILE = 32
 
 
 def source(nest: LoopNest, variant: Variant) -> str:
-    """The CUDA source of a nest: a kernel, or of a split nest one for each stage and the last."""
-    printer = _Printer(nest, variant)
-    head = [NARROW[name].rstrip("\n") for name in narrow_dtypes(nest)]
+    """The CUDA source of a nest: one kernel, or for a split nest one for each stage and the last."""
+    printer = CudaPrinter(nest, variant)
+    head = [NARROW_CONVERSIONS[name].rstrip("\n") for name in narrow_dtypes(nest)]
     head.append(HEAD.rstrip("\n"))
     head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
-        head += [JOINED[team].rstrip("\n") for team in teams]
+        head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
     head += ["", *functions_called(nest, CUDA)]
-    head.append(f"typedef {'long long' if variant.wide else 'int'} Index;")
+    head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
-        type = CUDA.type_of(wide(r))
+        type = CUDA.type_of(accumulator_dtype(r))
         joined = r.accumulator.combine.format("x", "y")
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
@@ -187,12 +187,12 @@ def source(nest: LoopNest, variant: Variant) -> str:
     for name, body in zip(kernel_names(nest, variant.split), printer.bodies(), strict=True):
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
         lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
-        lines += braced(needed([*printer.numbers(), *printer.once(), *body]))
+        lines += braced(without_unused([*printer.numbers(), *printer.once(), *body]))
     return "\n".join([*lines, ""])
 
 
 def kernel_names(nest: LoopNest, split: bool) -> list[str]:
-    """The kernels of a nest, in the order in which they run."""
+    """The names of a nest's kernels, in the order in which they are launched."""
     if not split:
         return ["kernel"]
     found = stages_of(nest, cache=False)
@@ -201,37 +201,37 @@ def kernel_names(nest: LoopNest, split: bool) -> list[str]:
 
 
 def part_arrays(nest: LoopNest) -> dict[int, int]:
-    """For each reduction, the one whose array in shared memory takes its parts when a team joins them.
+    """For each reduction, the one whose array in shared memory it uses.
 
-    Two arrays of a type take turns, so that a block needs a few kilobytes at most, however many reductions there are.
+    Two arrays of a type alternate, so that a block needs a few kilobytes at most, for any number of reductions.
     """
     found: dict[int, int] = {}
     first: dict[tuple[np.dtype, int], int] = {}
     for number, r in enumerate(r for stage in stages_of(nest) for r in stage.reductions):
-        found[r.value] = first.setdefault((wide(r), number % 2), r.value)
+        found[r.value] = first.setdefault((accumulator_dtype(r), number % 2), r.value)
     return found
 
 
 def parts_size(team: str, threads: int) -> int:
-    """How many elements an array of parts has."""
+    """The elements of a team's array in shared memory."""
     return {"block": 32, "columns": threads}.get(team, 0)
 
 
 def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
-    """Bytes of static shared memory of a block: what the kernel declares, or of a split nest the last of them."""
+    """The static shared memory of a block in bytes; of a split nest, that of the last kernel."""
     if team == "tiles":
-        return sum(nest.reads[place].itemsize for place in crossing_reads(nest)) * TILE * (TILE + 1)
+        return sum(nest.reads[array].itemsize for array in strided_reads(nest)) * TILE * (TILE + 1)
     arrays = set(part_arrays(nest).values())
-    return parts_size(team, threads) * sum(wide(r).itemsize for r in nest.reductions if r.value in arrays)
+    return parts_size(team, threads) * sum(accumulator_dtype(r).itemsize for r in nest.reductions if r.value in arrays)
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
-    """The parameters of each kernel of a nest, by name, in order."""
-    return [name for _, name in _Printer(nest, variant).parameters()]
+    """The names of the parameters of a nest's kernels, in order."""
+    return [name for _, name in CudaPrinter(nest, variant).parameters()]
 
 
-class _Printer(Printer):
-    """A nest in CUDA, in a variant: teams of threads share outer indices, and each thread makes vectorised loads."""
+class CudaPrinter(Printer):
+    """A nest in CUDA, specialised to a variant."""
 
     dialect = CUDA
 
@@ -243,13 +243,13 @@ class _Printer(Printer):
         self.part_arrays = part_arrays(nest)
 
     def parameters(self) -> list[tuple[str, str]]:
-        """A kernel's parameters by declaration and name, sizes and strides that it does not need left out."""
+        """A kernel's parameters: their declarations and names."""
         nest, variant = self.nest, self.variant
-        found = [(f"{self.pointer_type(place)}a{place}", f"a{place}") for place in range(len(nest.arrays))]
+        found = [(f"{self.pointer_type(array)}a{array}", f"a{array}") for array in range(len(nest.arrays))]
         if variant.split:
-            found += [(f"{CUDA.type_of(wide(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
+            found += [(f"{CUDA.type_of(accumulator_dtype(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
         words = [f"n{axis}" for axis in range(nest.rank)]
-        words += [f"s{place}_{axis}" for place, axis in self.strides()]
+        words += [f"s{array}_{axis}" for array, axis in self.strides()]
         found += [(f"long long {name}", name) for name in words]
         for value, dtype in enumerate(nest.numbers, len(nest.reads)):
             type = "long long" if dtype.kind == "b" else CUDA.type_of(dtype)
@@ -264,32 +264,33 @@ class _Printer(Printer):
     # Kernels
 
     def bodies(self) -> Iterator[Lines]:
-        """The kernels' bodies."""
+        """The bodies of the kernels."""
         nest = self.nest
         if not nest.reductions:
-            yield [*self.elementwise(), *self.closed()]
+            yield [*self.elementwise(), *self.final_stores()]
         elif not self.variant.split:
-            yield [*self.shared_out(self.at_outer_index()), *self.closed()]
+            yield [*self.outer_loops(self.at_outer_index()), *self.final_stores()]
         else:
             found: Lines = []
             for number, stage in enumerate(self.stages):
-                found += self.resumed(number)
-                ended = [line for r in stage.reductions for line in self.ended(r)]
-                yield self.shared_out([*found, *self.opened(stage.reductions), *self.traversed(stage), *ended])
-            # Left out where nothing is to be done when all stages are over.
-            last = [*found, *self.resumed(len(self.stages))]
+                found += self.joined_parts(number)
+                stored_parts = [line for r in stage.reductions for line in self.stored_parts(r)]
+                yield self.outer_loops(
+                    [*found, *self.initialised(stage.reductions), *self.stage_loops(stage), *stored_parts]
+                )
+            last = [*found, *self.joined_parts(len(self.stages))]
             if len(kernel_names(nest, True)) > len(self.stages):
-                yield [*self.shared_out(last), *self.closed()]
+                yield [*self.outer_loops(last), *self.final_stores()]
 
-    def closed(self) -> Lines:
-        """The stores of one thread alone."""
+    def final_stores(self) -> Lines:
+        """Stores of single elements, by the first thread of the grid."""
         stores = self.once_stores()
         return ["if (blockIdx.x == 0 && threadIdx.x == 0)", *braced(stores)] if stores else []
 
     # Elementwise nests
 
     def elementwise(self) -> Lines:
-        """A nest without reductions: each thread some elements, then those a grid's stride on."""
+        """The grid-stride loop of a nest without reductions."""
         if not self.nest.writes_at("inner"):
             return []
         if self.variant.team == "tiles":
@@ -297,62 +298,61 @@ class _Printer(Printer):
         (stage,), axes, count = self.stages, list(range(self.last)), self.variant.accesses
         lines = ["const int lanes = blockDim.x;", self.chunks()]
         lines.append(f"const Index total = {self.count('chunks', axes)};")
-        pointers = [*self.pointers(axes, ("inner",)), *self.shift()]
-        index = ["const Index k = c + u * lanes;", *self.located(axes, pointers)]
+        pointers = [*self.pointers(axes, ("inner",)), *self.misalignment()]
+        index = ["const Index k = c + u * lanes;", *self.access_index(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
-        body = self.turn(stage, "x", index, "total")
+        body = self.batch(stage, "x", index, "total")
         return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
 
     def count(self, first: str, axes: Sequence[int]) -> str:
-        """The number of indices of some loops, times another number."""
+        """The product of some loops' sizes and another number."""
         return " * ".join([*([first] if first else []), *(self.size(axis) for axis in axes)]) or "1"
 
     def tiles(self) -> Lines:
-        """Two loops in tiles: arrays along the other loop are loaded coalesced, and transposed in shared memory."""
+        """A tiled elementwise nest: strided arrays are loaded coalesced, and transposed through shared memory."""
         nest, (stage,) = self.nest, self.stages
         other, last = nest.across, self.last
         others = [axis for axis in range(last) if axis != other]
-        crossing, turns = crossing_reads(nest), TILE * TILE // self.variant.threads
-        step, inside = TILE // turns, f"if (k < (Index)n{other} && i < (Index)n{last})"
+        strided, iterations = strided_reads(nest), TILE * TILE // self.variant.threads
+        step, inside = TILE // iterations, f"if (k < (Index)n{other} && i < (Index)n{last})"
         lines: Lines = [f"const int lane = threadIdx.x % {TILE}, first = threadIdx.x / {TILE};"]
-        for place in crossing:
-            lines.append(f"__shared__ {self.held(place)} tile{place}[{TILE}][{TILE + 1}];")
+        for array in strided:
+            lines.append(f"__shared__ {self.storage_type(array)} tile{array}[{TILE}][{TILE + 1}];")
         lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
-        body = self.decoded(f"p / tiles{last} / tiles{other}", others)
+        body = self.unravelled(f"p / tiles{last} / tiles{other}", others)
         body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
         body.append(f"const Index t{last} = p % tiles{last} * {TILE};")
         body += self.pointers(others, ("inner",))
         along = [f"const Index k = t{other} + first + u * {step};", f"const Index i = t{last} + lane;", inside]
         across = [f"const Index k = t{other} + lane;", f"const Index i = t{last} + first + u * {step};", inside]
 
-        def at(place: int) -> str:
-            return f"x{place}[{offset(place)}]"
+        def at(array: int) -> str:
+            return f"x{array}[{offset(array)}]"
 
-        def offset(place: int) -> str:
-            return f"k * {self.stride(place, other)} + {self.offset(place)}"
+        def offset(array: int) -> str:
+            return f"k * {self.stride(array, other)} + {self.offset(array)}"
 
-        def load(place: int) -> str:
-            if nest.is_counted(place):
-                return self.loaded(place, f"x{place}", offset(place))
-            found = f"tile{place}[lane][first + u * {step}]" if place in crossing else f"b{place}[u]"
-            return unpacked(found, nest.reads[place])
+        def load(array: int) -> str:
+            if nest.is_flat_index(array):
+                return self.loaded(array, f"x{array}", offset(array))
+            found = f"tile{array}[lane][first + u * {step}]" if array in strided else f"b{array}[u]"
+            return unpacked(found, nest.reads[array])
 
-        loads = [place for place in stage.reads if not nest.is_counted(place)]
-        body += [f"{self.held(place)} b{place}[{turns}];" for place in loads]
-        each = ["#pragma unroll", f"for (int u = 0; u < {turns}; u++)"]
-        for where, places in ((across, crossing), (along, [place for place in loads if place not in crossing])):
-            body += [*each, *braced([*where, *braced([f"b{p}[u] = {at(p)};" for p in places])])] if places else []
-        handed = [f"tile{place}[first + u * {step}][lane] = b{place}[u];" for place in crossing]
-        body += ["__syncthreads();", *each, *braced(handed), "__syncthreads();"]
-        made = self.element(stage, Access(load, str, str, at))
-        body += [*each, *braced([*along, *braced(made)])]
+        loads = [array for array in stage.reads if not nest.is_flat_index(array)]
+        body += [f"{self.storage_type(array)} b{array}[{iterations}];" for array in loads]
+        loop = ["#pragma unroll", f"for (int u = 0; u < {iterations}; u++)"]
+        for indices, arrays in ((across, strided), (along, [array for array in loads if array not in strided])):
+            body += [*loop, *braced([*indices, *braced([f"b{p}[u] = {at(p)};" for p in arrays])])] if arrays else []
+        stores = [f"tile{array}[first + u * {step}][lane] = b{array}[u];" for array in strided]
+        body += ["__syncthreads();", *loop, *braced(stores), "__syncthreads();"]
+        body += [*loop, *braced([*along, *braced(self.element(stage, Access(load, str, str, at)))])]
         total = self.count(f"tiles{last} * tiles{other}", others)
         return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
     # Nests that reduce
 
-    def shared_out(self, body: Lines) -> Lines:
-        """The outer loops, shared out to teams."""
+    def outer_loops(self, body: Lines) -> Lines:
+        """The grid-stride loop over outer indices, one to a team."""
         nest, team = self.nest, self.variant.team
         axes = list(range(nest.outer))
         count = self.count("", axes)
@@ -361,7 +361,7 @@ class _Printer(Printer):
             lines.append("extern __shared__ __align__(16) unsigned char memory[];")
         if team == "block":
             lines.append("const int lane = threadIdx.x, lanes = blockDim.x;")
-            decode = self.decoded("p", axes)
+            decode = self.unravelled("p", axes)
         else:
             width, threads = self.variant.width, self.variant.threads
             lane, column = f"threadIdx.x % {width}", f"threadIdx.x / {width}"
@@ -372,34 +372,36 @@ class _Printer(Printer):
             lines.append(f"const Index places = {count}, tiles = (places + {teams - 1}) / {teams};")
             count = "tiles"
             decode = [f"const Index place = p * {teams} + {column};", "const bool is_there = place < places;"]
-            decode += self.decoded("(is_there ? place : 0)", axes)
+            decode += self.unravelled("(is_there ? place : 0)", axes)
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
             decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
-        lines += self.extents()
+        lines += self.row_extent()
         vector = f"i{nest.vector}" if nest.columns else ""
-        pointers = [*self.pointers(axes[: len(axes) - nest.columns], ("outer", "inner"), vector), *self.shift()]
-        body = [*decode, *pointers, *self.rows(), *body]
+        pointers = [*self.pointers(axes[: len(axes) - nest.columns], ("outer", "inner"), vector), *self.misalignment()]
+        body = [*decode, *pointers, *self.row_caches(), *body]
         joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
         for r in joined:
             size = parts_size(team, self.variant.threads)
-            lines.append(f"__shared__ {CUDA.type_of(wide(r))} parts{r.value}[{size}];")
+            lines.append(f"__shared__ {CUDA.type_of(accumulator_dtype(r))} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
         return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
-    def extents(self) -> Lines:
-        """The number of accesses of a row, and this block's share of them."""
+    def row_extent(self) -> Lines:
+        """The number of accesses of a row, and of a split row the block's part of them."""
         lines = [self.chunks(), f"const Index row = {self.count('chunks', range(self.nest.outer, self.last))};"]
         if self.variant.split:
             lines.append("const Index start = (Index)blockIdx.y * (Index)part;")
             lines.append("const Index end = start + (Index)part < row ? start + (Index)part : row;")
         return lines
 
-    def rows(self) -> Lines:
-        """Rows in which a team caches values for later stages."""
+    def row_caches(self) -> Lines:
+        """Declarations of the rows that a team caches for later stages."""
         if self.variant.cache == "registers":
             shape = f"{self.variant.vector}>", f"[{self.variant.accesses}]"
-            return [f"Vector<{self.held(value)}, {shape[0]} g{value}{shape[1]};" for value in sorted(self.slots)]
+            return [
+                f"Vector<{self.storage_type(value)}, {shape[0]} g{value}{shape[1]};" for value in sorted(self.slots)
+            ]
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
@@ -407,7 +409,7 @@ class _Printer(Printer):
         cached = "(Index)held" if self.variant.cache == "part" else "row"
         lines = [f"const Index padded = ({cached} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):
-            type = self.held(value)
+            type = self.storage_type(value)
             lines.append(f"{type} *const g{value} = ({type} *)(memory + padded * {sum(sizes[:slot])});")
         return lines
 
@@ -415,23 +417,23 @@ class _Printer(Printer):
         return ["#pragma unroll", f"for (int e = 0; e < {self.variant.vector}; e++)"]
 
     def unrolled(self, lines: Lines) -> Lines:
-        """Lines for each element of an access."""
+        """An unrolled loop over the elements of an access."""
         return [*self.column_loop(), *braced(lines)]
 
-    def leads(self) -> str:
+    def is_leader(self) -> str:
         return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
 
-    def leading(self, lines: Lines) -> Lines:
-        return [f"if ({self.leads()})", *braced(lines)]
+    def by_one_thread(self, lines: Lines) -> Lines:
+        return [f"if ({self.is_leader()})", *braced(lines)]
 
     # Stages
 
-    def traversed(self, stage: Stage) -> Lines:
-        """One stage of a row by a team; each thread keeps to the same elements in all stages."""
+    def stage_loops(self, stage: Stage) -> Lines:
+        """The loop of a team over a row; each thread has the same elements in all stages."""
         nest, variant = self.nest, self.variant
         axes = list(range(nest.outer, self.last))
         start = "lane" if variant.cache == "registers" else "c"
-        index = [f"const Index k = {start} + u * lanes;", *self.located(axes, self.stage_pointers(stage, axes))]
+        index = [f"const Index k = {start} + u * lanes;", *self.access_index(axes, self.stage_pointers(stage, axes))]
         first, last = ("start", "end") if variant.split else ("0", "row")
         last = last if variant.team == "block" else "until"
         parts: Lines = []
@@ -439,24 +441,24 @@ class _Printer(Printer):
         for r in stage.reductions:
             name, total = f"p{r.value}", self.total(r)
             parts.append(f"{CUDA.part_type(r)} {name}[{variant.vector}];")
-            parts += self.unrolled([f"{name}[e] = {initial(r)};"])
+            parts += self.unrolled([f"{name}[e] = {initial_value(r)};"])
             joined += self.unrolled([f"{total} = Join{r.value}()({total}, {name}[e]);"])
         if variant.cache == "registers":
-            return braced([*parts, *self.turn(stage, "y", index, last), *joined])
-        step = f"{self.in_flight(stage)} * (Index)lanes"
+            return braced([*parts, *self.batch(stage, "y", index, last), *joined])
+        step = f"{self.accesses_in_flight(stage)} * (Index)lanes"
         if not stage.reductions:
             head = f"for (Index c = {first} + lane; c < {last}; c += {step})"
-            return [head, *braced(self.turn(stage, "y", index, last))]
-        block = f"{BLOCK} * (Index)lanes"
+            return [head, *braced(self.batch(stage, "y", index, last))]
+        block = f"{SUM_BLOCK} * (Index)lanes"
         inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *parts]
-        inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.turn(stage, "y", index, "stop")), *joined]
+        inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.batch(stage, "y", index, "stop")), *joined]
         return [f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
 
     def joined(self, stage: Stage) -> Lines:
         return [line for r in stage.reductions for line in self.combined(r)]
 
     def combined(self, r: Reduction) -> Lines:
-        """The accumulators of a team's threads, joined, in each of them."""
+        """The reduction of an accumulator across a team, with the result in each thread."""
         total, parts = self.total(r), f"parts{self.part_arrays[r.value]}"
         call = {
             "warp": f"over_lanes({total}, Join{r.value}(), {self.variant.width})",
@@ -465,21 +467,26 @@ class _Printer(Printer):
         }[self.variant.team]
         return self.each_column([f"{total} = {call};"])
 
-    def ended(self, r: Reduction) -> Lines:
-        """An accumulator of one part of a row, handed to the next kernel."""
-        part = self.each_column([f"q{r.value}[{self.entry()} + blockIdx.y] = {self.total(r)};"])
-        return [*self.combined(r), *self.leading(part)]
+    def stored_parts(self, r: Reduction) -> Lines:
+        """The reduction of one part of a row, stored for the next kernel."""
+        part = self.each_column([f"q{r.value}[{self.part_offset()} + blockIdx.y] = {self.total(r)};"])
+        return [*self.combined(r), *self.by_one_thread(part)]
 
-    def resumed(self, number: int) -> Lines:
-        """The values of the stage before, from the parts that its kernel has left: each team joins them alike."""
+    def joined_parts(self, number: int) -> Lines:
+        """The reduced values of the stage before, joined from the parts that its kernel has stored."""
         lines: Lines = []
         for r in self.stages[number - 1].reductions if number else []:
             total = self.total(r)
-            part = self.each_column([f"{total} = Join{r.value}()({total}, q{r.value}[{self.entry()} + k]);"])
-            lines += [*self.opened([r]), "for (int k = lane; k < parts; k += lanes)", *braced(part), *self.combined(r)]
+            part = self.each_column([f"{total} = Join{r.value}()({total}, q{r.value}[{self.part_offset()} + k]);"])
+            lines += [
+                *self.initialised([r]),
+                "for (int k = lane; k < parts; k += lanes)",
+                *braced(part),
+                *self.combined(r),
+            ]
         return [*lines, *self.outer(number)]
 
-    def entry(self) -> str:
+    def part_offset(self) -> str:
         """The offset of an outer index's parts."""
         if self.column:
             return f"((long long)place * {self.variant.vector} + e) * parts"
@@ -487,8 +494,8 @@ class _Printer(Printer):
 
     # Indices
 
-    def decoded(self, number: str, axes: Sequence[int]) -> Lines:
-        """The indices of loops from their linear index, that of the last loop the quickest."""
+    def unravelled(self, number: str, axes: Sequence[int]) -> Lines:
+        """The indices of some loops from a flat index in C order."""
         if not axes:
             return []
         several = f" * {self.variant.vector}" if self.column else ""
@@ -497,8 +504,8 @@ class _Printer(Printer):
         lines, rest = [], number
         for axis in reversed(axes[1:]):
             lines.append(f"const Index over{axis} = {self.quotient(rest, axis)};")
-            place = f"{rest} - over{axis} * {self.size(axis)}"
-            lines.append(f"const Index i{axis} = {f'({place}){several}' if axis == self.nest.vector else place};")
+            index = f"{rest} - over{axis} * {self.size(axis)}"
+            lines.append(f"const Index i{axis} = {f'({index}){several}' if axis == self.nest.vector else index};")
             rest = f"over{axis}"
         return [*lines, f"const Index i{axes[0]} = {rest};"]
 
@@ -513,18 +520,18 @@ class _Printer(Printer):
             return f"const Index chunks = (Index)n{self.last};"
         return f"const Index chunks = ((Index)n{self.last} + {self.variant.rest}) / {self.variant.vector};"
 
-    def shift(self) -> Lines:
-        """The number of elements before a row at which its first access begins, where rows begin within an access."""
+    def misalignment(self) -> Lines:
+        """The number of elements by which rows begin after an aligned access."""
         if not self.variant.shifted:
             return []
-        place, size = next((place, self.nest.arrays[place].itemsize) for place in along(self.nest))
-        return [f"const int shift = (int)((unsigned long long)x{place} / {size} % {self.variant.vector});"]
+        array, size = next((array, self.nest.arrays[array].itemsize) for array in contiguous_arrays(self.nest))
+        return [f"const int shift = (int)((unsigned long long)x{array} / {size} % {self.variant.vector});"]
 
-    def located(self, axes: Sequence[int], pointers: Lines) -> Lines:
-        """The indices of access ``k`` along some loops and the last, along which its elements are contiguous."""
+    def access_index(self, axes: Sequence[int], pointers: Lines) -> Lines:
+        """The indices of access ``k`` along some loops and the last."""
         lines, number = [], "k"
         if axes:
-            lines = [f"const Index before = {self.quotient('k', self.last)};", *self.decoded("before", axes)]
+            lines = [f"const Index before = {self.quotient('k', self.last)};", *self.unravelled("before", axes)]
             number = "(k - before * chunks)"
         if self.nest.columns:
             return [*lines, *pointers, f"const Index i = {number};"]
@@ -532,38 +539,42 @@ class _Printer(Printer):
         return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
 
     def quotient(self, number: str, axis: int) -> str:
-        """A number by the size of a loop; of the last, by its accesses."""
-        if self.variant.wide:
+        """The integer quotient of a number and the size of a loop; for the last, its number of accesses."""
+        if self.variant.wide_index:
             return f"{number} / {'chunks' if axis == self.last else self.size(axis)}"
         return f"quotient({number}, m{axis})"
 
     def divisors(self) -> list[int]:
-        """The loops by whose sizes kernels divide by multiplication."""
+        """The loops whose sizes are divisors, passed as factors and shifts."""
         outer, inner = range(self.nest.outer), range(self.nest.outer, self.last)
-        if self.variant.wide:
+        if self.variant.wide_index:
             return []
         if not self.nest.reductions:
             axes = [axis for axis in range(self.last) if self.variant.team != "tiles" or axis != self.nest.across]
             return [*axes[1:], *([self.last] if axes and self.variant.team != "tiles" else [])]
         return [*outer[1:], *inner[1:], *([self.last] if inner else [])]
 
-    def in_flight(self, stage: Stage) -> int:
-        """The accesses that a thread loads before it uses the first: of several arrays fewer than of one."""
-        variant, held = self.variant, self.variant.accesses
+    def accesses_in_flight(self, stage: Stage) -> int:
+        """The accesses that a thread loads before it uses the first: fewer where it loads several arrays."""
+        variant, accesses = self.variant, self.variant.accesses
         cached = self.slots if variant.cache == "registers" else ()
-        bytes_ = sum(self.nest.reads[place].itemsize for place in self.first_loads(stage) if place not in cached)
-        flight = FLIGHT // variant.vector if variant.cache == "registers" else held * min(loaded_bytes(self.nest))
-        most = max(1, flight // bytes_) if bytes_ else held
-        return max(n for n in range(1, held + 1) if held % n == 0 and n <= most)
+        bytes_ = sum(self.nest.reads[array].itemsize for array in self.first_loads(stage) if array not in cached)
+        flight = (
+            BYTES_IN_FLIGHT // variant.vector
+            if variant.cache == "registers"
+            else accesses * min(loaded_bytes(self.nest))
+        )
+        most = max(1, flight // bytes_) if bytes_ else accesses
+        return max(n for n in range(1, accesses + 1) if accesses % n == 0 and n <= most)
 
     def first_loads(self, stage: Stage) -> list[int]:
         """The arrays that a stage is the first to load."""
-        arrays = [place for place in stage.reads if not self.nest.is_counted(place)]
+        arrays = [array for array in stage.reads if not self.nest.is_flat_index(array)]
         earlier = self.stages[: self.stages.index(stage)]
-        return [place for place in arrays if place not in self.slots or not any(place in w.reads for w in earlier)]
+        return [array for array in arrays if array not in self.slots or not any(array in w.reads for w in earlier)]
 
-    def turn(self, stage: Stage, letter: str, index: Lines, until: str) -> Lines:
-        """A thread's next accesses, at ``k``: it loads all of them before it uses the first.
+    def batch(self, stage: Stage, letter: str, index: Lines, until: str) -> Lines:
+        """A thread's next batch of accesses, from ``k``: all loads are issued before the first is used.
 
         Parameters
         ----------
@@ -572,9 +583,9 @@ class _Printer(Printer):
         index : lines
             Definitions of the indices ``k`` and ``i`` of access ``u``, and of its pointers.
         until : str
-            The end of ``k``.
+            The bound of ``k``.
         """
-        count = self.in_flight(stage)
+        count = self.accesses_in_flight(stage)
         steps = self.variant.cache == "registers" and count < self.variant.accesses
         if self.variant.vector > 1 and not self.variant.whole:
             vector = self.variant.vector
@@ -582,52 +593,54 @@ class _Printer(Printer):
             index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
             index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
         lines, loads = self.loads(stage, letter)
-        for part in (loads, self.used(stage, letter)):
+        for part in (loads, self.access_elements(stage, letter)):
             if part:
-                body = needed([*index, f"if (k < {until})", *braced(part)])
-                each = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
-                lines += ["#pragma unroll", each, *braced(body)]
+                body = without_unused([*index, f"if (k < {until})", *braced(part)])
+                loop = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
+                lines += ["#pragma unroll", loop, *braced(body)]
         if steps:
             lines = ["#pragma unroll", f"for (int t = 0; t < {self.variant.accesses}; t += {count})", *braced(lines)]
         return lines
 
     def loads(self, stage: Stage, letter: str) -> tuple[Lines, Lines]:
-        """Variables for the accesses that a stage loads, and the load of one of each."""
+        """Declarations of the vectors that a stage loads, and the load of one access of each."""
         vector, in_registers = self.variant.vector, self.variant.cache == "registers"
-        count = self.variant.accesses if in_registers else self.in_flight(stage)
+        count = self.variant.accesses if in_registers else self.accesses_in_flight(stage)
         first, declared, lines = self.first_loads(stage), [], []
-        for value in [*(place for place in stage.reads if not self.nest.is_counted(place)), *stage.loads]:
+        for value in [*(array for array in stage.reads if not self.nest.is_flat_index(array)), *stage.loads]:
             if value in self.slots and in_registers:
                 lines += self.load_access(value, letter) if value in first else []
                 continue
-            declared.append(f"Vector<{self.held(value)}, {vector}> b{value}[{count}];")
+            declared.append(f"Vector<{self.storage_type(value)}, {vector}> b{value}[{count}];")
             access = self.load_access(value, letter) if value in stage.reads else []
-            lines += access if value in first else self.if_held([f"b{value}[u] = {self.cached(value)};"], access)
+            lines += access if value in first else self.if_cached([f"b{value}[u] = {self.cached(value)};"], access)
         return declared, lines
 
-    def if_held(self, lines: Lines, others: Lines) -> Lines:
-        """Lines for the accesses that are cached, and for the others, where a row is cached in part."""
+    def if_cached(self, lines: Lines, others: Lines) -> Lines:
+        """Lines for cached accesses, and others for the rest, where a row is cached in part."""
         if self.variant.cache != "part":
             return lines
         return ["if (k < (Index)held)", *braced(lines), *(["else", *braced(others)] if others else [])]
 
-    def used(self, stage: Stage, letter: str) -> Lines:
-        """The elements of one access, once it is loaded."""
+    def access_elements(self, stage: Stage, letter: str) -> Lines:
+        """The body of a stage for one access that has been loaded."""
         nest, variant = self.nest, self.variant
         lines: Lines = []
-        after: Lines = []
-        caching = [f"{self.cached(place)} = b{place}[u];" for place in self.first_loads(stage) if place in self.slots]
-        if caching and variant.cache != "registers":
-            lines += self.if_held(caching, [])
+        stores: Lines = []
+        cache_stores = [
+            f"{self.cached(array)} = b{array}[u];" for array in self.first_loads(stage) if array in self.slots
+        ]
+        if cache_stores and variant.cache != "registers":
+            lines += self.if_cached(cache_stores, [])
         for value in stage.stores if variant.cache != "registers" else ():
-            lines.append(f"Vector<{self.held(value)}, {variant.vector}> o{value};")
-            after.append(f"{self.cached(value)} = o{value};")
-        for place, _ in stage.writes:
-            lines.append(f"Vector<{CUDA.types[str(nest.arrays[place])]}, {variant.vector}> w{place};")
-            after += self.store_access(place, f"{letter}{place}")
+            lines.append(f"Vector<{self.storage_type(value)}, {variant.vector}> o{value};")
+            stores.append(f"{self.cached(value)} = o{value};")
+        for array, _ in stage.writes:
+            lines.append(f"Vector<{CUDA.types[str(nest.arrays[array])]}, {variant.vector}> w{array};")
+            stores += self.store_access(array, f"{letter}{array}")
 
         def load(value: int) -> str:
-            if value < len(nest.reads) and nest.is_counted(value):
+            if value < len(nest.reads) and nest.is_flat_index(value):
                 return self.loaded(value, f"{letter}{value}", self.offset(value))
             return unpacked(f"{self.vector_of(value)}.at[e]", nest.dtype_of(value))
 
@@ -635,69 +648,69 @@ class _Printer(Printer):
             vector = self.cached(value) if variant.cache == "registers" else f"o{value}"
             return f"{vector}.at[e] = {self.stored(value)};"
 
-        access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda place: f"w{place}.at[e]")
-        return [*lines, *self.unrolled(self.element(stage, access)), *after]
+        access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda array: f"w{array}.at[e]")
+        return [*lines, *self.unrolled(self.element(stage, access)), *stores]
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         (line,) = super().accumulated(r, part)
-        return [line if self.variant.whole or self.variant.vector == 1 else f"if ({self.within}) {line}"]
+        return [line if self.variant.whole or self.variant.vector == 1 else f"if ({self.in_bounds}) {line}"]
 
-    def held(self, value: int) -> str:
-        """The type in which elements of a value are loaded and cached: narrow ones, which are rounded, as such."""
+    def storage_type(self, value: int) -> str:
+        """The type in which a value's elements are loaded and cached."""
         return CUDA.types[str(self.nest.dtype_of(value))]
 
     def vector_of(self, value: int) -> str:
-        """The vector of a value that is loaded."""
+        """The vector that a value is loaded into."""
         return self.cached(value) if value in self.slots and self.variant.cache == "registers" else f"b{value}[u]"
 
     def cached(self, value: int) -> str:
-        """The vector of a value that is cached for later stages."""
+        """The vector that caches a value for later stages."""
         if self.variant.cache == "registers":
             return f"g{value}[u]"
         width = self.variant.width
         index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
-        return f"*(Vector<{self.held(value)}, {self.variant.vector}> *)(g{value} + {index})"
+        return f"*(Vector<{self.storage_type(value)}, {self.variant.vector}> *)(g{value} + {index})"
 
     @property
-    def within(self) -> str:
-        """Whether an access has its element ``e``."""
+    def in_bounds(self) -> str:
+        """The condition that element ``e`` of an access is in bounds."""
         return "e >= first && e < count" if self.variant.shifted else "e < count"
 
     @property
-    def ends(self) -> str:
-        """The first element and the count of an access that may not have all, as arguments of `loaded` and `store`."""
+    def bounds(self) -> str:
+        """The bounds of an access that may be partial, as arguments of `loaded` and `store`."""
         if self.variant.whole:
             return ""
         return ", first, count" if self.variant.shifted else ", 0, count"
 
-    def offset(self, place: int) -> str:
-        """The offset of an access's element ``e`` from an array's pointer."""
+    def offset(self, array: int) -> str:
+        """The offset of an access's element ``e`` from a pointer."""
         if not self.nest.columns:
-            return self.along(place, "i + e" if self.variant.vector > 1 else "i")
-        steps = [f"i * {self.stride(place, self.last)}"] if self.has_stride(place, self.last) else []
-        return " + ".join([*steps, *([self.beside(place)] if self.column else [])]) or "0"
+            return self.vector_offset(array, "i + e" if self.variant.vector > 1 else "i")
+        steps = [f"i * {self.stride(array, self.last)}"] if self.has_stride(array, self.last) else []
+        return " + ".join([*steps, *([self.column_offset(array)] if self.column else [])]) or "0"
 
-    def first(self, place: int, pointer: str) -> str:
-        """The address of an access of contiguous elements."""
-        return f"{pointer} + " + (f"i * {self.stride(place, self.last)}" if self.nest.columns else "i")
+    def access_pointer(self, array: int, pointer: str) -> str:
+        """The pointer of a vectorised access."""
+        return f"{pointer} + " + (f"i * {self.stride(array, self.last)}" if self.nest.columns else "i")
 
-    def load_access(self, place: int, letter: str) -> Lines:
+    def load_access(self, array: int, letter: str) -> Lines:
         """The load of an access."""
-        vector, pointer, name = self.variant.vector, f"{letter}{place}", self.vector_of(place)
-        index = self.offset(place)
+        vector, pointer, name = self.variant.vector, f"{letter}{array}", self.vector_of(array)
+        index = self.offset(array)
         if vector == 1:
             return [f"{name}.at[0] = {pointer}[{index}];"]
-        if self.nest.steps[place] == 1:
-            return [f"{name} = loaded<{vector}>({self.first(place, pointer)}{self.ends});"]
+        if self.nest.vector_strides[array] == 1:
+            return [f"{name} = loaded<{vector}>({self.access_pointer(array, pointer)}{self.bounds});"]
         return self.unrolled(
-            [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.within} ? {index} : 0'}];"]
+            [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.in_bounds} ? {index} : 0'}];"]
         )
 
-    def store_access(self, place: int, pointer: str) -> Lines:
+    def store_access(self, array: int, pointer: str) -> Lines:
         """The store of an access."""
         if self.variant.vector == 1:
-            return [f"{pointer}[{self.offset(place)}] = w{place}.at[0];"]
-        if self.nest.steps[place] == 1:
-            return [f"store({self.first(place, pointer)}, w{place}{self.ends});"]
-        guard = "" if self.variant.whole else f"if ({self.within}) "
-        return self.unrolled([f"{guard}{pointer}[{self.offset(place)}] = w{place}.at[e];"])
+            return [f"{pointer}[{self.offset(array)}] = w{array}.at[0];"]
+        if self.nest.vector_strides[array] == 1:
+            return [f"store({self.access_pointer(array, pointer)}, w{array}{self.bounds});"]
+        guard = "" if self.variant.whole else f"if ({self.in_bounds}) "
+        return self.unrolled([f"{guard}{pointer}[{self.offset(array)}] = w{array}.at[e];"])

@@ -1,4 +1,4 @@
-"""Variants of CUDA kernels, which depend on sizes and alignment, and the rows that they cache from stage to stage."""
+"""Variants of CUDA kernels, specialised to sizes and alignment, and the rows that they cache between stages."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import NamedTuple
 
 from optree.compile.loopnest import LoopNest, Stage, stages_of
 
-#: The bytes of loads that a thread has under way before it uses the first, where it has as many to load.
-FLIGHT = 64
+#: The bytes that a thread loads before it uses the first of them, where it has as many to load.
+BYTES_IN_FLIGHT = 64
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a nest is printed: what depends on more than its types, and is part of a compiled kernel's key.
+    """The specialisation of a nest's kernels, part of a compiled kernel's key.
 
     Attributes
     ----------
     vector : int
         The elements of a vectorised load or store; in a team of columns, the columns of a thread.
-    wide : bool
+    wide_index : bool
         Whether indices have 64 bits.
     team : {'', 'tiles', 'warp', 'block', 'columns'}
-        Who reduces; in a nest without reductions nobody, or blocks transpose tiles.
+        The threads that reduce together; '' and 'tiles' are elementwise, 'tiles' with transposes in shared memory.
     cache : {'', 'shared', 'part', 'registers'}
-        Where a row is cached that several stages need. In registers each thread has all of its part of a row at once;
-        'part' is shared memory that holds the row's first accesses, of what is read alone.
+        Where a row is cached that several stages need. In registers each thread has all of its accesses to a row;
+        'part' caches the row's first accesses in shared memory, of reads alone.
     split : bool
-        Whether the inner loops are shared out to blocks.
+        Whether several blocks share the reduction of a row.
     accesses : int
-        The loads under way before a thread uses the first; where registers cache rows, the accesses of a row it has.
+        The loads in flight before a thread uses the first; where registers cache rows, a thread's accesses to a row.
     whole : bool
-        Whether each access has all of its elements; otherwise the last of a row may have fewer.
+        Whether each access has all of its elements; otherwise the last of a row may be partial.
     shifted : bool
-        Whether rows may begin within an access, at the same offset in all arrays: the first, too, may have fewer.
+        Whether rows may begin unaligned, at the same offset in all arrays: the first access, too, may be partial.
     threads : int
-        The threads of a block; at most, where a team is a block.
+        The threads of a block; the maximum, where a team is a block.
     width : int
-        The lanes of a team that is a part of a warp; the threads of a block of columns that are side by side.
+        The lanes of a team within a warp; in a team of columns, the threads of a block along the columns.
     """
 
     vector: int = 1
-    wide: bool = False
+    wide_index: bool = False
     team: str = ""
     cache: str = ""
     split: bool = False
@@ -54,45 +54,49 @@ class Variant:
 
     @property
     def rest(self) -> int:
-        """The number added to the size of a row before it is divided by that of an access."""
+        """The number added to a row's size, for its division by an access's to round up."""
         return (self.vector - 1) * (1 + self.shifted)
 
     def chunks(self, size: int) -> int:
-        """The most accesses that a row of some size takes."""
+        """The maximum number of accesses to a row of some size."""
         return (size + self.rest) // self.vector
 
 
 def slot_bytes(nest: LoopNest, cache: bool = True) -> list[int]:
-    """The bytes of an element in each of the rows in which a nest caches values for later stages.
+    """The bytes of an element in each row that a nest caches for later stages.
 
     Parameters
     ----------
     cache : bool
-        Whether what is dear to compute again is among them, or only what is read.
+        Whether values that are expensive to recompute are cached, or reads alone.
     """
     return [size for _, size in sorted(set(slots_of(nest, stages_of(nest, cache)).values()))]
 
 
-def held_bytes(nest: LoopNest) -> int:
-    """The most bytes of each element that a nest needs from one stage to the next."""
-    spans, count = _spans(nest, stages_of(nest)), len(stages_of(nest))
-    return max(sum(span.size for span in spans if span.first <= stage < span.last) for stage in range(count))
+def live_bytes(nest: LoopNest) -> int:
+    """The maximum bytes of each element that are live between two stages."""
+    lifetimes, count = _lifetimes(nest, stages_of(nest)), len(stages_of(nest))
+    return max(
+        sum(lifetime.size for lifetime in lifetimes if lifetime.first <= stage < lifetime.last)
+        for stage in range(count)
+    )
 
 
 def loaded_bytes(nest: LoopNest) -> list[int]:
-    """The bytes of each element that stages load, those that load any."""
-    reads = ([place for place in stage.reads if not nest.is_counted(place)] for stage in stages_of(nest))
-    return [found for places in reads if (found := sum(nest.reads[place].itemsize for place in places))] or [0]
+    """For each stage that loads arrays, the bytes that it loads of each element."""
+    reads = ([array for array in stage.reads if not nest.is_flat_index(array)] for stage in stages_of(nest))
+    sizes = (sum(nest.reads[array].itemsize for array in arrays) for arrays in reads)
+    return [size for size in sizes if size] or [0]
 
 
-def along(nest: LoopNest) -> list[int]:
-    """The arrays whose elements are contiguous along the vector loop."""
-    found = (place for place, step in enumerate(nest.steps) if step == 1 and nest.levels[place] == "inner")
-    return [place for place in found if not nest.is_counted(place)]
+def contiguous_arrays(nest: LoopNest) -> list[int]:
+    """The arrays that are contiguous along the vector loop."""
+    arrays = (i for i, stride in enumerate(nest.vector_strides) if stride == 1 and nest.levels[i] == "inner")
+    return [array for array in arrays if not nest.is_flat_index(array)]
 
 
-class Span(NamedTuple):
-    """A value that several stages need: the first and the last of them, and the bytes of an element."""
+class Lifetime(NamedTuple):
+    """The first and the last stage that need a value, and the bytes of an element."""
 
     first: int
     last: int
@@ -100,25 +104,27 @@ class Span(NamedTuple):
     size: int
 
 
-def _spans(nest: LoopNest, found: Sequence[Stage]) -> list[Span]:
-    """The values that several stages need, in the order in which they are first needed."""
-    needed: dict[int, tuple[int, int]] = {}
-    for number, stage in enumerate(found):
-        arrays = {place for place in stage.reads if not nest.is_counted(place)}
+def _lifetimes(nest: LoopNest, stages: Sequence[Stage]) -> list[Lifetime]:
+    """The lifetimes of values that several stages need, in the order of their first stages."""
+    stages_of_value: dict[int, tuple[int, int]] = {}
+    for number, stage in enumerate(stages):
+        arrays = {array for array in stage.reads if not nest.is_flat_index(array)}
         for value in {*arrays, *stage.loads, *stage.stores}:
-            needed[value] = needed.get(value, (number, number))[0], number
-    spans = (Span(first, last, value, nest.dtype_of(value).itemsize) for value, (first, last) in needed.items())
-    return sorted(span for span in spans if span.last > span.first)
+            stages_of_value[value] = stages_of_value.get(value, (number, number))[0], number
+    lifetimes = (
+        Lifetime(first, last, value, nest.dtype_of(value).itemsize) for value, (first, last) in stages_of_value.items()
+    )
+    return sorted(lifetime for lifetime in lifetimes if lifetime.last > lifetime.first)
 
 
-def slots_of(nest: LoopNest, found: Sequence[Stage]) -> dict[int, tuple[int, int]]:
-    """For each value that several stages need, the row of shared memory that caches it, and its element's size.
+def slots_of(nest: LoopNest, stages: Sequence[Stage]) -> dict[int, tuple[int, int]]:
+    """For each value that several stages need, the row that caches it, and its element's size.
 
-    A value that a stage computes may take the row of one that no later stage needs.
+    A value that a stage computes may reuse the row of one whose lifetime is over.
     """
-    rows: list[tuple[int, int]] = []  # until which stage each is taken, and its element's size
+    rows: list[tuple[int, int]] = []  # the last stage that needs each, and its element's size
     slots: dict[int, tuple[int, int]] = {}
-    for first, last, value, size in _spans(nest, found):
+    for first, last, value, size in _lifetimes(nest, stages):
         is_read = value < len(nest.reads)
         reusable = (i for i, (until, other) in enumerate(rows) if until <= first and other == size and not is_read)
         row = next(reusable, len(rows))

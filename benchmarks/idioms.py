@@ -1,0 +1,374 @@
+"""Every function that NumPy has too, over the dtypes it takes, and lines of several operations with their gradients.
+
+Each is one Python function of arrays, called with NumPy's and with tensors, so that both are the same line. The tree is
+kept and assigned again and again, as in a loop; NumPy's line makes its result anew, as it does for users. Results are
+compared first; the two take turns, and a figure is the ratio of medians. What NumPy's side of a gradient runs is the
+gradient's own operations one by one. Worst first, because it is the cliffs that are looked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from timing import rounds_of
+
+from backends import gen_backend
+from optree import grad
+from optree.compile.program import flatten
+from optree.compile.reference import evaluate
+from optree.errors import OptreeError
+from optree.registry import NUMPY_FUNCTIONS, f
+
+ELEMENTS = 1 << 20
+
+#: The dtypes that functions are tried with; those that NumPy refuses are left out.
+DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+
+#: A ratio above this is listed.
+LISTED = 1.0
+
+Line = Callable[..., Any]
+
+
+class Row(NamedTuple):
+    """One line in one dtype.
+
+    Attributes
+    ----------
+    name : str
+    dtype : str
+    line : callable
+        Of as many arrays or tensors as there are operands.
+    operands : int
+    by_numpy : callable, optional
+        NumPy's line, where it is another.
+    """
+
+    name: str
+    dtype: str
+    line: Line
+    operands: int
+    by_numpy: Line | None = None
+
+
+#: Functions of arrays that are no ufuncs, as they are called; `x` is a matrix of 1,024 columns.
+CALLS: dict[str, Line] = {
+    **{
+        f"{name}{suffix}": lambda x, name=name, along=along: getattr(np, name)(x, **along)
+        for name in (
+            "sum",
+            "mean",
+            "max",
+            "min",
+            "prod",
+            "any",
+            "all",
+            "var",
+            "std",
+            "argmax",
+            "argmin",
+            "count_nonzero",
+        )
+        for suffix, along in (("(x)", {}), ("(x, axis=0)", {"axis": 0}), ("(x, axis=1)", {"axis": 1}))
+    },
+    **{
+        f"{name}(x, axis=1)": lambda x, name=name: getattr(np, name)(x, axis=1)
+        for name in ("cumsum", "cumprod", "sort", "argsort")
+    },
+    "clip(x, 1, 3)": lambda x: np.clip(x, 1, 3),
+    "where(x > 1, x, 2)": lambda x: np.where(x > 1, x, 2),
+    "round(x)": lambda x: np.round(x),
+    "transpose(x)": lambda x: np.transpose(x) + 0,
+    "reshape(x, -1)": lambda x: np.reshape(x, -1) + 0,
+    "flip(x, 1)": lambda x: np.flip(x, 1) + 0,
+    "roll(x, 3, axis=1)": lambda x: np.roll(x, 3, axis=1),
+    "concatenate([x, x])": lambda x: np.concatenate([x, x]),
+    "stack([x, x])": lambda x: np.stack([x, x]),
+    "repeat(x, 2, axis=1)": lambda x: np.repeat(x, 2, axis=1),
+    "tile(x, 2)": lambda x: np.tile(x, 2),
+    "pad(x, 1)": lambda x: np.pad(x, 1),
+    "take(x, [3, 1, 2], axis=0)": lambda x: np.take(x, np.array([3, 1, 2]), axis=0),
+    "tril(x)": lambda x: np.tril(x),
+    "diff(x, axis=1)": lambda x: np.diff(x, axis=1),
+    "einsum('ij,ij->i', x, x)": lambda x: np.einsum("ij,ij->i", x, x),
+    "linalg.norm(x)": lambda x: np.linalg.norm(x),
+    "outer": lambda x: np.outer(x[0] if type(x) is np.ndarray else x.at[0], x[1] if type(x) is np.ndarray else x.at[1]),
+    "isclose(x, x + 1)": lambda x: np.isclose(x, x + 1),
+    "x.astype(float64)": lambda x: x.astype("float64"),
+    "x.astype(float32)": lambda x: x.astype("float32"),
+    "x.astype(int32)": lambda x: x.astype("int32"),
+}
+
+#: Python's operators with numbers, whose lines have no function.
+OPERATORS: dict[str, Line] = {
+    **{f"x ** {n}": lambda x, n=n: x**n for n in (2, 3, 4, 0.5, -1, -2, -0.5, 1.5, 2.5)},
+    "x // 7": lambda x: x // 7,
+    "x % 7": lambda x: x % 7,
+    "x / 7": lambda x: x / 7,
+    "7 / x": lambda x: 7 / x,
+    "x + 1": lambda x: x + 1,
+    "x * 2": lambda x: x * 2,
+    "1 - x": lambda x: 1 - x,
+    "x > 1": lambda x: x > 1,
+    "x == 1": lambda x: x == 1,
+}
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _softmax(x: Any) -> Any:
+    e = np.exp(x - np.max(x, axis=1, keepdims=True))
+    return e / np.sum(e, axis=1, keepdims=True)
+
+
+def _normalised(x: Any) -> Any:
+    centred = x - np.mean(x, axis=1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
+
+
+def _d1(s: Any, k: Any) -> Any:
+    return (np.log(s / k) + 0.03 * 0.5) / (0.2 * 0.5**0.5)
+
+
+#: Lines of several operations, of up to three matrices of floats.
+IDIOMS: dict[str, Line] = {
+    "a*x + y": lambda x, y: 2.5 * x + y,
+    "x*y + z": lambda x, y, z: x * y + z,
+    "(x - y)**2": lambda x, y: (x - y) ** 2,
+    "mean((x - 1)**2)": lambda x: np.mean((x - 1) ** 2),
+    "mean((x - y)**2)": lambda x, y: np.mean((x - y) ** 2),
+    "mean(abs(x - y))": lambda x, y: np.mean(np.abs(x - y)),
+    "sqrt(x**2 + y**2)": lambda x, y: np.sqrt(x**2 + y**2),
+    "sqrt(sum(x**2))": lambda x: np.sqrt(np.sum(x**2)),
+    "x / sqrt(sum(x**2, 1))": lambda x: x / np.sqrt(np.sum(x**2, axis=1, keepdims=True)),
+    "sin(x) * cos(x)": lambda x: np.sin(x) * np.cos(x),
+    "sin(x)**2 + cos(x)**2": lambda x: np.sin(x) ** 2 + np.cos(x) ** 2,
+    "exp(-x**2 / 2)": lambda x: np.exp(-(x**2) / 2),
+    "exp(-x) * sin(y)": lambda x, y: np.exp(-x) * np.sin(y),
+    "log(1 + exp(x))": lambda x: np.log(1 + np.exp(x)),
+    "log(x / y)": lambda x, y: np.log(x / y),
+    "x * log(x)": lambda x: x * np.log(x),
+    "1 / (1 + x**2)": lambda x: 1 / (1 + x**2),
+    "x / (1 + abs(x))": lambda x: x / (1 + np.abs(x)),
+    "sigmoid": _sigmoid,
+    "x * sigmoid(x)": lambda x: x * _sigmoid(x),
+    "tanh(x) * y": lambda x, y: np.tanh(x) * y,
+    "GELU by tanh": lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
+    "leaky relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "ELU": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
+    "clip(x, -1, 1)": lambda x: np.clip(x, -1, 1),
+    "clip(x * 2, -1, 1) + y": lambda x, y: np.clip(x * 2, -1, 1) + y,
+    "hard sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "Huber's loss": lambda x, y: np.where(np.abs(x - y) < 1, (x - y) ** 2 / 2, np.abs(x - y) - 0.5),
+    "hinge loss": lambda x, y: np.mean(np.maximum(0, 1 - x * y)),
+    "log cosh": lambda x, y: np.mean(np.log(np.cosh(x - y))),
+    "cross entropy": lambda x, y: -np.mean(y * np.log(x) + (1 - y) * np.log(1 + x)),
+    "softmax": _softmax,
+    "log softmax": lambda x: (
+        x - np.max(x, 1, keepdims=True) - np.log(np.sum(np.exp(x - np.max(x, 1, keepdims=True)), 1, keepdims=True))
+    ),
+    "entropy of softmax": lambda x: -np.sum(_softmax(x) * np.log(_softmax(x) + 1e-9), axis=1),
+    "layer norm": _normalised,
+    "RMS norm": lambda x: x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5),
+    "batch norm": lambda x: (x - np.mean(x, 0)) / np.sqrt(np.var(x, 0) + 1e-5),
+    "standardised columns": lambda x: (x - np.mean(x, 0)) / np.std(x, 0),
+    "standardised": lambda x: (x - np.mean(x)) / np.std(x),
+    "to [0, 1]": lambda x: (x - np.min(x)) / (np.max(x) - np.min(x)),
+    "cosine of rows": lambda x, y: np.sum(x * y, 1) / np.sqrt(np.sum(x**2, 1) * np.sum(y**2, 1)),
+    "squared distances of rows": lambda x, y: np.sum((x - y) ** 2, axis=1),
+    "largest distance of rows": lambda x, y: np.max(np.abs(x - y), axis=1),
+    "weighted mean": lambda x, y: np.sum(x * y, axis=1) / np.sum(y, axis=1),
+    "variance by hand": lambda x: np.mean(x**2) - np.mean(x) ** 2,
+    "covariance": lambda x, y: np.mean((x - np.mean(x)) * (y - np.mean(y))),
+    "Horner's polynomial": lambda x: ((0.5 * x + 0.25) * x - 1.5) * x + 2,
+    "powers' polynomial": lambda x: 0.5 * x**3 + 0.25 * x**2 - 1.5 * x + 2,
+    "x**2.5": lambda x: x**2.5,
+    "x**y": lambda x, y: x**y,
+    "x**3 - 2*x + 1": lambda x: x**3 - 2 * x + 1,
+    "Lennard-Jones": lambda x: 4 * (x**-2) ** 3 * ((x**-2) ** 3 - 1),
+    "gravity": lambda x, y: x / (x**2 + y**2 + 0.01) ** 1.5,
+    "Gauss's bell": lambda x: np.exp(-((x - 1) ** 2) / (2 * 0.5**2)) / (0.5 * 2.5066282746),
+    "damped wave": lambda x, y: np.exp(-0.1 * x) * np.cos(2 * x + y),
+    "haversine": lambda x, y: np.sin((x - y) / 2) ** 2 + np.cos(x) * np.cos(y) * np.sin(x / 2) ** 2,
+    "polar": lambda x, y: np.arctan2(y, x) + np.hypot(x, y),
+    "angle wrapped": lambda x: (x + np.pi) % (2 * np.pi) - np.pi,
+    "Mandelbrot's step": lambda x, y: x * x - y * y + 0.3,
+    "logistic map": lambda x: 3.7 * x * (1 - x),
+    "Van der Pol": lambda x, y: 1.5 * (1 - x**2) * y - x,
+    "Lotka and Volterra": lambda x, y: x * (1.1 - 0.4 * y),
+    "heat, one step": lambda x: (
+        x + 0.1 * (np.roll(x, 1, 0) + np.roll(x, -1, 0) + np.roll(x, 1, 1) + np.roll(x, -1, 1) - 4 * x)
+    ),
+    "d1 of Black and Scholes": _d1,
+    "logistic of d1": lambda x, y: x * _sigmoid(1.702 * _d1(x, y)),
+    "Michaelis and Menten": lambda x: 2.5 * x / (0.7 + x),
+    "Hill": lambda x: x**2 / (0.5 + x**2),
+    "Planck": lambda x: x**3 / (np.exp(x) - 1),
+    "decibels": lambda x: 20 * np.log10(np.abs(x) + 1e-9),
+    "gamma correction": lambda x: np.clip(x, 0, 1) ** 0.45,
+    "luminance": lambda x, y, z: 0.2126 * x + 0.7152 * y + 0.0722 * z,
+    "alpha blending": lambda x, y, z: z * x + (1 - z) * y,
+    "threshold": lambda x: np.where(x > 0.5, 1.0, 0.0),
+    "soft threshold": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
+    "count above": lambda x: np.sum(x > 1),
+    "share above": lambda x: np.mean(x > 1),
+    "mean of the positive": lambda x: np.sum(np.where(x > 1, x, 0)) / np.sum(x > 1),
+    "no nan": lambda x: np.where(np.isnan(x), 0, x),
+    "any nan": lambda x: np.any(np.isnan(x)),
+    "all finite": lambda x: np.all(np.isfinite(x)),
+    "all equal": lambda x, y: np.all(x == y),
+    "between": lambda x: (x > 1) & (x < 2),
+    "largest of three": lambda x, y, z: np.maximum(np.maximum(x, y), z),
+    "median of three": lambda x, y, z: np.maximum(np.minimum(x, y), np.minimum(np.maximum(x, y), z)),
+    "x - mean(x, 1)": lambda x: x - np.mean(x, axis=1, keepdims=True),
+    "x - max(x, 0)": lambda x: x - np.max(x, axis=0),
+    "x.T + y": lambda x, y: x.T + y,
+    "momentum": lambda x, y: 0.9 * x - 0.01 * y,
+    "second moment": lambda x, y: 0.999 * x + 0.001 * y**2,
+    "Adam's step": lambda x, y, z: x - 0.001 * y / (np.sqrt(z) + 1e-8),
+    "weight decay": lambda x, y: x - 0.01 * (y + 0.0005 * x),
+    "L2 penalty": lambda x: 0.5 * np.sum(x**2),
+    "L1 penalty": lambda x: np.sum(np.abs(x)),
+    "Poisson's loss": lambda x, y: np.mean(x - y * np.log(x)),
+    "Kullback and Leibler": lambda x, y: np.sum(x * np.log(x / y)),
+    "geometric mean": lambda x: np.exp(np.mean(np.log(x))),
+    "harmonic mean": lambda x: 1 / np.mean(1 / x),
+    "signal to noise": lambda x: np.mean(x) / np.std(x),
+    "smooth step": lambda x: np.clip(x, 0, 1) ** 2 * (3 - 2 * np.clip(x, 0, 1)),
+}
+
+
+def functions() -> Iterator[tuple[str, Line, int]]:
+    """The ufuncs that there are here too, of arrays and with a number; then other functions, and operators."""
+    for function in NUMPY_FUNCTIONS:
+        if not isinstance(function, np.ufunc) or function is np.matmul:
+            continue
+        name = function.__name__
+        if function.nin == 1 and function.nout == 1:
+            yield f"{name}(x)", lambda x, function=function: function(x), 1
+        elif function.nin == 2 and function.nout == 1:
+            yield f"{name}(x, y)", lambda x, y, function=function: function(x, y), 2
+            yield f"{name}(x, 3)", lambda x, function=function: function(x, 3), 1
+    for table in (CALLS, OPERATORS):
+        for name, line in table.items():
+            yield name, line, 1
+
+
+def rows() -> Iterator[Row]:
+    """All that is measured; a gradient's name begins with "grad"."""
+    for name, line, operands in functions():
+        for dtype in DTYPES:
+            yield Row(name, dtype, line, operands)
+    for name, line in IDIOMS.items():
+        operands = line.__code__.co_argcount
+        yield Row(name, "float32", line, operands)
+        yield Row(name, "float64", line, operands)
+        yield Row(f"grad {name}", "float32", lambda *xs, line=line: grad(np.sum(line(*xs)), xs[0]), operands)
+
+
+def operands_of(row: Row) -> list[np.ndarray]:
+    """Numbers between 1 and 3, at which all functions but a few inverse ones are real; of integers up to 100."""
+    rng, shape = np.random.default_rng(1), (ELEMENTS // 1024, 1024)
+    if row.dtype == "bool":
+        return [rng.random(shape) < 0.5 for _ in range(row.operands)]
+    if row.dtype[0] in "iu":
+        return [
+            rng.integers(1, 7 if "shift" in row.name else 100, shape).astype(row.dtype) for _ in range(row.operands)
+        ]
+    low, high = (0.1, 0.9) if any(part in row.name for part in ("arcsin(", "arccos(", "arctanh(")) else (1.0, 3.0)
+    return [rng.uniform(low, high, shape).astype(row.dtype) for _ in range(row.operands)]
+
+
+def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
+    """The seconds of both ways; None where NumPy has no such line.
+
+    Raises
+    ------
+    AssertionError
+        If the results differ.
+    """
+    arrays = operands_of(row)
+    tensors = [be.array(x, row.dtype) for x in arrays]
+    is_gradient = row.name.startswith("grad ")
+    if not is_gradient:
+        try:
+            row.line(*arrays)
+        except (TypeError, ValueError, np.exceptions.AxisError):
+            return None
+    tree = row.line(*tensors)
+    program = flatten([tree])
+
+    def by_numpy() -> Any:
+        if is_gradient:
+            return evaluate(program, [be.value_of(x) for x in program.leaves])[0]
+        return row.line(*arrays)
+
+    wanted = np.asarray(by_numpy())
+    out = be.empty(wanted.shape, wanted.dtype)
+    assignment = f.assign(out, tree)
+    for _ in range(3):
+        be.execute(assignment)
+    relative = 0.0 if wanted.dtype.kind != "f" else 4000 * float(np.finfo(wanted.dtype).eps)
+    # A sum of many numbers that cancel is 0, but for rounding.
+    np.testing.assert_allclose(out.get(), wanted, rtol=relative, atol=relative)
+    ours, numpys = (statistics.median(x) for x in rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1))
+    return {"line": row.name, "dtype": row.dtype, "seconds": ours, "numpy": numpys, "ratio": ours / numpys}
+
+
+def table(be: Any, rounds: int, wanted: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """All rows whose name has a pattern, worst first; and what could not be measured, with the reason."""
+    found, left_out = [], []
+    with np.errstate(all="ignore"):
+        for row in rows():
+            if not re.search(wanted, f"{row.name} {row.dtype}"):
+                continue
+            try:
+                result = measured(row, be, rounds)
+            except (OptreeError, AssertionError, TypeError, ValueError, IndexError, AttributeError) as error:
+                left_out.append(
+                    f"{row.name} of {row.dtype}: {type(error).__name__}: {' '.join(str(error).split())[:90]}"
+                )
+                continue
+            if result is not None:
+                found.append(result)
+    return sorted(found, key=lambda result: -result["ratio"]), left_out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print, and write what was measured."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each line (15)")
+    parser.add_argument("--only", default="", help="a pattern that names and dtypes have: --only 'clip.*float32'")
+    parser.add_argument("--save", type=Path, help="write the table as JSON into this folder")
+    options = parser.parse_args(arguments)
+    be = gen_backend("cpu", jit=True)
+    found, left_out = table(be, options.rounds, options.only)
+    above = [result for result in found if result["ratio"] > LISTED]
+    print(f"{len(found)} lines at {ELEMENTS:,} elements, in multiples of NumPy's time; {len(above)} take longer")
+    for result in found if options.only else above:
+        print(f"  {result['ratio']:6.2f}  {result['seconds'] * 1e3:8.3f} ms  {result['dtype']:<8} {result['line']}")
+    for line in left_out:
+        print(f"  not measured: {line}")
+    if options.save:
+        today = datetime.date.today().isoformat()
+        facts = {"numpy": np.__version__, "machine": platform.machine(), "elements": ELEMENTS, "rounds": options.rounds}
+        path = options.save / f"idioms-{today}.json"
+        path.write_text(json.dumps({**facts, "rows": found, "not measured": left_out}, indent=1) + "\n")
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
