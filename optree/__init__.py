@@ -17,15 +17,16 @@ from optree.tree.types import TensorType, Type
 from optree.tree.variable import Constant, Input, Variable, constant
 
 if TYPE_CHECKING:
-    from optree.autodiff.api import Autodiff, deriv, grad
+    from optree.autodiff.api import Autodiff, deriv, grad, value_and_grad
     from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.compat.nervana_graph import ComputationOp
+    from optree.run.jit import jit
     from optree.testing import check_grad
 
 __version__ = "0.1.0"
 
 #: Modules imported lazily, at the first access to one of their names.
-LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "testing")
+LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing")
 
 __all__ = [
     "Apply",
@@ -57,9 +58,11 @@ __all__ = [
     "hessian",
     "hessian_vector_product",
     "jacobian",
+    "jit",
     "metadiff",
     "ops",
     "testing",
+    "value_and_grad",
 ]
 
 installation.warn_of_others()

@@ -94,6 +94,39 @@ def grad(
     return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
 
 
+def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
+    """A scalar and its derivative with respect to one operand or several, as a pair of trees.
+
+    Evaluated together, as by ``be.evaluate`` or in one `optree.function`, what they share is computed once.
+
+    Parameters
+    ----------
+    cost : Variable
+        A tree of one element.
+    wrt : Variable, or list or tuple of them
+    **options
+        As of `grad`.
+
+    Returns
+    -------
+    tuple
+        The cost, and what `grad` gives: a tree, or a list of them.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> w = be.array([1.0, 2.0, 3.0])
+    >>> value, gradient = be.evaluate(value_and_grad(be.sum(w * w, keepdims=False), w))
+    >>> value.item(), gradient.get()
+    (14.0, array([2., 4., 6.], dtype=float32))
+    """
+    if not isinstance(cost, Variable):
+        remedy = "; call the function: value_and_grad(cost(w), w)" if callable(cost) else ""
+        raise GradientError(f"value_and_grad: the cost is a tree, not {describe(cost)}{remedy}")
+    return cost, grad(cost, wrt, **options)
+
+
 def deriv(dependent: Variable, independent: Variable, error: Any = None) -> Any:
     """Nervana graph's derivative: a vector-Jacobian product of one operand by another.
 

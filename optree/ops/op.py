@@ -67,9 +67,8 @@ _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 class Op:
     """An operation with its parameters, and never its operands.
 
-    A subclass with a `name` is registered: it gets a method on every backend,
-    a place in NumPy's protocols, and its tests. Ops are immutable and compare
-    equal by class and `__props__`; without `__props__`, by identity.
+    A subclass with a `name` is registered: it gets a method on every backend, a place in NumPy's protocols, and its
+    tests. Ops are immutable and compare equal by class and `__props__`; without `__props__`, by identity.
 
     Attributes
     ----------
@@ -82,28 +81,22 @@ class Op:
     numpy : callable
         The value, as a function of NumPy arrays and of the parameters by name.
     numpy_names : tuple of callable
-        The NumPy functions that, called on a tensor, build this op; by default
-        `numpy`, if it is NumPy's own.
+        The NumPy functions that, called on a tensor, build this op; by default `numpy`, if it is NumPy's own.
     kernel : str or None
-        The value of one element as a C expression of ``{0}``, ``{1}``, ...;
-        functions by their generic names (<tgmath.h>), the type of the result as
-        ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
+        The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
+        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
     aliases : tuple of str
         Other names for the op's function (neon's, where they differ).
     sample : tuple of float
         Bounds between which the op is smooth, where the tests draw values.
     examples : tuple
-        Operands and parameters that show the op at work; the tests run every
-        promise on them. Each is ``((operand, ...), {parameter: value})``, where a
-        tuple is the shape of a floating operand drawn from `sample`, a list holds
-        an integer operand's values, and a number is itself. An elementwise op
-        needs none: its tests follow from its operands.
+        Operands and parameters that show the op at work; the tests run every promise on them. Each is
+        ``((operand, ...), {parameter: value})``, where a tuple is the shape of a floating operand drawn from `sample`,
+        a list holds an integer operand's values, and a number is itself. An elementwise op needs none.
     takes_floats : bool
         Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
-        Whether on a backend in neon's mode a 1-D array among the operands is a
-        column. It is where operands are broadcast or multiplied, not where an
-        array is of indices.
+        Whether in neon's mode a 1-D array among the operands is a column: where they are broadcast or multiplied.
     associative, commutative : bool
         Whether operands may be grouped, and exchanged, as one likes.
     destroy_map, view_map : dict
@@ -112,8 +105,8 @@ class Op:
     shape_only : tuple of int
         The inputs of which the op reads nothing but the shape.
     can_fail : bool
-        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that either all
-        are made or none. Elementwise ops and reductions that are kernels never do.
+        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that all are made or
+        none. Elementwise ops and reductions that are kernels never do.
     axis_order : tuple of int, or None
         For an op that only moves axes, the operand's axis that each axis of the value is.
     keeps_order : bool
@@ -128,10 +121,9 @@ class Op:
     broadcasts_operands : bool
         Whether sizes of operands that meet along an axis, counted from the last, are equal or 1.
     is_captured : bool
-        Whether a CUDA graph can capture it where no kernel computes it: it only makes views, copies on the device, or
-        launches kernels whose arguments stay.
+        Whether a CUDA graph can capture it where no kernel computes it: it makes views, copies and launches alone.
     calls_lapack : bool
-        Whether it calls linear algebra that may fail on values, which other libraries than NumPy tell only if asked to.
+        Whether it calls linear algebra, whose failures other libraries than NumPy tell only if asked to.
     checks_indices : bool
         Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
     widens_halves : bool
@@ -402,8 +394,7 @@ class Op:
     def make_node(self, *inputs: Any) -> Apply:
         """The op applied to inputs; on the result's own inputs it makes an equivalent one.
 
-        An op defines it, on the class or on an instance, or gives `itypes` and
-        `otypes`, or leaves it to traits.
+        An op defines it, on the class or on an instance, or gives `itypes` and `otypes`, or leaves it to traits.
 
         Raises
         ------
@@ -596,8 +587,7 @@ class Op:
         inputs : list
             The values: arrays, Python numbers, or what the inputs' types hold.
         output_storage : list of list
-            A cell for each output. It holds None, or what the op put there in
-            the call before, which it may use again.
+            A cell for each output. It holds None, or what the op put there in the call before, which it may use again.
         """
         output_storage[0][0] = self.value(*inputs)
 
@@ -647,18 +637,15 @@ class Op:
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         """The gradient of the cost for each input, from that for each output.
 
-        A gradient is a tree of a floating dtype and of its input's shape, or of
-        one that the input broadcasts to, which is then summed. Where there is no
-        derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
-        reason; where the outputs' elements do not depend on the input's, a variable of
-        `DisconnectedType`.
+        A gradient is a tree of a floating dtype and of its input's shape, or of one that the input broadcasts to, which
+        is then summed. Where there is no derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
+        reason; where the outputs' elements do not depend on the input's, a variable of `DisconnectedType`.
 
         Parameters
         ----------
         inputs : list of Variable
         output_gradients : list of Variable
-            One of `DisconnectedType` for an output that the cost does not use.
-            That for an output of integers is zero.
+            One of `DisconnectedType` for an output that the cost does not use. That for an output of integers is zero.
         """
         raise DefinitionError(
             f"{type(self).__name__}: grad was forgotten: write grad(self, inputs, output_gradients), "
@@ -712,8 +699,7 @@ class Op:
         Returns
         -------
         list
-            One for each output, of its shape or of one that is broadcast to it;
-            None where it is zero.
+            One for each output, of its shape or of one that is broadcast to it; None where it is zero.
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
 

@@ -1,0 +1,255 @@
+"""jit: a Python function of arrays, compiled as an `optree.function` for each kind of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import update_wrapper
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from optree.arrays import is_array
+from optree.cache import Cache
+from optree.errors import OperandError, describe
+from optree.run.function import Function
+from optree.tree.substitution import inputs_of
+from optree.tree.tensor import Tensor
+from optree.tree.traversal import post_order
+from optree.tree.types import Spec, TensorType
+from optree.tree.variable import Input, Variable, as_operand, as_variable
+
+#: The maximum number of functions that one Python function is compiled as.
+FUNCTIONS = 256
+
+#: At so many, a warning says what makes them.
+MANY = 64
+
+#: What is part of the program where it is an argument.
+PLAIN = (bool, int, float, str, type(None))
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    static_argnames: str | Iterable[str] = (),
+    mode: Any = None,
+) -> Any:
+    """A decorator: a Python function of arrays, run as one program.
+
+    At its first call for each set of dtypes and ranks of its array arguments, and
+    of which of their sizes are 1, the Python function is called once, on inputs
+    of open sizes, and `optree.function` compiles the trees that it returns.
+    Other calls run that. So it must not depend on the arrays' values, and what it does
+    beside returning trees happens once: prints, appended lists, writes into tensors.
+    Tensors that it reads but that are no arguments are read anew in each call.
+
+    Parameters
+    ----------
+    function : callable
+        Its array arguments are tensors, NumPy arrays and scalars, or lists, tuples
+        and dicts of them. Python numbers, strings and None are part of the program:
+        each value compiles another; ``np.float32(rate)`` is an argument. It
+        returns trees, arrays or numbers, or lists, tuples and dicts of them, or None.
+    static_argnames : str or iterable of str
+        Parameters of other values, which are part of the program; they are hashable.
+    mode : str or Mode, optional
+        As of `optree.function`.
+
+    Returns
+    -------
+    Jitted
+        Its `functions` are those that there are so far. It returns tensors where the
+        Python function returns trees. On trees with inputs it is the Python function
+        itself, so that one may call another, and derivatives go through.
+
+    Raises
+    ------
+    OperandError
+        If there is no parameter of a static name, or an argument is of no such kind.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> @jit
+    ... def scaled(x, axis=-1):
+    ...     return x / be.max(x, axis=axis)
+    >>> scaled(be.array([1.0, 4.0])).get(), scaled(be.array([1.0, 2.0, 8.0])).get(), len(scaled.functions)
+    (array([0.25, 1.  ], dtype=float32), array([0.125, 0.25 , 1.   ], dtype=float32), 1)
+    """
+    if function is None:
+        return lambda decorated: Jitted(decorated, static_argnames, mode)
+    return Jitted(function, static_argnames, mode)
+
+
+class Jitted:
+    """What `jit` returns."""
+
+    def __init__(self, function: Callable[..., Any], static_argnames: str | Iterable[str], mode: Any) -> None:
+        if not callable(function):
+            raise OperandError(f"jit: a function is wanted, not {describe(function)}; parameters are given by name")
+        update_wrapper(self, function)
+        self._function, self._mode = function, mode
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._signature = inspect.signature(function)
+        self._static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+        unknown = sorted(map(str, self._static - self._signature.parameters.keys()))
+        if unknown:
+            known = ", ".join(self._signature.parameters)
+            raise OperandError(f"jit of {self._name}: it has no parameter {unknown[0]!r} to be static; it has {known}")
+        self._known: Cache = Cache("functions of jit", FUNCTIONS)
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions that it is compiled as, the oldest of too many forgotten."""
+        return [function for function, _ in self._known.values()]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program of this kind of arguments.
+
+        Raises
+        ------
+        TypeError
+            If they are not what the function takes.
+        OperandError
+            If one of them is no array, number, string or None, and not static.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arrays: list[tuple[str, Any]] = []
+        layout = tuple([(name, self._key_of(name, value, arrays)) for name, value in bound.arguments.items()])
+        if any(_is_symbolic(x) for _, x in arrays):
+            return self._function(*args, **kwargs)
+        key = layout, *[_kind_of(x) for _, x in arrays]
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._compiled(bound, arrays)
+            if len(self._known) == MANY:
+                warnings.warn(
+                    f"{self._name}: {MANY} sets of arguments are compiled now, each of its own; a number that changes "
+                    "from call to call is an argument as np.float32(x), and part of the program as a Python number",
+                    stacklevel=2,
+                )
+        function, rebuilt = found
+        return rebuilt(function(*[x for _, x in arrays]))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"jit({self._name})"
+
+    def _key_of(self, name: str, value: Any, arrays: list[tuple[str, Any]]) -> Any:
+        """What an argument's part of the program is, as a key; its arrays are put into `arrays` with their names.
+
+        Raises
+        ------
+        OperandError
+            If it is of no kind that an argument may be.
+        """
+        if name in self._static:
+            try:
+                hash(value)
+            except TypeError:
+                raise OperandError(
+                    f"{self._name}: the static argument {name} is to be hashable, and {describe(value)} is not"
+                ) from None
+            return type(value), value
+
+        def leaf(x: Any) -> Any:
+            if _is_argument(x):
+                arrays.append((name if x is value else f"{name}[{len(arrays)}]", x))
+                return ARRAY
+            if type(x) in PLAIN:
+                return type(x), repr(x)
+            raise OperandError(
+                f"{self._name}: the argument {name} {'is' if x is value else 'holds'} {describe(x)}, which is no "
+                f"array, number, string or None; static_argnames=({name!r},) makes it part of the program"
+            )
+
+        return _frozen(_mapped(leaf, value))
+
+    def _compiled(self, bound: inspect.BoundArguments, arrays: Sequence[tuple[str, Any]]) -> Any:
+        """The function that runs for arguments of these kinds, and what makes the returned value of its outputs."""
+        inputs = [_input_for(name, x) for name, x in arrays]
+        rest = iter(inputs)
+        traced = inspect.BoundArguments(self._signature, bound.arguments.copy())  # type: ignore[arg-type]
+        for name, value in bound.arguments.items():
+            if name not in self._static:
+                traced.arguments[name] = _mapped(lambda x: next(rest) if _is_argument(x) else x, value)
+        outputs: list[Any] = []
+
+        def leaf(x: Any) -> Any:
+            if x is not None:
+                outputs.append(self._output(x))
+            return None if x is None else ARRAY
+
+        returned = _mapped(leaf, self._function(*traced.args, **traced.kwargs))
+        function = Function(inputs, outputs, None, None, self._mode, self._name, "ignore", False, None)
+
+        def rebuilt(values: Sequence[Any]) -> Any:
+            rest = iter(values)
+            return _mapped(lambda x: x if x is None else next(rest), returned)
+
+        return function, rebuilt
+
+    def _output(self, x: Any) -> Variable:
+        try:
+            return as_variable(as_operand(x, self._name))
+        except OperandError as error:
+            raise OperandError(
+                f"{self._name}: it returns {describe(x)}, and jit takes trees, arrays and numbers, lists, tuples and "
+                "dicts of them, and None"
+            ) from error
+
+
+class _Mark:
+    """A mark of where an array is in a nested value."""
+
+
+ARRAY = _Mark()
+
+
+def _is_argument(x: Any) -> bool:
+    return isinstance(x, Variable | np.generic) or is_array(x)
+
+
+def _is_symbolic(x: Any) -> bool:
+    """Whether an argument has no value of its own: an input, or a tree with one."""
+    if type(x) is Tensor or not isinstance(x, Variable):
+        return False
+    return any(isinstance(entry, Input) for entry in post_order([x], inputs_of))
+
+
+def _kind_of(x: Any) -> Any:
+    """What of an array a program depends on; a size of 1, for it may broadcast."""
+    home = x.spec.home if isinstance(x, Variable) else None
+    return x.dtype, tuple([size == 1 for size in x.shape]), home
+
+
+def _input_for(name: str, x: Any) -> Input:
+    """The input that stands for an array while the function is called."""
+    found = Input(TensorType(x.dtype, x.shape).any_size, name)
+    if isinstance(x, Variable):
+        found.spec = Spec(found.type, x.backend)
+    return found
+
+
+def _mapped(leaf: Callable[[Any], Any], value: Any) -> Any:
+    """A value with a function applied to all that is in its lists, tuples and dicts."""
+    if isinstance(value, Variable) or not isinstance(value, list | tuple | dict):
+        return leaf(value)
+    if isinstance(value, dict):
+        return {key: _mapped(leaf, each) for key, each in value.items()}
+    parts = [_mapped(leaf, each) for each in value]
+    return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def _frozen(value: Any) -> Any:
+    """A nested value as one that can be hashed."""
+    if isinstance(value, dict):
+        return dict, *[(key, _frozen(each)) for key, each in value.items()]
+    return (type(value), *map(_frozen, value)) if isinstance(value, list | tuple) else value
