@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.linalg_cases import examples_for
 
 from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, hessian, hessian_vector_product, jacobian
 from optree.errors import DefinitionError, DisconnectedError, GradientError, ShapeError
 from optree.registry import OPS
-from optree.testing.examples import Runner, examples_of, inputs_for
+from optree.testing.examples import Runner, inputs_for
 from optree.tree.variable import Input
 
 
@@ -26,7 +27,7 @@ DERIVABLE = [name for name, op in OPS.items() if not op.destroy_map and name not
 @pytest.mark.parametrize("name", DERIVABLE)
 def test_rop_of_every_op(name: str) -> None:
     """It equals the difference of the op's value along the direction, and the dual of Lop."""
-    for example in examples_of(OPS[name]):
+    for example in examples_for(name):
         values = example.draw()
         inputs = inputs_for(values)
         tree = example.tree(inputs)

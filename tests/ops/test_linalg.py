@@ -345,3 +345,17 @@ def test_in_neons_mode_values_of_fewer_dimensions_are_refused(cpu: Any) -> None:
     for call in (neon.det, neon.slogdet, neon.svdvals, neon.eigh):
         with pytest.raises(ShapeError, match="in neon's mode there are two at least"):
             call(x)
+
+
+@pytest.mark.parametrize("name", [n for n in LINALG if n in OPS])
+def test_a_slightly_wrong_gradient_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = OPS[name]
+    right = op.grad
+
+    def wrong(self: Any, inputs: Any, deltas: Any) -> list[Any]:
+        return [gradient * 1.01 for gradient in right(self, inputs, deltas)]
+
+    monkeypatch.setattr(op, "grad", wrong)
+    with pytest.raises(AssertionError, match="gradient"):
+        for example, _ in linalg_examples(name):
+            PROMISES["gradient"](example, None)

@@ -11,12 +11,13 @@ import weakref
 
 import numpy as np
 import pytest
+from harness.linalg_cases import examples_for
 
 from backends import gen_backend
 from optree import Input, Op, OpTreeNode, TensorType, constant
 from optree.errors import OperandError, UnknownOpError
 from optree.registry import OPS
-from optree.testing.examples import examples_of, inputs_for
+from optree.testing.examples import inputs_for
 from optree.tree.node import Shared
 
 
@@ -472,7 +473,7 @@ def test_an_unnamed_op_can_be_rebuilt(be):
     ),
 )
 def test_every_ops_nodes_pickle_and_copy(name):
-    for example in examples_of(OPS[name]):
+    for example in examples_for(name):
         tree = example.tree(inputs_for(example.draw()))
         for again in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
             assert again.key() == tree.key() and again.type is tree.type and again[0] == tree[0]
