@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.linalg_cases import examples_for
 
 from backends import gen_backend, source
 from optree import grad
@@ -15,7 +16,7 @@ from optree.compile.passes import rewrite
 from optree.compile.program import Program, flatten
 from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import OPS
-from optree.testing.examples import examples_of, inputs_for
+from optree.testing.examples import inputs_for
 
 #: The ops that destroy nothing, and have one output.
 PURE = {name: op for name, op in sorted(OPS.items()) if not op.destroy_map and op.operands != () and name != "output"}
@@ -44,7 +45,7 @@ def _wanted(program: Program) -> set[int]:
 
 @pytest.mark.parametrize("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)])
 def test_a_gradient_alone_computes_nothing_of_which_it_takes_the_shape(name: str) -> None:
-    for example in examples_of(PURE[name]):
+    for example in examples_for(name):
         values = example.draw()
         inputs = inputs_for(values)
         tree = example.tree(inputs)
