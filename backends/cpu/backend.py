@@ -57,7 +57,7 @@ class CPUBackend(Backend):
             _say_once(self.info())
 
     def info(self) -> str:
-        """What runs assignments here, and what would make them quicker."""
+        """How assignments run here, and what would make them faster."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -161,7 +161,7 @@ class CPUBackend(Backend):
         return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
-        """What computes a program's instructions."""
+        """The implementations of a program's instructions."""
         return partial(implementation_of, self, program, last_uses(program) if keep else None)
 
 

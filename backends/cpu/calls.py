@@ -36,7 +36,7 @@ ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
 
 
 def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """What computes an instruction.
+    """The implementation of an instruction.
 
     Parameters
     ----------

@@ -202,7 +202,7 @@ class _Run:
         return inside, again[::-1] + after
 
     def _work(self, parts: Sequence[_Part], values: dict[int, Any]) -> Callable[[Block], None]:
-        """What runs instructions on one block after the other; `values` has those of the last."""
+        """A function that runs instructions block by block; `values` has those of the last."""
         grid, scratch = self.grid, _Scratch(parts, self.grid.largest)
         made = {part.value for part in parts}
         taken = {i: self.known[i] for part in parts for i in part.inputs if i not in made}
@@ -283,7 +283,7 @@ def _wide(part: _Part) -> np.dtype:
 def block_kernel(
     program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
 ) -> BlockKernel | None:
-    """What runs a kernel by blocks; None if one of its ops may not.
+    """A kernel run by NumPy in blocks; None if one of its ops cannot be.
 
     An op of a user's can fail, or keep something from call to call: if it has
     no ufunc, it is called once, on whole arrays.

@@ -36,7 +36,7 @@ SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
-    """What runs kernels, and from when on.
+    """The executor of kernels, and the work from which on it is used.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class When(NamedTuple):
 
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
-    """What runs a kernel through a C compiler."""
+    """A kernel specialised and compiled as C."""
     return FusedKernel(program, kernel, sizes, Compiled)
 
 
@@ -77,7 +77,7 @@ class WhileItCompiles:
         return _OptionalKernel(program, kernel, sizes, self)
 
     def compiled(self, nest: LoopNest) -> Compiled:
-        """What runs a nest.
+        """A nest, compiled.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class _OptionalKernel(FusedKernel):
 def numpy_kernel(
     program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
 ) -> Runnable | None:
-    """What runs a kernel by NumPy in blocks; None if that does not."""
+    """A kernel run by NumPy in blocks; None if it cannot be."""
     return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
@@ -207,7 +207,7 @@ class KernelPlan(Plan):
         return found
 
     def _fused(self) -> Any:
-        """What runs the program's steps; a kernel that is compiled is when it first runs."""
+        """The program's steps, bound; kernels are compiled when they first run."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
         self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:

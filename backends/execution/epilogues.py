@@ -30,7 +30,7 @@ ONCE = Factor()
 
 
 class Epilogue(NamedTuple):
-    """What goes along with a product: ``alpha * (x @ y) + beta * addend + bias``.
+    """The epilogue of a product: ``alpha * (x @ y) + beta * addend + bias``.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None
 
 
 def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Factor] | None:
-    """What a kernel's last value is the sum of, each value from outside with its factor; None if it is no such sum."""
+    """The terms of a kernel's last value, each an outside value with its factor; None if it is no such sum."""
     first = len(program.leaves)
     sums: dict[int, dict[int, Factor]] = {}
     for place in kernel.places:

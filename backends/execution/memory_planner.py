@@ -1,4 +1,4 @@
-"""What functions keep from call to call: memory for values, planned over their lifetimes, and steps bound to it."""
+"""Memory planning for functions: values share memory over their lifetimes, and steps are bound to it."""
 
 from __future__ import annotations
 

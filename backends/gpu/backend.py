@@ -369,7 +369,7 @@ def _fused(
     sizes: Sizes,
     implementation_of: ImplementationOf,
 ) -> FusedKernel:
-    """What runs a kernel."""
+    """A kernel, specialised for CUDA."""
     return FusedKernel(program, kernel, sizes, compile, memory)
 
 

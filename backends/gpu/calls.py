@@ -23,7 +23,7 @@ from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
 class Device(Protocol):
-    """What calls need of the backend whose arrays they take."""
+    """The backend's interface for calls."""
 
     host_calls: int
     products: Products
@@ -68,7 +68,7 @@ ROUTINES: dict[type, Routine] = {
 
 
 def implementation_of(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """What computes an instruction.
+    """The implementation of an instruction.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _device_value(device: Device, instruction: Instruction, value: Callable[...,
 
 
 def _host_call(device: Device, instruction: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs on copies of the operands, which come back where the op has overwritten them."""
+    """A call on the host: operands are copied there, and back where the op has overwritten them."""
     op = instruction.op
     destroyed, unread = op.destroyed_inputs(), op.shape_only
     types = [output.type for output in instruction.node.owner.outputs]

@@ -122,7 +122,7 @@ class Graphs:
 
     @property
     def remark(self) -> str:
-        """What `debugprint` says."""
+        """The remark that `debugprint` prints."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
@@ -260,7 +260,7 @@ class _Memory:
         return registers
 
     def _begun(self, of: Graphs, values: list[Any]) -> list[Any]:
-        """What a call begins with: the values that stay, and the leaves' that are given."""
+        """The registers at the begin of a call: resident values, and the arguments."""
         registers = self._registers.copy()
         for i in of.given:
             registers[i] = self._found.get(i, values[i])

@@ -21,7 +21,7 @@ from optree.tree.printing import instruction_text, listing
 
 
 class Options(NamedTuple):
-    """What stages are told beside what the stage before has made.
+    """Options of the stages.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def _listing(given: Any, made: Program, options: Options) -> str:
 
 
 def _changes(given: Program, made: Program, options: Options) -> str:
-    """What each rule of each pass changed, and the program that came of it."""
+    """Each pass's changes by rule, and the rewritten program."""
     lines = []
     for name, _, changes in each_pass(given, options.fixed, options.without) if options.rewrites else ():
         lines += [f"{name}, {change}" for change in changes]
@@ -188,7 +188,7 @@ OF_BACKENDS = ("source", "plan")
 
 
 def lower(given: Any, options: Options = Options(), first: str = "program", last: str = "order") -> Any:  # noqa: B008
-    """What comes of trees, or of what a stage has made, after the stages that follow.
+    """Lower trees, or the result of a stage, through the stages that follow.
 
     Parameters
     ----------

@@ -190,7 +190,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
 
 
 def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
-    """What `perform` put into the cells for these inputs: one value, or a tuple.
+    """The values in the cells after `perform` on these inputs: one, or a tuple.
 
     Raises
     ------

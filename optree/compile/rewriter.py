@@ -127,7 +127,7 @@ class Value:
 
     @property
     def instruction(self) -> Instruction:
-        """What computes it."""
+        """The instruction that computes it."""
         return Instruction(self.op, self._walk.inputs[~self.number], self.node)
 
     @property
@@ -137,7 +137,7 @@ class Value:
 
     @property
     def op(self) -> Any:
-        """What computes it; None for a leaf."""
+        """The op that computes it; None for a leaf."""
         return None if self.is_leaf else self.node.op
 
     def is_a(self, *names: str) -> bool:
@@ -147,7 +147,7 @@ class Value:
 
     @property
     def inputs(self) -> list[Value]:
-        """What it is computed from."""
+        """The values that it is computed from."""
         return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.inputs[~self.number]]
 
     @property
@@ -189,7 +189,7 @@ class Value:
 
     @property
     def operand(self) -> Input:
-        """What stands for it in a replacement."""
+        """The operand that represents it in a replacement."""
         return self._walk.stand_in(self.number)
 
     @property

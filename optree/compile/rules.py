@@ -334,7 +334,7 @@ def plus_zero(value: Value) -> Any:
 
 @on(fixed=True)
 def fold_constants(value: Value) -> Any:
-    """What is computed from constants is computed now, if its op agrees and it takes no more memory than they do."""
+    """Constant folding, if the op allows it and the result takes no more memory than its operands."""
     leaves, op = [x.constant for x in value.inputs], value.op
     if not leaves or any(leaf is None for leaf in leaves) or isinstance(op, Output):
         return None
@@ -428,7 +428,7 @@ def place_of_an_extreme(value: Value) -> Any:
 
 @on("assign")
 def assigned_by_a_kernel(value: Value) -> Any:
-    """What is only copied is spread by a kernel, which may use several threads; so is what another dtype is made of.
+    """Copies and casts are kernels, which may use several threads.
 
     Not copies of halves, which NumPy copies as they are: a kernel makes float32 of them, and halves of those.
     """

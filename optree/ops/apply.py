@@ -68,7 +68,7 @@ class Apply:
 
 
 def _outputs_of(node: OpTreeNode) -> list[OpTreeNode]:
-    """What a node's application gives: the node, or what picks each value out of its tuple."""
+    """The outputs of a node's application: the node, or one `output` node for each value of its tuple."""
     if not isinstance(node.type, TupleType):
         return [node]
     return [OPS["output"].make(index=i)(node) for i in range(len(node.type.types))]

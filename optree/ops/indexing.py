@@ -96,7 +96,7 @@ class TemplateOperator(ArraysOperator):
 
 
 class Indexing(ArraysOperator):
-    """What the ops share that pick elements of x by arrays: `index_of` says where, for NumPy."""
+    """The base of ops that gather elements of x by index arrays; `index_of` gives NumPy's index."""
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The NumPy index, an entry for each axis of an operand of this shape."""
@@ -120,7 +120,7 @@ class Indexing(ArraysOperator):
 
 
 def checked_pick(what: str, x: Any, index: tuple[Any, ...], pick: Callable[[], Any]) -> Any:
-    """What is picked at an index.
+    """The elements at an index, which is checked.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def parsed(x: Any, index: Any, what: str) -> tuple[Any, indices.Template, list[A
 
 
 def pick(x: Any, template: indices.Template, arrays: Sequence[Any]) -> Any:
-    """What a template and its arrays pick from x: a slice where there are no arrays."""
+    """The elements of x at a template and its arrays; a slice where there are no arrays."""
     return Gather.make(index=template)(x, *arrays) if arrays else Slice.make(index=template)(x)
 
 

@@ -143,7 +143,7 @@ class HeadLike(ViewOperator, MorphOperator):
 
 
 class TailLike(HeadLike):
-    """What `head_like` leaves of x."""
+    """The rest of x after `head_like`."""
 
     name = "tail_like"
 
@@ -341,7 +341,7 @@ def is_one(operands: Any) -> bool:
 
 
 def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
-    """What the first axis of one operand counts, one after the other along an axis that they have."""
+    """The parts along an operand's first axis, concatenated along an axis that each of them has."""
     x = as_variable(as_operand(operands, what))
     if axis is None:
         return f.reshape(x, (-1,))

@@ -349,7 +349,7 @@ class Op:
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What `make_node` makes of the inputs: its output, or the list of them.
+        """Apply the op: the output of `make_node`, or the list of its outputs.
 
         Raises
         ------
@@ -368,7 +368,7 @@ class Op:
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What `make_node` gives, or an error of which input has no type to ask for."""
+        """The application that `make_node` returns; an error names the input without a type."""
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
@@ -432,7 +432,7 @@ class Op:
         return value
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
-        """What the op makes of operands of these specs; remembered unless a number's value matters."""
+        """The node of operands of these specs, cached unless a number's value matters."""
         known = self.applications.get(specs)
         if known is not None and not any(map(is_huge, operands)):
             return known
@@ -540,7 +540,7 @@ class Op:
         return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
     def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
-        """What `resolve_dtypes` gives by the op's ufunc; None where it has none."""
+        """The dtypes that the op's ufunc computes in; None where it has no ufunc."""
         return ufunc_dtypes(self.numpy, dtypes) if isinstance(self.numpy, np.ufunc) else None
 
     # Running

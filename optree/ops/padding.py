@@ -91,7 +91,7 @@ def _by_axis(widths: dict[Any, Any], ndim: int) -> list[Any]:
 
 
 def _pairs(values: Any, ndim: int) -> list[tuple[Any, Any]]:
-    """What a parameter of NumPy's says of each axis: for before and after."""
+    """A parameter of np.pad as pairs (before, after), one for each axis."""
     if values is None:
         return [(None, None)] * ndim
     try:
@@ -115,7 +115,7 @@ def _places(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.nda
 
 
 def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
-    """What stands on one side of an axis."""
+    """The padding on one side of an axis."""
     kept = (slice(None),) * axis
     edge = f.slice(x, (*kept, slice(-1, None) if after else slice(0, 1)))
     sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])

@@ -118,7 +118,7 @@ def normal(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> 
 
 
 def numbers_at(seed: int, counters: np.ndarray, places: np.ndarray, is_normal: bool, dtype: np.dtype) -> np.ndarray:
-    """What `uniform` and `normal` draw at places of draws that begin at counters, all in one dimension."""
+    """The numbers of `uniform` and `normal` at flat indices of draws that begin at counters."""
     lanes = elements_per_block(dtype)
     blocks = counters.astype(np.uint64) + (places // lanes).astype(np.uint64)
     zeros = np.zeros_like(blocks)

@@ -40,7 +40,7 @@ def mean_dtype(dtype: Any) -> np.dtype:
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """What numbers of a floating dtype are added up in: narrow ones in float32, as NumPy's mean adds up float16."""
+    """The accumulator's dtype for a floating dtype: float32 for narrow ones, as in NumPy's mean of float16."""
     return np.dtype("float32") if is_narrow(dtype) else dtype
 
 

@@ -1,4 +1,4 @@
-"""What happens when an op class is defined: it is checked, and offered wherever ops are offered."""
+"""Registration of op classes: each is checked, and becomes a function, a method of backends and NumPy's equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds programs together: picking one output of several, and copies."""
+"""Structural ops: one output of several, and copies."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class OrphanOperator(Op):
 
 
 class InputOperator(OrphanOperator):
-    """What answers for a tensor or input, of which nothing is computed."""
+    """The op of a tensor or input, for Metadiff's queries: it computes nothing."""
 
     def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
         return True
@@ -79,7 +79,7 @@ class InputOperator(OrphanOperator):
 
 
 class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
-    """What answers for a constant or number.
+    """The op of a constant or number, for Metadiff's queries.
 
     Attributes
     ----------
