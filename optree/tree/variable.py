@@ -84,13 +84,7 @@ class Variable:
         return self.transpose()
 
     def transpose(self, *axes: Any) -> Any:
-        """The operand with its axes in the order given, or reversed.
-
-        Raises
-        ------
-        AxisError
-            If `axes` is not a permutation of the operand's axes.
-        """
+        """The operand with its axes in the order given, or reversed."""
         return f.transpose(self, one_or_many(axes))
 
     @property
@@ -99,13 +93,7 @@ class Variable:
         return _Elements(self)
 
     def reshape(self, *shape: Any) -> Any:
-        """The operand in another shape of the same size; one axis may be -1.
-
-        Raises
-        ------
-        ShapeError
-            If the number of elements differs.
-        """
+        """The operand in another shape of the same size; one axis may be -1."""
         return f.reshape(self, one_or_many(shape) or ())
 
     def flatten(self) -> Variable:
@@ -516,13 +504,7 @@ class Variable:
         return backend
 
     def item(self) -> Any:
-        """The value of the only element, as a Python number.
-
-        Raises
-        ------
-        ShapeError
-            If there is not exactly one.
-        """
+        """The value of the only element, as a Python number."""
         if self.size != 1:
             raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
         return self.asnumpyarray().item()

@@ -128,8 +128,8 @@ def test_the_gradient_of_a_random_smooth_tree(cpu: Any, data: Any) -> None:
 
 def test_every_op_that_can_be_in_a_random_tree_gets_into_one(cpu: Any) -> None:
     seen = set()
-    leaves = leaves_of(cpu, ["float64", "float64", "float64", "float64", "int32", "bool"])
-    for seed in range(400):
+    leaves = leaves_of(cpu, ["float64", "float64", "float64", "int32", "int32", "bool"])
+    for seed in range(800):
         exactness = Exactness()
         tree = random_tree(random.Random(seed).choice, leaves, 15, USABLE, exactness.accepts)
         nodes = post_order([tree], lambda x: operands_of(x) if isinstance(x, OpTreeNode) else ())
