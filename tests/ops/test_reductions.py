@@ -348,10 +348,12 @@ def test_axes_that_are_not_there(be: Any) -> None:
 
 def test_norms_that_are_not_there(be: Any) -> None:
     x = be.ones((2, 3))
-    with pytest.raises(OperandError, match="ord is None, 1, 2 or inf, not 3"):
-        be.norm(x, axis=0, ord=3)
-    with pytest.raises(OperandError, match="with ord=2 give one axis"):
-        np.linalg.norm(x, 2)
+    with pytest.raises(OperandError, match="ord is None or a number, not 'fro'; be.linalg.norm"):
+        be.norm(x, axis=0, ord="fro")
+    with pytest.raises(OperandError, match="of matrices ord is .*, not 3"):
+        np.linalg.norm(x, 3)
+    with pytest.raises(ShapeError, match="of 3 dimensions needs an axis"):
+        np.linalg.norm(be.ones((2, 3, 4), name="y"), 2)
 
 
 def test_a_parameter_that_is_not_there(be: Any) -> None:
