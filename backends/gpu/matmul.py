@@ -57,7 +57,7 @@ _shared: ContextVar[Workspace | None] = ContextVar("_shared", default=None)
 
 
 class _Along(NamedTuple):
-    """What is computed along with a product: it is scaled, and an addend and a bias are added."""
+    """The epilogue of a product: its scale, an addend and a bias."""
 
     alpha: float = 1.0
     addend: Any = None
@@ -179,7 +179,7 @@ class Products(Locked):
         return algorithm.choice is not None
 
     def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
-        """What the library is asked: the arrays are columns for it, so that it swaps and transposes all."""
+        """The product as cuBLASLt's problem: its matrices are column-major, so the operands are swapped."""
         stack = arrays[3].shape[:-2]
         lies = [found for z in arrays if (found := _lies(z, stack)) is not None]
         if len(lies) < len(arrays) or lies[2][0]:

@@ -107,7 +107,7 @@ def run_steps(
 
 
 def outputs_of(program: Program) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """What takes a program's outputs from the registers; None if all are assignments, which are in their targets."""
+    """A function of the registers to a program's outputs; None if all are assignments, which are in their targets."""
     made = (program.instructions[i - len(program.leaves)].op for i in program.outputs if i >= len(program.leaves))
     is_read = any(i < len(program.leaves) for i in program.outputs) or not all(isinstance(op, Assign) for op in made)
     return taker(program.outputs) if is_read else None

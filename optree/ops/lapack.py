@@ -1,4 +1,4 @@
-"""What ops on matrices that LAPACK computes have in common."""
+"""The base of ops on matrices that LAPACK computes."""
 
 from __future__ import annotations
 

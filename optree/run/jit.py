@@ -86,7 +86,7 @@ def jit(
 
 
 class Jitted:
-    """What `jit` returns."""
+    """A function of `jit`, compiled for each kind of its arguments."""
 
     def __init__(self, function: Callable[..., Any], static_argnames: str | Iterable[str], mode: Any) -> None:
         if not callable(function):
@@ -143,7 +143,7 @@ class Jitted:
         return f"jit({self._name})"
 
     def _key_of(self, name: str, value: Any, arrays: list[tuple[str, Any]]) -> Any:
-        """What an argument's part of the program is, as a key; its arrays are put into `arrays` with their names.
+        """The key of an argument's part of the program; its arrays are appended to `arrays` with their names.
 
         Raises
         ------
@@ -225,7 +225,7 @@ def _is_symbolic(x: Any) -> bool:
 
 
 def _kind_of(x: Any) -> Any:
-    """What of an array a program depends on; a size of 1, for it may broadcast."""
+    """The kind of an array that a program is compiled for: a size of 1 is part of it, because it may broadcast."""
     home = x.spec.home if isinstance(x, Variable) else None
     return x.dtype, tuple([size == 1 for size in x.shape]), home
 
