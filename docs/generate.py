@@ -48,6 +48,11 @@ known of a tree is told at once (`np.shape`, `np.ndim`, `np.size`), and `np.allc
 give a bool, as NumPy's do. All others, and arguments that have no equal here, are refused by name.
 """
 
+LINALG = """
+The functions of `np.linalg` in this list are a backend's too, by its `linalg` and with NumPy's meaning:
+`be.linalg.solve(a, b)`.
+"""
+
 ARRAY_METHODS = """
 Those named after a function of NumPy's mean what NumPy's array methods do, and give trees: `x.sum(axis=0)` is
 `np.sum(x, axis=0)`, and drops the axis.
@@ -186,7 +191,7 @@ def text() -> str:
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
     for module in (backends, optree, testing, pictures):
         parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
-    parts += [NUMPY, *listed(numpy_names())]
+    parts += [NUMPY, *listed(numpy_names()), LINALG]
     return "".join(parts)
 
 

@@ -167,8 +167,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         is_top = value == 0
-        others = np.exp(value)
-        others[is_top] = 0
+        others = np.exp(value) * ~is_top
         ties = np.count_nonzero(is_top, axis=axes, keepdims=True).astype(value.dtype)
         value -= np.log1p(accurate_sum(others, axes, True, value.dtype) + np.maximum(ties - 1, 0))
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)

@@ -229,6 +229,12 @@ def test_every_op_without_numpys_is_told_by_mpmath() -> None:
     assert elementwise <= EXACT.keys()
 
 
+def test_the_softmax_of_a_number_is_1(be64: Any) -> None:
+    for x in (be64.array(np.float64(0.25)), be64.array([0.25])[0]):
+        assert be64.softmax(x).asnumpyarray() == 1 and be64.log_softmax(x).asnumpyarray() == 0
+        assert be64.log_softmax(x + 1).shape == ()
+
+
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_logarithm_of_a_softmax_near_1_is_exact(dtype: str, jit: bool) -> None:
