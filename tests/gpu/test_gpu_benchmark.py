@@ -49,12 +49,14 @@ def _cupyx(cupy: Any) -> Any:
 def cupy(tmp_path: Path) -> Iterator[Any]:
     """The stand-in, for this process and for those that it starts, with the benchmark's modules found by name."""
     (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "cupyx.py").write_text("import sys, cupy\nsys.modules[__name__] = cupy.linalg.cupyx\n")
     paths = [str(tmp_path), str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     cupy = emulated_cupy()
     add_kernels(cupy)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         patch.setitem(sys.modules, "cupy", cupy)
+        patch.setitem(sys.modules, "cupyx", cupy.linalg.cupyx)
         patch.setattr(products, "installed", lambda: FakeCuBLASLt(cupy.machine))
         patch.setitem(sys.modules, "cupyx.scipy.special", _cupyx(cupy))
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
