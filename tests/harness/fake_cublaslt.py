@@ -47,13 +47,15 @@ class FakeCuBLASLt:
     living : dict
         What was created and not destroyed.
     loaded : set
-        The operations whose algorithms are loaded: the first product by one loads it, which no capture allows.
+        The kinds of product whose algorithms are loaded, `loaded_algorithms` of the machine: the first product of a
+        kind loads its algorithm, which no capture allows.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.living: dict[int, dict[Any, Any]] = {}
-        self.loaded: set[int] = set()
+        self.loaded: set[Any] = set()
+        machine.loaded_algorithms = self.loaded
         self._numbers = count(1)
         for name, arguments in cublaslt._FUNCTIONS.items():
             result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int
@@ -158,9 +160,11 @@ class FakeCuBLASLt:
             x % bytes_ for x, bytes_ in zip(addresses, aligned, strict=True)
         ):
             return INVALID
-        if operation not in self.loaded and self.machine.stream.recorded is not None:
+        # Its code is loaded when it first runs. CuPy's memory is aligned alike everywhere, so that is by kind alone.
+        kind = asked["compute"], asked["scale"], *(asked[name] for name in (3, 4, 7)), layouts[0]["dtype"]
+        if kind not in self.loaded and self.machine.stream.recorded is not None:
             return INTERNAL
-        self.loaded.add(operation)
+        self.loaded.add(kind)
         number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
         by, added = number.from_address(alpha).value, number.from_address(beta).value
         self.machine.products.append(
