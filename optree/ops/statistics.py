@@ -163,41 +163,34 @@ def nancumprod(x: Any, axis: Any = None) -> Any:
 @function(numpy=np.nanmax)
 def nanmax(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The largest element over axes that is no nan; nan where all are."""
-    return _extreme_number(f.max, x, "nanmax", -math.inf, axis, keepdims)
+    return _over_numbers(f.max, x, "nanmax", -math.inf, math.nan, axis, keepdims)
 
 
 @function(numpy=np.nanmin)
 def nanmin(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The smallest element over axes that is no nan; nan where all are."""
-    return _extreme_number(f.min, x, "nanmin", math.inf, axis, keepdims)
+    return _over_numbers(f.min, x, "nanmin", math.inf, math.nan, axis, keepdims)
 
 
-def _extreme_number(extreme: Any, x: Any, what: str, instead: float, axis: Any, keepdims: bool) -> Any:
+def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float, axis: Any, keepdims: bool) -> Any:
+    """A reduction with nan taken as another number; `of_none` where all elements are nan."""
     x = variable_of(x, what)
-    found = extreme(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
+    found = reduce(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
     if not is_floating(x.dtype):
         return found
-    return f.where(f.all(f.isnan(x), axis=axis, keepdims=keepdims), math.nan, found)
+    return f.where(f.all(f.isnan(x), axis=axis, keepdims=keepdims), of_none, found)
 
 
 @function(numpy=np.nanargmax)
 def nanargmax(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """Where the largest element that is no nan stands; -1 where all are, for which NumPy raises."""
-    return _place_of_number(f.argmax, x, "nanargmax", -math.inf, axis, keepdims)
+    return _over_numbers(f.argmax, x, "nanargmax", -math.inf, -1, axis, keepdims)
 
 
 @function(numpy=np.nanargmin)
 def nanargmin(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """Where the smallest element that is no nan stands; -1 where all are, for which NumPy raises."""
-    return _place_of_number(f.argmin, x, "nanargmin", math.inf, axis, keepdims)
-
-
-def _place_of_number(place: Any, x: Any, what: str, instead: float, axis: Any, keepdims: bool) -> Any:
-    x = variable_of(x, what)
-    found = place(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
-    if not is_floating(x.dtype):
-        return found
-    return f.where(f.all(f.isnan(x), axis=axis, keepdims=keepdims), -1, found)
+    return _over_numbers(f.argmin, x, "nanargmin", math.inf, -1, axis, keepdims)
 
 
 @function(numpy=np.nanmean)
