@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ SANITIZERS: dict[str | None, tuple[str, ...]] = {
 CHECKS = ("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all")
 
 _GLOBAL = re.compile(r"__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*)?(?:void\s+)?(\w+)\s*\(")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"].*$", re.MULTILINE)
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([^;\[]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
@@ -155,8 +157,13 @@ class Module:
                 _pack(packed, argument, given)
             except (TypeError, ValueError, OverflowError, struct.error) as error:
                 raise KernelFault(f"{name}, argument {place}: {error}") from error
-        launched = struct.pack("<8IQd", *shape[0], *shape[1], shared, ORDERS.index(order), seed, LIMIT)
-        self._host.launch(kernel.number, launched, packed)
+        self.launch_packed(name, (*shape, shared), packed, order, seed)
+
+    def launch_packed(self, name: str, launch: tuple[Any, Any, int], packed: Packed, order: str, seed: int) -> None:
+        """Run a kernel to its end, with a grid, a block and bytes of dynamic shared memory, and arguments as bytes."""
+        grid, block, shared = launch
+        launched = struct.pack("<8IQd", *grid, *block, shared, ORDERS.index(order), seed, LIMIT)
+        self._host.launch(self.kernels[name].number, launched, packed)
 
 
 def load(sources: Sequence[str], sanitize: str | None = None) -> list[Module]:
@@ -187,7 +194,7 @@ needs_gxx = pytest.mark.skipif(
 
 def unit(sources: Sequence[str]) -> str:
     """The translation unit of sources, each in a namespace, so that all may use the same names."""
-    lines = ['#include "cuda_on_cpu.h"']
+    lines = ['#include "cuda_on_cpu.h"', *dict.fromkeys(line for each in sources for line in _INCLUDE.findall(each))]
     table = []
     for number, source in enumerate(sources):
         names = [name for _, name in _GLOBAL.findall(source)]
@@ -195,7 +202,7 @@ def unit(sources: Sequence[str]) -> str:
         lines += [f'extern "C" __attribute__((weak, visibility("hidden"))) unsigned char {b}[];' for b in bounds]
         lines.append(f'#define __shared__ static __attribute__((section("shared_{number}")))')
         lines += [f"#define {name} {name}_of_{number}" for name in names]
-        lines += [f"namespace source{number} {{ namespace {{", f'#line 1 "source{number}.cu"', _dynamic(source)]
+        lines += [f"namespace source{number} {{ namespace {{", f'#line 1 "source{number}.cu"', _INCLUDE.sub("", _dynamic(source))]
         lines += ["}}", *(f"#undef {name}" for name in [*names, "__shared__"])]
         for name in names:
             entry = f"Entry<source{number}::{name}_of_{number}>"
@@ -245,7 +252,8 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 def _compile(text: str, target: Path, *flags: str) -> None:
-    _write(target, "g++", *FLAGS, *flags, "-c", f"-I{HEADERS}", "-x", "c++", "-", text=text)
+    folders = [f"-I{folder}" for folder in (HEADERS, *_headers_of_cupy())]
+    _write(target, "g++", *FLAGS, *flags, "-c", *folders, "-x", "c++", "-", text=text)
 
 
 def _write(target: Path, *command: str, text: str = "") -> None:
@@ -266,6 +274,14 @@ def _identity() -> tuple[str, ...]:
     """What every file depends on: the compiler and the headers."""
     version = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout
     return (version, *(path.read_text() for path in sorted(HEADERS.glob("*.h"))))
+
+
+@cache
+def _headers_of_cupy() -> tuple[Path, ...]:
+    """The headers that CuPy's own kernels include, where it is installed; ours come before those of the same name."""
+    spec = find_spec("cupy")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return tuple(Path(folder) / "_core" / "include" for folder in folders)
 
 
 @cache
