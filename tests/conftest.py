@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.homes import home
+from harness.rig.install import rig
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
@@ -47,6 +49,7 @@ def pytest_addoption(parser: Any) -> None:
         action="append",
         help="where tests of every kind of backend run, and those alone: cpu, stand-in or gpu",
     )
+    parser.addoption("--rig", action="store_true", help="with --home gpu: on simulated devices, by real CuPy")
 
 
 def pytest_configure(config: Any) -> None:
@@ -57,6 +60,8 @@ def pytest_configure(config: Any) -> None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
     if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
         settings.load_profile("sample")
+    if config.option.rig:
+        rig().machine.random.seed(config.option.seed)
     if "gpu" in (config.getoption("home") or []):
         try:
             print(gen_backend("gpu").info())
@@ -150,6 +155,15 @@ def _runs_at_home(item: Any) -> bool:
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
     _backends.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_faults_of_simulated_devices(request: Any) -> Iterator[None]:
+    """On simulated devices, nothing goes wrong unseen, and what one test breaks the next one finds whole."""
+    yield
+    if request.config.option.rig:
+        faults = rig().recovered()
+        assert not faults, faults
 
 
 @pytest.fixture
