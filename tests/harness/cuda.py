@@ -192,10 +192,15 @@ needs_gxx = pytest.mark.skipif(
 # Building
 
 
+def prefix(sources: Sequence[str]) -> str:
+    """What the translation unit of sources includes."""
+    included = (line.strip() for source in sources for line in _INCLUDE.findall(source))
+    return "\n".join(['#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
+
+
 def unit(sources: Sequence[str]) -> str:
-    """The translation unit of sources, each in a namespace, so that all may use the same names."""
-    lines = ['#include "cuda_on_cpu.h"', *dict.fromkeys(line for each in sources for line in _INCLUDE.findall(each))]
-    table = []
+    """The translation unit of sources after what they include, each in a namespace: all may use the same names."""
+    lines, table = list[str](), []
     for number, source in enumerate(sources):
         names = [name for _, name in _GLOBAL.findall(source)]
         bounds = [f"__{edge}_shared_{number}" for edge in ("start", "stop")]
@@ -219,16 +224,29 @@ def _dynamic(source: str) -> str:
 def _build(sources: Sequence[str], sanitize: str | None) -> Path:
     parts = ["runtime.cpp", "server.cpp"] if sanitize else ["runtime.cpp"]
     ready = [_part(name, sanitize) for name in parts]
-    text = unit(sources)
-    target = _place(text, CHECKS, ready)
+    first, text = prefix(sources), unit(sources)
+    target = _place(first, text, CHECKS, ready)
     with _alone(target):
         if not target.exists():
-            compiled = target.with_suffix(".o")
-            _compile(text, compiled, *SANITIZERS[sanitize], *CHECKS)
+            compiled, flags = target.with_suffix(".o"), (*SANITIZERS[sanitize], *CHECKS)
+            _compile(text, compiled, *flags, "-include", str(_precompiled(first, flags)))
             _write(target, "g++", *(SANITIZERS[sanitize] or ["-shared"]), str(compiled), *map(str, ready), "-lm")
             compiled.unlink()
         os.utime(target)
     return target
+
+
+def _precompiled(text: str, flags: Sequence[str]) -> Path:
+    """A header of a text, which g++ has compiled: it takes longer to read ours than a kernel."""
+    header = _place(text, flags).with_suffix(".h")
+    target = header.with_suffix(".h.gch")
+    with _alone(header):
+        if not target.exists():
+            header.write_text(text)
+            _write(target, "g++", *FLAGS, *flags, *_folders(), "-x", "c++-header", str(header))
+        os.utime(header)
+        os.utime(target)
+    return header
 
 
 def _part(name: str, sanitize: str | None) -> Path:
@@ -252,8 +270,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 def _compile(text: str, target: Path, *flags: str) -> None:
-    folders = [f"-I{folder}" for folder in (HEADERS, *_headers_of_cupy())]
-    _write(target, "g++", *FLAGS, *flags, "-c", *folders, "-x", "c++", "-", text=text)
+    _write(target, "g++", *FLAGS, *flags, "-c", *_folders(), "-x", "c++", "-", text=text)
 
 
 def _write(target: Path, *command: str, text: str = "") -> None:
@@ -273,15 +290,15 @@ def _place(*parts: object) -> Path:
 def _identity() -> tuple[str, ...]:
     """What every file depends on: the compiler and the headers."""
     version = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout
-    return (version, *(path.read_text() for path in sorted(HEADERS.glob("*.h"))))
+    return (version, *_folders(), *(path.read_text() for path in sorted(HEADERS.glob("**/*.*h"))))
 
 
 @cache
-def _headers_of_cupy() -> tuple[Path, ...]:
-    """The headers that CuPy's own kernels include, where it is installed; ours come before those of the same name."""
+def _folders() -> tuple[str, ...]:
+    """Where headers are: ours, and those that CuPy's kernels include, where it is installed."""
     spec = find_spec("cupy")
     folders = (spec.submodule_search_locations or ()) if spec else ()
-    return tuple(Path(folder) / "_core" / "include" for folder in folders)
+    return tuple(f"-I{folder}" for folder in (HEADERS, *(Path(each) / "_core" / "include" for each in folders)))
 
 
 @cache

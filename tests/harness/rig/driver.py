@@ -11,7 +11,7 @@ from typing import Any
 from harness import cuda
 from harness.rig.compiler import Image
 from harness.rig.entry import Refused, call, entries, put
-from harness.rig.machine import Event, Graph, Machine, Stream
+from harness.rig.machine import FREED, NEW, Event, Graph, Machine, Stream, fill
 from harness.shared import DEFAULT, OPTIN
 
 #: The versions that there are: of the driver, and the CUDA that it is for.
@@ -27,6 +27,9 @@ ATTRIBUTES = {
 
 #: `CUfunction_attribute`: threads, static bytes, registers; the limit of dynamic bytes, the part that is shared.
 _THREADS, _STATIC, _REGISTERS, _DYNAMIC, _CARVEOUT = 0, 1, 4, 8, 9
+
+#: `cudaMemPoolAttrReleaseThreshold`.
+_THRESHOLD = 4
 
 #: The most blocks of a grid, and the most threads of a block, along each axis and in all.
 GRID, BLOCK, THREADS, REGISTERS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 65536
@@ -70,7 +73,8 @@ class Driver:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
-        self._names: dict[int, Any] = {}
+        self._names: dict[tuple[int, str], Any] = {}
+        self._thresholds: dict[int, int] = {}
 
     def entries(self) -> dict[str, Any]:
         """The functions as C's."""
@@ -134,11 +138,12 @@ class Driver:
     @call("PI", any_time=True)
     def cudaGetDeviceProperties(self, to: int, number: int) -> None:
         self._check_device(number)
-        ctypes.memset(to, 0, 360)
+        ctypes.memset(to, 0, 640)
         put(ctypes.c_char * 256, to, b"simulated device")
         put(ctypes.c_size_t, to + 288, self.machine.devices[number].memory.size)
-        for at, value in ((360, 9), (364, 0), (384, 132)):
-            put(ctypes.c_int, to + at, value)
+        # Where the fields of `cudaDeviceProp` lie, by the numbers of the attributes of the same meaning.
+        for at, attribute in {296: 8, 304: 12, 308: 10, 320: 1, 360: 75, 364: 76, 384: 16}.items():
+            put(ctypes.c_int, to + at, ATTRIBUTES[attribute])
 
     @call()
     def cudaDeviceSynchronize(self) -> None:
@@ -190,19 +195,23 @@ class Driver:
         self._allocate_async(to, size, self.machine.stream(stream))
 
     def _allocate_async(self, to: int, size: int, stream: Stream) -> None:
-        """Memory that is full of NaNs when the stream comes so far, too."""
+        """Memory that is full of NaNs when the stream comes to it; within a capture, each time that the graph does."""
+        memory = self.machine.devices[stream.device].memory
+        address = memory.allocate(size)
         if stream.capture is not None:
-            stream.capture.invalid = True
-            raise Refused(801, "memory of a graph's own is not simulated")
-        address = self.machine.devices[stream.device].memory.allocate(size)
+            self.machine.submit(stream, lambda: fill(address, memory.live[address], NEW), "memory of a graph's")
         put(ctypes.c_size_t, to, address)
 
     @call("PP")
-    def cudaFreeAsync(self, address: int, stream: int) -> None:
-        device = self.machine.device_at(address)
+    def cudaFreeAsync(self, address: int, handle: int) -> None:
+        device, stream = self.machine.device_at(address), self.machine.stream(handle)
         if device is None or address not in device.memory.live:
             raise Refused(1, "memory that is not there is freed")
-        self.machine.submit(self.machine.stream(stream), lambda: device.memory.free(address), "memory is freed")
+        memory = device.memory
+        if stream.capture is not None:  # its addresses are the graph's
+            self.machine.submit(stream, lambda: fill(address, memory.live[address], FREED), "memory of a graph's")
+        else:
+            self.machine.submit(stream, lambda: memory.free(address), "memory is freed")
 
     @call("PZU")
     def cudaHostAlloc(self, to: int, size: int, flags: int) -> None:
@@ -301,6 +310,10 @@ class Driver:
     def cudaDeviceGetDefaultMemPool(self, to: int, number: int) -> None:
         put(ctypes.c_size_t, to, 0xB000 + number)
 
+    @call("IP")
+    def cudaDeviceSetMemPool(self, number: int, pool: int) -> None:
+        pass
+
     @call("PI")
     def cudaDeviceGetMemPool(self, to: int, number: int) -> None:
         put(ctypes.c_size_t, to, 0xB000 + number)
@@ -315,11 +328,13 @@ class Driver:
 
     @call("PIP")
     def cudaMemPoolSetAttribute(self, pool: int, attribute: int, value: int) -> None:
-        pass
+        if attribute == _THRESHOLD:
+            self._thresholds[pool] = ctypes.c_uint64.from_address(value).value
 
     @call("PIP")
     def cudaMemPoolGetAttribute(self, pool: int, attribute: int, value: int) -> None:
-        put(ctypes.c_uint64, value, self.machine.devices[pool - 0xB000].memory.used)
+        used = self.machine.devices[pool - 0xB000].memory.used
+        put(ctypes.c_uint64, value, self._thresholds.get(pool, 0) if attribute == _THRESHOLD else used)
 
     @call("PZ")
     def cudaMemPoolTrimTo(self, pool: int, least: int) -> None:
@@ -472,10 +487,8 @@ class Driver:
 
     @call("P")
     def cudaGraphExecDestroy(self, graph: int) -> None:
-        found = self.machine.found(graph, Graph)
-        if found.last is not None and not found.last.done:
-            self.machine.faults.append("a graph is destroyed while it runs")
-        del self.machine.handles[graph]
+        self.machine.found(graph, Graph)
+        del self.machine.handles[graph]  # one that runs is freed when it is done
 
     # Modules and kernels
 
