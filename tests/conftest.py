@@ -6,13 +6,14 @@ import gc
 import math
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.homes import home
-from harness.rig.install import rig
+from harness.rig.install import rig, why_no_rig
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
@@ -61,12 +62,21 @@ def pytest_configure(config: Any) -> None:
     if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
         settings.load_profile("sample")
     if config.option.rig:
-        rig().machine.random.seed(config.option.seed)
+        if why_no_rig():
+            raise pytest.UsageError(str(why_no_rig()))
+        config.add_cleanup(_opened(rig().on(config.option.seed)).close)
     if "gpu" in (config.getoption("home") or []):
         try:
             print(gen_backend("gpu").info())
         except BackendError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _opened(context: Any) -> ExitStack:
+    """A context that is entered, to be closed."""
+    stack = ExitStack()
+    stack.enter_context(context)
+    return stack
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -123,6 +123,8 @@ class Driver:
 
     @call("P", any_time=True)
     def cudaGetDeviceCount(self, to: int) -> None:
+        if not self.machine.is_on:
+            raise Refused(35, "no driver")
         put(ctypes.c_int, to, len(self.machine.devices))
 
     @call("I", any_time=True)

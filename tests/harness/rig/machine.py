@@ -179,19 +179,22 @@ class Machine:
         What there is, by the handles that were given out; none is given out twice.
     faults : list of str
         What kernels did that none may, and what CUDA leaves undefined.
-    seed : int
+    random : random.Random
         What the order of work is drawn by.
+    is_on : bool
+        Whether there is a driver.
     """
 
-    def __init__(self, devices: int = 2, memory: int = 1 << 28, seed: int = 0) -> None:
+    def __init__(self, devices: int = 2, memory: int = 1 << 28) -> None:
         self.devices = [Device(number, memory) for number in range(devices)]
         self.pinned = Region(1 << 32)
         self.lock = threading.RLock()
+        self.is_on = False
         self.handles: dict[int, Any] = {}
         self.faults: list[str] = []
         self.captures: list[Capture] = []
         self.ready: list[Work] = []
-        self.random = random.Random(seed)
+        self.random = random.Random(0)
         self._local = threading.local()
         self._numbers = count(0x5A0000, 16)
         self._clock = count(1)
@@ -320,6 +323,23 @@ class Machine:
             run = self._guarded(graph.device, node.run)
             made.append(self._put(stream, run, node.what, [made[i] for i in node.after] or entry))
         graph.last = self._put(stream, None, "the end of a graph", [*made, *entry])
+
+    def poison(self, handle: int, address: int, size: int, is_new: bool) -> None:
+        """Fill memory that a pool gives or takes back, on the stream that it belongs to.
+
+        A stream that has run nothing is one that is captured alone: its memory is used on others, and has their order.
+        """
+        with self.lock:
+            stream = self.handles.get(handle) if handle > PER_THREAD else self.stream(handle)
+            device = self.device_at(address)
+            if not isinstance(stream, Stream) or device is None or stream.capture is not None or stream.last is None:
+                return
+
+            def work() -> None:
+                if device.memory.holds(address, size):
+                    fill(address, size, NEW if is_new else FREED)
+
+            self.submit(stream, work, "memory is given" if is_new else "memory is taken back")
 
     def finish(self, works: Iterable[Work | None]) -> None:
         """Run until some work is done: what it depends on, or whatever there is, as the draw has it."""
