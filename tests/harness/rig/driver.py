@@ -284,7 +284,12 @@ class Driver:
             kept = ctypes.string_at(source, size)
             machine.submit(stream, lambda: ctypes.memmove(to, kept, size) and None, "a copy from the host")
         else:
-            machine.submit(stream, lambda: self._copy_now(to, source, size), "a copy")
+            devices = [each for each in map(machine.device_at, (to, source)) if each is not None]
+            copy = lambda: self._copy_now(to, source, size)
+            if len(set(devices)) == 2 and stream in [device.legacy for device in machine.devices]:
+                machine.between(copy, devices)
+            else:
+                machine.submit(stream, copy, "a copy")
         if pageable[1]:
             machine.finish([stream.last])
 
@@ -493,6 +498,14 @@ class Driver:
         del self.machine.handles[graph]  # one that runs is freed when it is done
 
     # Modules and kernels
+
+    @call("U", any_time=True)
+    def cuInit(self, flags: int) -> int:
+        return 0 if self.machine.is_on else 100
+
+    @call("P", any_time=True)
+    def cuDeviceGetCount(self, to: int) -> None:
+        put(ctypes.c_int, to, len(self.machine.devices))
 
     @call("P", any_time=True)
     def cuCtxGetCurrent(self, to: int) -> None:

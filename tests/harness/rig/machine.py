@@ -67,6 +67,7 @@ class Capture:
     mode: int
     thread: int
     nodes: list[Node] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
     invalid: bool = False
 
 
@@ -368,6 +369,13 @@ class Machine:
                 self.ready.append(each)
         work.next = []
 
+    def between(self, run: Callable[[], None], devices: Sequence[Device]) -> None:
+        """A copy between devices on the legacy stream: after all that either was asked, and before what either will."""
+        after = [work for device in devices for work in self.before(device.legacy)]
+        work = self._put(devices[0].legacy, self._guarded(devices[0].number, run), "a copy between devices", after)
+        for device in devices:
+            device.legacy.last = work
+
     def finish_device(self, device: Device) -> None:
         """Run all that a device was asked for."""
         streams = [device.legacy, *device.streams, *device.of_threads.values()]
@@ -393,6 +401,8 @@ class Machine:
                 raise Refused(902, "a stream of one capture waits for another capture")
             stream.heads = (stream.heads if stream.capture else frozenset()) | heads
             stream.capture = capture
+            if stream not in capture.streams:
+                capture.streams.append(stream)
         elif stream.capture is not None:
             stream.capture.invalid = True
             raise Refused(905, "a captured stream waits for work that is not captured")
@@ -426,7 +436,7 @@ class Machine:
             raise Refused(900, "the legacy stream cannot be captured")
         if stream.capture is not None:
             raise Refused(401, "the stream is captured")
-        stream.capture, stream.heads = Capture(handle, mode, threading.get_ident()), frozenset()
+        stream.capture, stream.heads = Capture(handle, mode, threading.get_ident(), streams=[stream]), frozenset()
         self.captures.append(stream.capture)
 
     def end(self, handle: int) -> Graph:
@@ -438,12 +448,10 @@ class Machine:
             raise Refused(903, "the capture began in another stream")
         if capture.mode != 2 and capture.thread != threading.get_ident():
             raise Refused(908, "the capture began in another thread")
-        members = [each for d in self.devices for each in (*d.streams, *d.of_threads.values())]
-        members = [each for each in members if each.capture is capture]
         behind = _ancestors_of(capture.nodes, stream.heads)
-        heads = [each.heads - behind for each in members]
+        heads = [each.heads - behind for each in capture.streams]
         self.captures.remove(capture)
-        for each in members:
+        for each in capture.streams:
             each.capture, each.heads = None, frozenset()
         self.check_valid(capture)
         if any(heads):
