@@ -123,6 +123,21 @@ def test_two_devices(on: Rig) -> None:
     assert on.cupy.cuda.runtime.getDevice() == 0
 
 
+def test_copies_between_devices_are_in_the_order_of_their_streams(on: Rig) -> None:
+    stream = on.cupy.cuda.Stream(non_blocking=True)
+    first, second = (gen_backend("gpu", device_id=number) for number in (0, 1))
+    for seed in range(8):
+        on.machine.random.seed(seed)
+        x = first.zeros(4)
+        first.synchronize()
+        with stream:
+            x[:] = x + 3
+            y = second.array(x)
+            x[:] = x + 1
+        stream.synchronize()
+        assert (y.get().tolist(), x.get().tolist()) == ([3] * 4, [4] * 4)
+
+
 def test_without_it_there_is_no_device() -> None:
     rig()
     with pytest.raises(BackendError, match="finds no device"):

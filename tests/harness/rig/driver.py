@@ -85,6 +85,8 @@ class Driver:
 
         @wraps(function)
         def guarded(*given: Any) -> int:
+            if machine.has_ended:  # Python ends, and CuPy drops what it has
+                return 0
             try:
                 with machine.lock:
                     if not function.any_time:

@@ -19,7 +19,7 @@ from typing import Any
 from harness.fake_cublaslt import FakeCuBLASLt
 from harness.rig.compiler import Compiler
 from harness.rig.driver import Driver
-from harness.rig.libraries import Desk, Thrust
+from harness.rig.libraries import CuBLAS, Desk, Thrust
 from harness.rig.machine import Machine
 from harness.rig.redirect import SUPPORTED, redirect, serve
 from optree.settings import override
@@ -45,8 +45,10 @@ class Rig:
         self.driver, self.compiler = Driver(self.machine), Compiler()
         self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        atexit.register(setattr, self.machine, "has_ended", True)
         os.environ["CUPY_CACHE_DIR"] = str(self.folder / "cupy")
         os.environ["CUPY_ACCELERATORS"] = ""  # CUB's headers are for NVIDIA's compilers alone
+        libraries = CuBLAS()
         functions, compiler = self.driver.entries(), self.compiler.entries()
         self.desk = Desk(self.machine, lambda: self.cupy.cuda.get_current_stream())
         serve(
@@ -54,6 +56,7 @@ class Rig:
                 "cuda": SimpleNamespace(**functions),
                 "nvrtc": SimpleNamespace(**compiler, _handle=1),
                 "cublasLt": FakeCuBLASLt(self.desk),
+                "cublas": SimpleNamespace(**libraries.entries()),
             }
         )
         thrust = Thrust(self.machine).entries()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.rig.entry import call, entries
+from harness.rig.entry import call, entries, put
 from harness.rig.machine import Machine
 
 
@@ -37,6 +37,30 @@ class Desk:
         """Work on the current stream."""
         with self._machine.lock:
             self._machine.submit(self._machine.stream(self._current_stream().ptr), work, "a product")
+
+
+class CuBLAS:
+    """What CuPy asks of cuBLAS before it multiplies integers, by a kernel of its own: a handle and its stream."""
+
+    def entries(self) -> dict[str, Any]:
+        """The functions as C's."""
+        return entries(self, lambda name, method: lambda *given: method(*given) or 0)
+
+    @call("P")
+    def cublasCreate_v2(self, to: int) -> None:
+        put(ctypes.c_size_t, to, 0xB1A5)
+
+    @call("P")
+    def cublasDestroy_v2(self, handle: int) -> None:
+        pass
+
+    @call("PP")
+    def cublasSetStream_v2(self, handle: int, stream: int) -> None:
+        pass
+
+    @call("PI")
+    def cublasSetMathMode(self, handle: int, mode: int) -> None:
+        pass
 
 
 #: CuPy's numbers for dtypes, as Thrust's part of it takes them.

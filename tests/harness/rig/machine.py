@@ -184,13 +184,15 @@ class Machine:
         What the order of work is drawn by.
     is_on : bool
         Whether there is a driver.
+    has_ended : bool
+        Whether Python ends, and nothing is done any more.
     """
 
     def __init__(self, devices: int = 2, memory: int = 1 << 28) -> None:
         self.devices = [Device(number, memory) for number in range(devices)]
         self.pinned = Region(1 << 32)
         self.lock = threading.RLock()
-        self.is_on = False
+        self.is_on = self.has_ended = False
         self.handles: dict[int, Any] = {}
         self.faults: list[str] = []
         self.captures: list[Capture] = []
@@ -331,9 +333,12 @@ class Machine:
         A stream that has run nothing is one that is captured alone: its memory is used on others, and has their order.
         """
         with self.lock:
-            stream = self.handles.get(handle) if handle > PER_THREAD else self.stream(handle)
             device = self.device_at(address)
-            if not isinstance(stream, Stream) or device is None or stream.capture is not None or stream.last is None:
+            if device is None:
+                return
+            defaults = {0: device.legacy, PER_THREAD: device.of_threads.get(threading.get_ident())}
+            stream = self.handles.get(handle, defaults.get(handle))
+            if not isinstance(stream, Stream) or stream.capture is not None or stream.last is None:
                 return
 
             def work() -> None:
