@@ -75,6 +75,7 @@ CHECKS = ("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all")
 
 _GLOBAL = re.compile(r"__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*)?(?:void\s+)?(\w+)\s*\(")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"].*$", re.MULTILINE)
+_INSTANCE = re.compile(r"^// instance (\w+): (.+)$", re.MULTILINE)
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([^;\[]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
@@ -198,19 +199,25 @@ def prefix(sources: Sequence[str]) -> str:
     return "\n".join(['#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
 
 
+def instance(name: str, of: str) -> str:
+    """A line that makes a kernel of a template's instance, in a source whose kernels are all made so."""
+    return f"// instance {name}: {of}\n"
+
+
 def unit(sources: Sequence[str]) -> str:
     """The translation unit of sources after what they include, each in a namespace: all may use the same names."""
     lines, table = list[str](), []
     for number, source in enumerate(sources):
-        names = [name for _, name in _GLOBAL.findall(source)]
+        instances = _INSTANCE.findall(source)
+        names = [name for _, name in _GLOBAL.findall(source)] if not instances else []
         bounds = [f"__{edge}_shared_{number}" for edge in ("start", "stop")]
         lines += [f'extern "C" __attribute__((weak, visibility("hidden"))) unsigned char {b}[];' for b in bounds]
         lines.append(f'#define __shared__ static __attribute__((section("shared_{number}")))')
         lines += [f"#define {name} {name}_of_{number}" for name in names]
         lines += [f"namespace source{number} {{ namespace {{", f'#line 1 "source{number}.cu"', _INCLUDE.sub("", _dynamic(source))]
         lines += ["}}", *(f"#undef {name}" for name in [*names, "__shared__"])]
-        for name in names:
-            entry = f"Entry<source{number}::{name}_of_{number}>"
+        for name, instance in [*((name, f"{name}_of_{number}") for name in names), *instances]:
+            entry = f"Entry<source{number}::{instance}>"
             table.append(f'    cuda_on_cpu::{entry}::kernel("{name}", {number}, {", ".join(bounds)}),')
     lines += ["const cuda_on_cpu::Kernel cuda_on_cpu::kernels[] = {", *table, "    {}", "};", ""]
     return "\n".join(lines)
@@ -327,10 +334,11 @@ def _modules(sources: Sequence[str], path: Path, sanitize: str | None) -> list[M
         kernels[int(source)][name] = Kernel(number, [Argument(kind, int(size), int(to)) for kind, size, to in fields])
     for source_text, known in zip(sources, kernels, strict=True):
         for bound, name in _GLOBAL.findall(source_text):
-            if bound.isdigit():
+            if bound.isdigit() and name in known:
                 known[name].most_threads = int(bound)
         for name, static in static_shared(source_text).items():
-            known[name].static = static
+            if name in known:
+                known[name].static = static
     return [Module(host, known) for known in kernels]
 
 

@@ -51,11 +51,18 @@ class Image:
 
 @dataclass
 class Program:
-    """A program of NVRTC's: its source, what it was compiled to, and what was said about it."""
+    """A program of NVRTC's: its source, what it was compiled to, and what was said about it.
+
+    Attributes
+    ----------
+    instances : dict
+        The names of the kernels that instances of templates become, in memory.
+    """
 
     source: str
     image: bytes = b""
     log: bytes = b"\0"
+    instances: dict[str, Any] = field(default_factory=dict)
 
 
 class Compiler:
@@ -71,7 +78,6 @@ class Compiler:
         self.registers: dict[str, int] = {}
         self._programs: dict[int, Program] = {}
         self._numbers = count(0x9A0000, 16)
-        self._lowered: dict[bytes, Any] = {}
 
     def entries(self) -> dict[str, Any]:
         """The functions as C's."""
@@ -123,13 +129,25 @@ class Compiler:
         given = " ".join(texts)
         arch = re.search(r"(?:-arch|--gpu-architecture)=(\w+)", given)
         defines = [f"#define {' '.join(each[2:].split('=', 1))}" for each in texts if each.startswith("-D")]
-        image = Image(arch[1] if arch else "compute_75", "\n".join([*defines, made.source]))
+        names = [cuda.instance(name.value.decode(), expression) for expression, name in made.instances.items()]
+        image = Image(arch[1] if arch else "compute_75", "\n".join([*defines, made.source, *names]))
         try:
             image.registers = {name: self.registers[name] for name in image.module.kernels if name in self.registers}
         except cuda.CompileError as error:
             made.log = str(error).encode() + b"\0"
             raise Refused(_FAILED) from error
         made.image = image.bytes()
+
+    @call("PP")
+    def nvrtcAddNameExpression(self, program: int, expression: int) -> None:
+        instances = self._programs[program].instances
+        name = ctypes.create_string_buffer(b"instance_%d" % len(instances))
+        instances[ctypes.string_at(expression).decode()] = name
+
+    @call("PPP")
+    def nvrtcGetLoweredName(self, program: int, expression: int, to: int) -> None:
+        name = self._programs[program].instances[ctypes.string_at(expression).decode()]
+        put(ctypes.c_size_t, to, ctypes.addressof(name))
 
     @call("PP")
     def nvrtcGetCUBINSize(self, program: int, to: int) -> None:

@@ -21,7 +21,7 @@ from harness.rig.compiler import Compiler
 from harness.rig.driver import Driver
 from harness.rig.libraries import CuBLAS, Desk, Thrust
 from harness.rig.machine import Machine
-from harness.rig.redirect import SUPPORTED, redirect, serve
+from harness.rig.redirect import SUPPORTED, redirect, serve, stub
 from optree.settings import override
 
 
@@ -43,12 +43,11 @@ class Rig:
     def __init__(self) -> None:
         self.machine = Machine()
         self.driver, self.compiler = Driver(self.machine), Compiler()
-        self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-")).resolve()
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         atexit.register(setattr, self.machine, "has_ended", True)
         os.environ["CUPY_CACHE_DIR"] = str(self.folder / "cupy")
         os.environ["CUPY_ACCELERATORS"] = ""  # CUB's headers are for NVIDIA's compilers alone
-        libraries = CuBLAS()
         functions, compiler = self.driver.entries(), self.compiler.entries()
         self.desk = Desk(self.machine, lambda: self.cupy.cuda.get_current_stream())
         serve(
@@ -56,14 +55,19 @@ class Rig:
                 "cuda": SimpleNamespace(**functions),
                 "nvrtc": SimpleNamespace(**compiler, _handle=1),
                 "cublasLt": FakeCuBLASLt(self.desk),
-                "cublas": SimpleNamespace(**libraries.entries()),
+                "cublas": SimpleNamespace(),
             }
         )
-        thrust = Thrust(self.machine).entries()
+        thrust, cublas = Thrust(self.machine).entries(), CuBLAS().entries()
         runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
-        self.missing = redirect("cupy_backends.cuda.api.runtime", runtime) | redirect("cupy.cuda.thrust", thrust)
+        stub(_file("cupy_backends.cuda.libs.cublas"), "libcublas.so.13", self.folder)
+        self.missing = (
+            redirect(_loaded("cupy_backends.cuda.api.runtime"), runtime)
+            | redirect(_loaded("cupy.cuda.thrust"), thrust)
+            | redirect(self.folder / "libcublas.so.13", cublas)
+        )
         # What CuPy drops when Python ends comes to these functions still.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, self]))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, self]))
         self.cupy: Any = import_module("cupy")
 
     @contextmanager
@@ -92,6 +96,19 @@ class Rig:
                 device.broken = 0
                 machine.finish_device(device)
         return faults
+
+
+def _file(module: str) -> Path:
+    """The file of an extension module."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).resolve()
+
+
+def _loaded(module: str) -> Path:
+    """The file of an extension module, which is loaded now."""
+    import_module(module)
+    return _file(module)
 
 
 def _hook(rig: Rig) -> Any:

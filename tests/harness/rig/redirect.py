@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import platform
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -20,7 +21,13 @@ from typing import Any
 
 #: A jump to an address, on x86-64: ``movabs rax, address; jmp rax``.
 _JUMP = b"\x48\xb8%b\xff\xe0"
-_IS_FUNCTION, _SYMBOLS = 2, 2
+_IS_FUNCTION = 2
+
+#: Kinds of symbol tables of an ELF file: of all symbols, and of those for the loader.
+_ALL, _DYNAMIC = 2, 11
+
+#: `CUBLAS_STATUS_NOT_SUPPORTED`.
+_NOT_SUPPORTED = 15
 
 #: Handles of the libraries that a finder is said to have loaded: no address of a real one.
 _HANDLES = 0x7_0000
@@ -31,21 +38,40 @@ SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
 
 def functions_of(path: Path) -> dict[str, int]:
     """The functions of a shared library by name, local ones too, with their offsets."""
+    return {name: value for name, info, value in _symbols(path, _ALL) if info & 0xF == _IS_FUNCTION and value}
+
+
+def stub(path: Path, library: str, folder: Path) -> Any:
+    """A library of a name, loaded, that has every function which an extension module at a path takes from elsewhere.
+
+    Each says that it is not supported; `redirect` makes others of them.
+    """
+    prefix = library.removeprefix("lib").split(".")[0]
+    names = [name for name, _, value in _symbols(path, _DYNAMIC) if not value and name.startswith(prefix)]
+    text = "".join(f"int {name}(void) {{ return {_NOT_SUPPORTED}; }}\n" for name in names)
+    version = folder / "version"
+    version.write_text(f"{library} {{ global: *; }};")  # by which the module asks for the functions
+    options = [f"-Wl,-soname,{library}", f"-Wl,--version-script,{version}", "-o", str(folder / library)]
+    subprocess.run(["g++", "-shared", "-fPIC", "-w", *options, "-x", "c", "-"], input=text, text=True, check=True)
+    return ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
+
+
+def _symbols(path: Path, kind: int) -> list[tuple[str, int, int]]:
+    """Name, kind and value of the symbols in an ELF file's tables of a kind."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return {
-            _text(data, text + name): value
-            for of, size, text in _tables(data)
+        return [
+            (_text(data, text + name), info, value)
+            for of, size, text in _tables(data, kind)
             for name, info, _, _, value, _ in struct.iter_unpack("<IBBHQQ", data[of : of + size])
-            if info & 0xF == _IS_FUNCTION and value
-        }
+        ]
 
 
-def _tables(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """The symbol tables of an ELF file: offset, size, and the offset of their names."""
+def _tables(data: mmap.mmap, wanted: int) -> Iterator[tuple[int, int, int]]:
+    """The symbol tables of a kind: offset, size, and the offset of their names."""
     (start,), (count,) = struct.unpack_from("<Q", data, 0x28), struct.unpack_from("<H", data, 0x3C)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * number) for number in range(count)]
     for _, kind, _, _, offset, size, link, *_ in headers:
-        if kind == _SYMBOLS:
+        if kind == wanted:
             yield offset, size, headers[link][4]
 
 
@@ -53,15 +79,16 @@ def _text(data: mmap.mmap, start: int) -> str:
     return data[start : data.find(b"\0", start)].decode()
 
 
-def redirect(module: str, entries: Mapping[str, Any]) -> set[str]:
-    """Let functions of an extension module be others; the names that it does not have.
+def redirect(path: Path, entries: Mapping[str, Any]) -> set[str]:
+    """Let functions of a loaded library be others; the names that it does not have.
 
     Parameters
     ----------
+    path : Path
+        The library's file.
     entries : mapping
         C functions by the names that are to be redirected.
     """
-    path = Path(str(import_module(module).__file__)).resolve()
     found, base = functions_of(path), _base(path)
     page = mmap.PAGESIZE
     libc = ctypes.CDLL(None)
@@ -71,7 +98,7 @@ def redirect(module: str, entries: Mapping[str, Any]) -> set[str]:
             start = address // page * page
             size = ctypes.c_size_t(address + len(_JUMP) + 8 - start)
             if libc.mprotect(ctypes.c_void_p(start), size, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC):
-                raise OSError(f"{name} of {module} cannot be redirected")
+                raise OSError(f"{name} of {path.name} cannot be redirected")
             to = ctypes.cast(entry, ctypes.c_void_p).value or 0
             jump = _JUMP % struct.pack("<Q", to)
             ctypes.memmove(address, jump, len(jump))
