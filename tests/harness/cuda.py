@@ -50,6 +50,9 @@ HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 #: order is another one after each barrier, by the launch's seed.
 ORDERS = ("forward", "backward", "shuffled")
 
+#: Added to an order's number, as in runtime.cpp.
+ENDED_ARE_LEFT_OUT = 4
+
 #: So many sources make one translation unit; several are compiled at once.
 TOGETHER = 32
 
@@ -160,10 +163,23 @@ class Module:
                 raise KernelFault(f"{name}, argument {place}: {error}") from error
         self.launch_packed(name, (*shape, shared), packed, order, seed)
 
-    def launch_packed(self, name: str, launch: tuple[Any, Any, int], packed: Packed, order: str, seed: int) -> None:
-        """Run a kernel to its end, with a grid, a block and bytes of dynamic shared memory, and arguments as bytes."""
+    def launch_packed(
+        self, name: str, launch: tuple[Any, Any, int], packed: Packed, order: str, seed: int, is_strict: bool = True
+    ) -> None:
+        """Run a kernel to its end.
+
+        Parameters
+        ----------
+        launch : tuple
+            A grid, a block, and bytes of dynamic shared memory.
+        packed : Packed
+            The arguments.
+        is_strict : bool
+            Whether a barrier is for every thread of a block, or for those that have not ended.
+        """
         grid, block, shared = launch
-        launched = struct.pack("<8IQd", *grid, *block, shared, ORDERS.index(order), seed, LIMIT)
+        number = ORDERS.index(order) + (0 if is_strict else ENDED_ARE_LEFT_OUT)
+        launched = struct.pack("<8IQd", *grid, *block, shared, number, seed, LIMIT)
         self._host.launch(self.kernels[name].number, launched, packed)
 
 

@@ -125,7 +125,7 @@ def _hook(rig: Rig) -> Any:
             self._streams[address] = rig.cupy.cuda.get_current_stream().ptr
             rig.machine.poison(self._streams[address], address, size, is_new=True)
 
-        def free_postprocess(self, **given: Any) -> None:
+        def free_preprocess(self, **given: Any) -> None:
             address, size = given["mem_ptr"], given["mem_size"]
             rig.machine.poison(self._streams.pop(address, 0), address, size, is_new=False)
 

@@ -8,6 +8,7 @@ is given. When it is taken back, its addresses become inaccessible, and are neve
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import random
 import threading
@@ -168,6 +169,26 @@ class Device:
         self.broken = 0
 
 
+class Alone:
+    """A lock, within which no garbage is collected: CuPy's would come back here in the midst of a change."""
+
+    def __init__(self) -> None:
+        self._lock, self._depth, self._collects = threading.RLock(), 0, False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if not self._depth:
+            self._collects = gc.isenabled()
+            gc.disable()
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if not self._depth and self._collects:
+            gc.enable()
+        self._lock.release()
+
+
 class Machine:
     """Devices, and the work that they have still to do.
 
@@ -191,7 +212,7 @@ class Machine:
     def __init__(self, devices: int = 2, memory: int = 1 << 28) -> None:
         self.devices = [Device(number, memory) for number in range(devices)]
         self.pinned = Region(1 << 32)
-        self.lock = threading.RLock()
+        self.lock = Alone()
         self.is_on = self.has_ended = False
         self.handles: dict[int, Any] = {}
         self.faults: list[str] = []
