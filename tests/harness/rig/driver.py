@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
@@ -72,7 +73,8 @@ class Driver:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
+        #: The last launches of kernels: name, grid, block, and bytes of dynamic shared memory.
+        self.launches: deque[tuple[str, tuple[int, ...], tuple[int, ...], int]] = deque(maxlen=256)
         self._names: dict[tuple[int, str], Any] = {}
         self._thresholds: dict[int, int] = {}
 

@@ -31,6 +31,9 @@ PIECE = 512
 #: Handles of the legacy and the per-thread default stream.
 LEGACY, PER_THREAD = (0, 1), 2
 
+#: As long as more works than this are still to be done, the host waits when it asks for one: queues are not endless.
+QUEUE = 1024
+
 PAGE = mmap.PAGESIZE
 
 #: The addresses of a region, and flags of `mmap` and `madvise` that Python does not name.
@@ -218,6 +221,7 @@ class Machine:
         self.faults: list[str] = []
         self.captures: list[Capture] = []
         self.ready: list[Work] = []
+        self._open = 0
         self.random = random.Random(0)
         self._local = threading.local()
         self._numbers = count(0x5A0000, 16)
@@ -288,8 +292,11 @@ class Machine:
 
     def _put(self, stream: Stream, run: Callable[[], None] | None, what: str, after: Iterable[Work]) -> Work:
         work = stream.last = Work(run, what, after)
+        self._open += 1
         if not work.waits:
             self.ready.append(work)
+        while self._open > QUEUE:
+            self._run(self.ready[self.random.randrange(len(self.ready))])
         return work
 
     def before(self, stream: Stream) -> list[Work]:
@@ -388,6 +395,7 @@ class Machine:
         self.ready.remove(work)
         if work.run is not None:
             work.run()
+        self._open -= 1
         work.done, work.before, work.run = True, [], None
         for each in work.next:
             each.waits -= 1
