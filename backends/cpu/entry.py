@@ -186,14 +186,14 @@ def _looks_right(values: list[np.ndarray]) -> bool:
 
 
 class KernelEntry:
-    """The fast call of a C kernel, for arrays of one layout (`backends.execution.runner.FastCall`).
+    """The fast call of a C kernel, for arrays of one layout (`backends.execution.executor.FastCall`).
 
     Parameters
     ----------
     kernel : ctypes function
         Of packed arguments (`backends.cpu.codegen.printer.source`); the entry holds its library.
     reads, writes, in_place, numbers
-        As of `backends.execution.runner.Runner.entry`.
+        As of `backends.execution.specialize.Runner.entry`.
     flat_indices : int
         The number of null pointers between the addresses of reads and writes.
     words : sequence of int

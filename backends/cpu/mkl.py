@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.thread_pool import share, thread_count
-from backends.execution.matrix_layout import order_and_leading_dimension
-from backends.execution.memory import HOST
+from backends.execution.memory import HOST, order_and_leading_dimension
 from optree import settings
 from optree.errors import BackendError
 from optree.locks import cached_property

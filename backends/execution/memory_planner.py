@@ -46,7 +46,7 @@ class BoundSteps:
         self.open, self.note, self.outputs = open, note, outputs_of(program)
         self.slots = slots_of(program, steps)
         for step in steps:
-            step.persistent = set(step.makes) & self.slots.keys()
+            step.persistent = set(step.plannable) & self.slots.keys()
         #: By the arguments' sizes what runs the steps that are bound for them.
         self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
@@ -101,7 +101,7 @@ def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[i
     free: list[int] = []
     count = 0
     for step in steps:
-        for i in step.makes:
+        for i in step.plannable:
             if i in goes and told[i] and isinstance(program.type_of(i), TensorType):
                 if not free:
                     free.append(count)

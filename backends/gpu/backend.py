@@ -13,12 +13,10 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend
-from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
-from backends.execution.listing import steps_text
+from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.runner import Runner
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import FusedKernel, Runner
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy

@@ -99,21 +99,21 @@ class Graphs:
         #: Steps that look at sizes alone: they run once for each combination of them.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
         for step in steps:
-            step.persistent = set(step.makes) & self.slots.keys()
+            step.persistent = set(step.plannable) & self.slots.keys()
         parts = _parts(program, [step for step in steps if step not in self.constant])
         self.parts, self.refusal = [part._replace(ready=[step.step() for step in part.steps]) for part in parts], ""
         self._failures = 0
         origins = alias_sets(program, range(len(program.leaves)))
-        needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.takes}
+        needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.uses}
         needed = needed.union(*(origins[i] for i in needed))
-        made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.gives}
+        made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.defines}
         #: The arguments that graphs read, and what other steps make for them in memory that is nobody's yet.
         self.arguments = [i for i in arguments if i in needed]
-        there = made.union(self.slots, range(len(program.leaves)), *(step.gives for step in self.constant))
+        there = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
         self.settled = {i for i in needed - there if origins[i] == {i}}
         #: Views that other steps make for graphs: a graph is right only while they stay where they were.
         self.views = {i for i in needed - made if origins[i] != {i}}
-        own = made.union(self.settled, self.arguments, *(step.gives for step in self.constant))
+        own = made.union(self.settled, self.arguments, *(step.defines for step in self.constant))
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.workspace = Workspace(partial(_empty, self.cupy, self.stream))
@@ -289,7 +289,7 @@ class _Memory:
     def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
         """The steps of a part; what each makes for graphs goes to where they find it."""
         for step, ready in zip(part.steps, part.ready, strict=True):
-            settled = self.of.settled.intersection(step.gives)
+            settled = self.of.settled.intersection(step.defines)
             if not settled:
                 yield ready
                 continue
@@ -407,7 +407,7 @@ def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
     checking = [n for n, step in enumerate(steps[:writes]) if _is_checked(step)]
     ends = (checking[-1] + 1, writes) if checking else ()
     for n, step in enumerate(steps):
-        fits = _is_capturable(step) and all(told[i] for i in step.takes) and not (n > writes and _is_checked(step))
+        fits = _is_capturable(step) and all(told[i] for i in step.uses) and not (n > writes and _is_checked(step))
         if not parts or parts[-1].is_graph is not fits or n in ends:
             parts.append(Part([], fits, n >= writes))
         parts[-1].steps.append(step)
@@ -442,8 +442,8 @@ def _writes(step: KernelStep | CallStep) -> bool:
 
 def _taken(part: Part) -> set[int]:
     """The values that a part takes from others."""
-    made = {i for step in part.steps for i in step.gives}
-    return {i for step in part.steps for i in step.takes} - made
+    made = {i for step in part.steps for i in step.defines}
+    return {i for step in part.steps for i in step.uses} - made
 
 
 def _place(array: Any) -> tuple[int, tuple[int, ...]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.execution.matrix_layout import order_and_leading_dimension
+from backends.execution.memory import order_and_leading_dimension
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
 from optree.cache import Cache
 from optree.errors import BackendError

@@ -40,10 +40,23 @@ NEIGHBOURS = 8
 
 
 class Call(NamedTuple):
-    """One instruction by a routine of its own, which computes those along with it of which only it needs the values."""
+    """An instruction that runs as one library routine, with others that are fused into it as its epilogue.
 
-    place: int
-    along: tuple[int, ...] = ()
+    Attributes
+    ----------
+    instruction : int
+        Its index in the program.
+    fused : tuple of int
+        The indices of those that the routine computes too, whose values nothing else needs.
+    """
+
+    instruction: int
+    fused: tuple[int, ...] = ()
+
+    @property
+    def instructions(self) -> tuple[int, ...]:
+        """The indices of all of its instructions."""
+        return (*self.fused, self.instruction)
 
 
 @dataclass
@@ -56,8 +69,8 @@ class Kernel:
         The dimensions that it runs over.
     reduced : frozenset of int
         The axes of the domain that its reductions reduce.
-    places : list of int
-        Its instructions, in order.
+    instructions : list of int
+        The indices of its instructions in the program, in order.
     axes : dict
         For each value that it reads or makes, the axes that the value runs along.
     stages : dict
@@ -68,7 +81,7 @@ class Kernel:
 
     domain: Dims
     reduced: frozenset[int] = frozenset()
-    places: list[int] = field(default_factory=list)
+    instructions: list[int] = field(default_factory=list)
     axes: dict[int, Axes] = field(default_factory=dict)
     stages: dict[int, int] = field(default_factory=dict)
     writes: list[int] = field(default_factory=list)
@@ -123,7 +136,7 @@ class _Fusion:
 
     def _order(self) -> list[int]:
         """The steps, each after those it needs, and otherwise by their last instructions."""
-        last = [max(step.places) if isinstance(step, Kernel) else step.place for step in self.steps]
+        last = [max(step.instructions) if isinstance(step, Kernel) else step.instruction for step in self.steps]
         waits = [
             [i for i in range(len(self.steps)) if needs >> i & 1 and i != step] for step, needs in enumerate(self.needs)
         ]
@@ -134,13 +147,17 @@ class _Fusion:
         small = self.steps[step]
         if not isinstance(small, Kernel) or small.reduced:
             return False
-        made = {self.first + place for place in small.places}
+        made = {self.first + place for place in small.instructions}
         users = {self.made_in[self.first + place] for place in self.needed if made.intersection(self.waits[place])} - {
             step
         }
         taker = next(iter(users), step)
         kernel = self.steps[taker]
-        if len(users) != 1 or not isinstance(kernel, Kernel) or len(small.places) + len(kernel.places) > LARGEST:
+        if (
+            len(users) != 1
+            or not isinstance(kernel, Kernel)
+            or len(small.instructions) + len(kernel.instructions) > LARGEST
+        ):
             return False
         waiting = [i for i, needs in enumerate(self.needs) if needs >> step & 1 and i not in (step, taker)]
         if any(not self.needs[i] >> taker & 1 for i in waiting):
@@ -152,7 +169,7 @@ class _Fusion:
         found = {frozenset(axis for axis in axes[value] if axis is not None) for value in made}
         if not found <= {frozenset(), everywhere, everywhere - kernel.reduced}:
             return False
-        kernel.places = sorted([*small.places, *kernel.places])
+        kernel.instructions = sorted([*small.instructions, *kernel.instructions])
         kernel.axes = {**axes, **kernel.axes}
         kernel.stages = {**small.stages, **kernel.stages}
         self.made_in.update(dict.fromkeys(made, taker))
@@ -230,7 +247,7 @@ class _Fusion:
 
     def _joins(self, kernel: Any, place: int, instruction: Instruction) -> bool:
         """Put an instruction into a kernel if its operands and value run along the kernel's axes."""
-        if len(kernel.places) >= LARGEST:
+        if len(kernel.instructions) >= LARGEST:
             return False
         op, value = instruction.op, self.first + place
         if isinstance(op, ReductionOperator):
@@ -249,19 +266,19 @@ class _Fusion:
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
         kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
-        kernel.places.append(place)
+        kernel.instructions.append(place)
         return True
 
     def _joins_moved(self, kernel: Any, place: int, instruction: Instruction, moved: Sequence[int | None]) -> bool:
         """Put a value into the kernel that makes its operand, of which only the axes stand otherwise."""
         operand, value = instruction.inputs[0], self.first + place
-        if not isinstance(kernel, Kernel) or len(kernel.places) >= LARGEST or value in self.program.outputs:
+        if not isinstance(kernel, Kernel) or len(kernel.instructions) >= LARGEST or value in self.program.outputs:
             return False
         if not all(is_fusable(self.program, reader) for reader in self.readers.get(value, ())):
             return False  # a view costs those that take arrays less
         kernel.axes[value] = tuple(None if axis is None else kernel.axes[operand][axis] for axis in moved)
         kernel.stages[value] = kernel.stages[operand]
-        kernel.places.append(place)
+        kernel.instructions.append(place)
         return True
 
     def _joins_reduction(self, kernel: Kernel, place: int, instruction: Instruction) -> bool:
@@ -281,7 +298,7 @@ class _Fusion:
         kernel.axes[operand] = axes
         kernel.axes[value] = tuple(kept)
         kernel.stages[value] = kernel.stages.get(operand, 0) + 1
-        kernel.places.append(place)
+        kernel.instructions.append(place)
         return True
 
     def _aligned(self, kernel: Kernel, dims: Dims | None, operands: Sequence[int]) -> Axes | None:
@@ -321,7 +338,7 @@ class _Fusion:
             outside.update(i for i in self.waits[place] if self.made_in.get(i, here) != here)
         for step in self.steps:
             if isinstance(step, Kernel):
-                step.writes = [self.first + place for place in step.places if self.first + place in outside]
+                step.writes = [self.first + place for place in step.instructions if self.first + place in outside]
 
 
 def _needed(program: Program, waits: Sequence[Sequence[int]]) -> list[int]:

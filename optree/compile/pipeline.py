@@ -107,7 +107,7 @@ def _steps(given: Any, made: Fused, options: Options) -> str:
     lines: list[str] = []
     for step in made.steps:
         if isinstance(step, Call):
-            lines.append(f"call {instruction_text(made.program, step.place)}")
+            lines.append(f"call {instruction_text(made.program, step.instruction)}")
         else:
             lines += _kernel(made, step)
     return "\n".join(lines)
@@ -128,11 +128,11 @@ def _kernel(fused: Fused, kernel: Kernel) -> list[str]:
     # A reduction is known when the traversal that accumulates it is over.
     stage_of = {
         place: kernel.stages[first + place] - isinstance(program.instructions[place].op, ReductionOperator)
-        for place in kernel.places
+        for place in kernel.instructions
     }
     for stage in sorted(set(stage_of.values())):
         lines.append(f"  stage {stage}")
-        for place in [place for place in kernel.places if stage_of[place] == stage]:
+        for place in [place for place in kernel.instructions if stage_of[place] == stage]:
             lines.append(f"    {kernel.level(first + place):5}  {instruction_text(program, place)}")
     return [*lines, f"  writes {', '.join(f'%{value}' for value in kernel.writes)}"]
 
