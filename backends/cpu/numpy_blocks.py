@@ -290,7 +290,7 @@ def block_kernel(
     An op of a user's can fail, or keep something from call to call: if it has
     no ufunc, it is called once, on whole arrays.
     """
-    for place in kernel.places:
+    for place in kernel.instructions:
         op = program.instructions[place].op
         own = type(op).__module__.startswith("optree.ops.")
         if op.defines("perform") or op.defines("make_thunk") or op.is_flat_index:  # which a block counts from 0
@@ -327,14 +327,14 @@ def _is_full(kernel: Kernel, value: int) -> bool:
 
 def _likes(program: Program, kernel: Kernel) -> list[int]:
     """The values of which only the shape counts."""
-    found = [program.instructions[place] for place in kernel.places]
+    found = [program.instructions[place] for place in kernel.instructions]
     return [x.inputs[x.op.broadcasts[1]] for x in found if x.op.broadcasts is not None]
 
 
 def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf) -> tuple[list[_Part], list[int]]:
     """A kernel's instructions, and the bytes of one element in each of the scratch memories that they need."""
     parts = []
-    for place in kernel.places:
+    for place in kernel.instructions:
         op, inputs, node = program.instructions[place]
         if op.broadcasts is not None:
             inputs = (inputs[op.broadcasts[0] or 0],)

@@ -83,7 +83,9 @@ def with_epilogues(
     """
     first = len(program.leaves)
     made_by = {
-        first + step.place: n for n, step in enumerate(steps) if isinstance(step, Call) and step.place in products
+        first + step.instruction: n
+        for n, step in enumerate(steps)
+        if isinstance(step, Call) and step.instruction in products
     }
     found: dict[int, Epilogue] = {}
     kept = dict(enumerate(steps))
@@ -92,12 +94,12 @@ def with_epilogues(
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
-        if product is None or not _may_wait(program, memories, product, steps[made_by[product] : n], step.places):
+        if product is None or not _may_wait(program, memories, product, steps[made_by[product] : n], step.instructions):
             continue
         epilogue = _epilogue(program, step, product)
         if epilogue is not None:
-            place = step.places[-1]
-            found[place], kept[n] = epilogue, Call(place, (product - first, *step.places[:-1]))
+            place = step.instructions[-1]
+            found[place], kept[n] = epilogue, Call(place, (product - first, *step.instructions[:-1]))
             del kept[made_by[product]]
     return list(kept.values()), found
 
@@ -122,7 +124,7 @@ def _may_wait(
 def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None:
     """A product with what a kernel does to it; None if that is more than an epilogue computes."""
     first = len(program.leaves)
-    value = first + kernel.places[-1]
+    value = first + kernel.instructions[-1]
     terms = _terms(program, kernel, program.type_of(product).dtype)
     if kernel.reduced or kernel.writes != [value] or terms is None or product not in terms:
         return None
@@ -145,7 +147,7 @@ def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Facto
     """The terms of a kernel's last value, each an outside value with its factor; None if it is no such sum."""
     first = len(program.leaves)
     sums: dict[int, dict[int, Factor]] = {}
-    for place in kernel.places:
+    for place in kernel.instructions:
         op, inputs, _ = program.instructions[place]
         numbers = [i for i in inputs if i < first and type(program.leaves[i]) in (int, float)]
         arrays = [sums.get(i, {i: ONCE}) for i in inputs if i not in numbers]
@@ -156,7 +158,7 @@ def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Facto
         if found is None:
             return None
         sums[first + place] = found
-    return sums[first + kernel.places[-1]]
+    return sums[first + kernel.instructions[-1]]
 
 
 def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
@@ -172,4 +174,4 @@ def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int
 
 def places(step: Kernel | Call) -> Sequence[int]:
     """The instructions of a step."""
-    return step.places if isinstance(step, Kernel) else (*step.along, step.place)
+    return step.instructions if isinstance(step, Kernel) else (*step.fused, step.instruction)

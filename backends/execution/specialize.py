@@ -76,7 +76,7 @@ class FusedKernel:
         self.rank = len(kernel.domain)
         self.reads, self.numbers, self.likes = _operands(program, kernel)
         first = len(program.leaves)
-        self._counted = [first + p for p in kernel.places if program.instructions[p].op.is_flat_index]
+        self._counted = [first + p for p in kernel.instructions if program.instructions[p].op.is_flat_index]
         read = [*self.reads, *self._counted]
         self.takes = {*self.reads, *self.likes, *(i for i, _ in self.numbers)}
         self.writes = kernel.writes
@@ -89,7 +89,7 @@ class FusedKernel:
         self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
         self._statements, places = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(places[i] for i in self.writes)
-        ops = (type(program.instructions[place].op) for place in kernel.places)
+        ops = (type(program.instructions[place].op) for place in kernel.instructions)
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
@@ -270,11 +270,11 @@ class FusedKernel:
 def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[int, np.dtype]], list[int]]:
     """The values that a kernel takes from outside: arrays, Python numbers, and what only has a shape."""
     first = len(program.leaves)
-    made = {first + place for place in kernel.places}
+    made = {first + place for place in kernel.instructions}
     reads: dict[int, None] = {}
     numbers: dict[tuple[int, np.dtype], None] = {}
     likes: dict[int, None] = {}
-    for place in kernel.places:
+    for place in kernel.instructions:
         instruction = program.instructions[place]
         _, like = instruction.op.broadcasts or (None, None)
         for position, i in enumerate(instruction.inputs[:1] if instruction.op.moves_axes else instruction.inputs):
@@ -328,7 +328,7 @@ def _statements(
     first = len(program.leaves)
     places = {value: i for i, value in enumerate(operands)}
     statements: list[Statement | Reduction] = []
-    for place in kernel.places:
+    for place in kernel.instructions:
         instruction, number = program.instructions[place], len(places)
         if first + place in places:  # places, which are read
             continue

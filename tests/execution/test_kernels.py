@@ -48,7 +48,7 @@ def kernels_of(*trees: Any) -> list[list[str]]:
     """The ops of each kernel, and each call alone."""
     program = flatten(trees)
     names = [instruction.op.name for instruction in program.instructions]
-    return [[names[i] for i in (s.places if isinstance(s, Kernel) else [s.place])] for s in fused(program)]
+    return [[names[i] for i in (s.instructions if isinstance(s, Kernel) else [s.instruction])] for s in fused(program)]
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray:
@@ -100,7 +100,9 @@ def test_steps_respect_what_is_overwritten(be):
     x, y = be.ones(8), be.ones(8)
     program = flatten([OpTreeNode.build("assign", x, y * 2), OpTreeNode.build("assign", y, y + 1)])
     steps = fused(program)
-    order = [place for step in steps for place in (step.places if isinstance(step, Kernel) else [step.place])]
+    order = [
+        place for step in steps for place in (step.instructions if isinstance(step, Kernel) else [step.instruction])
+    ]
     names = [program.instructions[i].op.name for i in order]
     assert names.index("mul") < len(names) - 1 - names[::-1].index("assign")
 
@@ -119,7 +121,7 @@ def test_a_sum_of_many_pairs_makes_no_matrix_of_them(be):
     pairs = be.expand_dims(x, 1) - be.expand_dims(y, 0)
     steps = fused(flatten([be.sum(be.exp(-be.square(pairs)), axis=1)]))
     (kernel,) = [step for step in steps if isinstance(step, Kernel)]
-    assert len(kernel.writes) == 1 and len(kernel.places) == 5
+    assert len(kernel.writes) == 1 and len(kernel.instructions) == 5
 
 
 # Loop nests
@@ -343,7 +345,7 @@ def test_what_is_copied_or_converted_is_written_by_a_kernel(compiled, kind):
 
 
 def _is_view(program: Any, step: Any) -> bool:
-    return isinstance(step, Call) and bool(program.instructions[step.place].op.view_map)
+    return isinstance(step, Call) and bool(program.instructions[step.instruction].op.view_map)
 
 
 # When kernels run
