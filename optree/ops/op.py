@@ -131,8 +131,7 @@ class Op:
     writes_strided : bool
         Whether `numpy` writes right values into an `out` of any strides.
     update : callable, optional
-        A method that writes the value over the first operand, of which it differs in parts, and returns that; if it
-        raises, nothing is written. So an assignment of the value to that operand copies nothing.
+        A method that writes the value over the first operand and returns that; nothing is written if it raises.
     coefficients : tuple of int, or None
         For a linear op what each operand is multiplied by before they are added up.
     random_props : callable, optional
