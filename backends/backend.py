@@ -15,7 +15,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer, Plan
+from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
@@ -61,7 +61,8 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
+        "internal lowered lowering noting on_host over owned plans program remark show sources tensor_of to_host "
+        "value_of".split()
     )
 
     #: The number of devices of its kind.
@@ -314,6 +315,21 @@ class Backend(RandomMethods):
         """The program of trees: flattened, rewritten and scheduled."""
         program: Program = lower(roots)
         return program
+
+    def lowered(self, program: Program) -> Program:
+        """The program, lowered to the ops that this backend's kernels have."""
+        found: Program = lower(program, self.lowering, "parts", "parts")
+        return found
+
+    def noting(self, program: Program, is_lowered: bool = True) -> Note:
+        """The `note` of a program's steps, which names the failed instruction by its node in the trees that ran."""
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            ran = program if roots is None else self.program(roots)
+            ran = self.lowered(ran) if is_lowered and roots is not None else ran
+            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+
+        return note
 
     def value_of(self, leaf: Any) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value."""

@@ -30,7 +30,7 @@ from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.pipeline import Options, lower
+from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.dtypes import is_floating
@@ -172,7 +172,7 @@ class GPUBackend(Backend):
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total."""
-        kernels = {} if self.kernels is None else self.kernels.stats()
+        kernels = {} if self.kernels is None else asdict(self.kernels.counts)
         counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
         return {**super().stats(), **counts, "memory": self._memory()}
 
@@ -283,19 +283,16 @@ class GPUBackend(Backend):
     # Running
 
     def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        simple = self._simple(program) if observe is None else program
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
+        lowered = self.lowered(program) if observe is None else program
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
         steps = self._steps(outline, keep, observe is not None)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
         captured = keep and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            ran = outline if roots is None else self._simple(self.program(roots))
-            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+        note = self.noting(outline)
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             with self.active():
@@ -309,15 +306,10 @@ class GPUBackend(Backend):
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)
 
-    def _simple(self, program: Program) -> Program:
-        """The program, lowered to the ops that kernels have, if there are kernels."""
-        simple: Program = lower(program, self.lowering, "parts", "parts")
-        return simple
-
     def show(self, program: Program, stage: str) -> str:
-        simple = self._simple(program)
         if stage == "plan":
-            return steps_text(simple, self._steps(simple, False, False))
+            lowered = self.lowered(program)
+            return steps_text(lowered, self._steps(lowered, False, False))
         known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
         arch = known if known in DEVICES else "sm_90"
         return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
