@@ -23,7 +23,7 @@ from optree.ops.traits import (
     no_props,
 )
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.deltas import zero_gradient
+from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
 

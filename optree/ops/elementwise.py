@@ -20,7 +20,7 @@ from optree.ops.traits import (
     UnaryOperator,
 )
 from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.deltas import zero_gradient
+from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
 

@@ -32,8 +32,7 @@ from optree.errors import (
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
-from optree.tree.deltas import zero_gradient
-from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
+from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null, zero_gradient
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
 from optree.tree.types import Shape, Spec, TensorType, TupleType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (

@@ -13,8 +13,7 @@ from optree.arrays import portable
 from optree.errors import OperandError, describe
 from optree.ops.apply import Apply
 from optree.ops.traits import ElementwiseOperator, MorphOperator, UnaryOperator
-from optree.tree.deltas import sum_of_deltas
-from optree.tree.gradient_types import DisconnectedType
+from optree.tree.gradient_types import DisconnectedType, sum_of_deltas
 from optree.tree.types import Shape, TupleType
 from optree.tree.variable import Variable
 

@@ -13,8 +13,7 @@ from optree.errors import BackendError, DTypeError, GradientError, OperandError,
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
-from optree.tree.deltas import sum_of_deltas, sum_to
-from optree.tree.gradient_types import NoValueType
+from optree.tree.gradient_types import NoValueType, sum_of_deltas, sum_to
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
