@@ -43,7 +43,11 @@ class Metadiff:
         A gradient is recognised by its seed, the 1.0 of `grad`; one that is seeded with a
         tensor as ``next_error`` has that tensor's level, 0.
         """
-        return _answers(self, get_ancestors, lambda op, node, found: op.get_grad_level(found) + _starts_gradient(node))
+        return _answers(
+            self,
+            get_ancestors,
+            lambda op, node, found: op.get_grad_level(found) + getattr(node, "starts_gradient", False),
+        )
 
     def get_data_type(self) -> Any:
         return operator_of(_node(self)).get_data_type(self)
@@ -132,10 +136,6 @@ def _answers(variable: Any, inputs_of: Callable[[Any], list[Any]], answer: Calla
     for entry in post_order([node], cached_inputs):
         known[id(entry)] = answer(operator_of(entry), entry, [known[id(x)] for x in cached_inputs(entry)])
     return known[id(node)]
-
-
-def _starts_gradient(node: Any) -> bool:
-    return bool(getattr(node, "starts_gradient", False))
 
 
 METADIFF.update((name, method) for name, method in vars(Metadiff).items() if not name.startswith("_"))

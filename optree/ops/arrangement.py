@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 
@@ -236,9 +236,7 @@ def meshgrid(*xi: Any, indexing: str = "xy", sparse: bool = False) -> list[Any]:
     return [f.broadcast_like(x, like) for x in spread]
 
 
+@numpy_function(np.meshgrid)
 def _numpy_meshgrid(xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
     """`meshgrid` with NumPy's parameters; trees are never writable views, so `copy` does not matter."""
     return meshgrid(*xi, indexing=indexing, sparse=sparse)
-
-
-NUMPY_FUNCTIONS[np.meshgrid] = _numpy_meshgrid

@@ -22,7 +22,7 @@ from optree.ops.traits import (
     ViewOperator,
     no_props,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
@@ -134,29 +134,19 @@ def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
     It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
     range of x's integer dtype is no bound either.
     """
-    if lo is not None and not _is_below(x, lo):
+    dtype = as_variable(x).dtype
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if lo is not None and not (limits and type(lo) is int and lo < limits.min):
         x = f.maximum(x, lo)
-    if hi is not None and not _is_above(x, hi):
+    if hi is not None and not (limits and type(hi) is int and hi > limits.max):
         x = f.minimum(x, hi)
     return x
 
 
-def _is_below(x: Any, bound: Any) -> bool:
-    dtype = as_variable(x).dtype
-    return type(bound) is int and dtype.kind in "iu" and bound < np.iinfo(dtype).min
-
-
-def _is_above(x: Any, bound: Any) -> bool:
-    dtype = as_variable(x).dtype
-    return type(bound) is int and dtype.kind in "iu" and bound > np.iinfo(dtype).max
-
-
+@numpy_function(np.clip)
 def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     """`clip` with the parameters of `numpy.clip`."""
     return clip(a, a_min if min is None else min, a_max if max is None else max)
-
-
-NUMPY_FUNCTIONS[np.clip] = _numpy_clip
 
 
 # Selecting, casting, broadcasting
@@ -201,6 +191,7 @@ class Where(ElementwiseOperator):
                 operand.generate_add_delta(adjoints, gradient)
 
 
+@numpy_function(np.where)
 def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         raise OperandError(
@@ -208,9 +199,6 @@ def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
             "has run; np.where(condition, x, y) chooses, and np.where(condition.asnumpyarray()) runs it on the host"
         )
     return f.where(condition, x, y)
-
-
-NUMPY_FUNCTIONS[np.where] = _numpy_where
 
 
 class Cast(UnaryOperator, ElementwiseOperator):
@@ -313,21 +301,19 @@ def _rank(dtype: np.dtype) -> int:
     return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
 
 
+@numpy_function(np.zeros_like)
 def _zeros_like(a: Any) -> Any:
     return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
 
 
+@numpy_function(np.ones_like)
 def _ones_like(a: Any) -> Any:
     return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
 
 
+@numpy_function(np.full_like)
 def _full_like(a: Any, fill_value: Any) -> Any:
     return f.fill_like(a, fill_value)
-
-
-NUMPY_FUNCTIONS[np.full_like] = _full_like
-NUMPY_FUNCTIONS[np.zeros_like] = _zeros_like
-NUMPY_FUNCTIONS[np.ones_like] = _ones_like
 
 
 class BroadcastLike(ViewOperator, BinaryOperator):

@@ -11,7 +11,7 @@ import numpy as np
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import promote, weak_dtype
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of
 
@@ -68,12 +68,10 @@ def _intermediate_dtype(common: np.dtype, terms: Sequence[str], output: str) -> 
     return wide_dtype(common) if len(terms) > 2 or (sums and len(terms) > 1) else common
 
 
+@numpy_function(np.einsum)
 def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
     """`einsum` with the parameters of `numpy.einsum`; `optimize` is ignored."""
     return einsum(*operands)
-
-
-NUMPY_FUNCTIONS[np.einsum] = _numpy_einsum
 
 
 def _parsed(subscripts: str, operands: Sequence[Variable]) -> tuple[list[str], str]:

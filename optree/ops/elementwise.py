@@ -19,7 +19,7 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
@@ -187,13 +187,11 @@ class Fmod(Division):
         return [delta, -(delta * f.rint((x - f.fmod(x, y)) / y))]  # a whole number up to rounding
 
 
+@numpy_function(np.divmod)
 @function()
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """The quotient and remainder of floor division: `floor_divide` and `mod`."""
     return f.floor_divide(x, y), f.mod(x, y)
-
-
-NUMPY_FUNCTIONS[np.divmod] = divmod
 
 
 class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):

@@ -10,7 +10,7 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.arrangement import variable_of
 from optree.ops.shape import slice_along
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axes
 from optree.tree.variable import Variable, in_dtype, number_of
 
@@ -46,6 +46,7 @@ def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> An
     return found[0] if len(axes) == 1 else found
 
 
+@numpy_function(np.gradient)
 def _numpy_gradient(x: Any, varargs: Any = (), axis: Any = None, edge_order: int = 1) -> Any:
     found = gradient(x, *varargs, axis=axis, edge_order=edge_order)
     return tuple(found) if isinstance(found, list) else found
@@ -101,9 +102,6 @@ def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
             + at(-1, None) * ((two * 2.0 + one) / (two * (one + two)))
         )
     return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
-
-
-NUMPY_FUNCTIONS[np.gradient] = _numpy_gradient
 
 
 @function(numpy=np.interp)

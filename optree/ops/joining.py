@@ -14,7 +14,7 @@ from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
@@ -24,6 +24,7 @@ class Concatenate(AssociativeOperator):
 
     takes_columns = True
     name = "concatenate"
+    numpy_names = (np.concatenate,)
     is_captured = True
     random_props = staticmethod(one_axis)
     __props__ = ("axis",)
@@ -253,6 +254,7 @@ class Repeat(MorphOperator):
     """x with each element repeated along an axis; flattened first, if that is None."""
 
     name = "repeat"
+    numpy_names = (np.repeat,)
     __props__ = ("repeats", "axis")
     repeats: Any = 1
     axis: Any = None
@@ -332,7 +334,7 @@ class Unrepeat(MorphOperator):
         return [f.repeat(delta, self.repeats, self.axis), None]
 
 
-# Composed functions, and NumPy's functions whose parameters have other names
+# Composed functions
 
 
 def is_one(operands: Any) -> bool:
@@ -487,7 +489,3 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
         split = (size - by % size) if size else 0
         x = f.concatenate([slice_along(x, i, split, None), slice_along(x, i, None, split)], i)
     return x
-
-
-NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
-NUMPY_FUNCTIONS[np.repeat] = f.repeat

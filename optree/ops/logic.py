@@ -15,7 +15,7 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import promote
 from optree.tree.variable import as_operand, as_variable
 
@@ -228,6 +228,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
         return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, self.kernel)
 
 
+@numpy_function(np.around)
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:
     """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
@@ -241,9 +242,6 @@ def round(x: Any, decimals: int = 0) -> Any:
     power = 10.0 ** abs(decimals)
     rounded = f.rint(x) if not decimals else f.rint(x * power) / power if decimals > 0 else f.rint(x / power) * power
     return f.cast(rounded, x.dtype) if x.dtype.kind in "iu" else rounded
-
-
-NUMPY_FUNCTIONS[np.around] = round
 
 
 # Approximate equality
@@ -276,15 +274,13 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)
 
 
+@numpy_function(np.allclose)
 def _numpy_allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """`allclose`, run at once for a Python bool, as NumPy's."""
     return bool(allclose(x, y, rtol, atol, equal_nan).item())
 
 
+@numpy_function(np.array_equal)
 def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
     """`array_equal`, run at once for a Python bool, as NumPy's."""
     return bool(array_equal(x, y, equal_nan).item())
-
-
-NUMPY_FUNCTIONS[np.allclose] = _numpy_allclose
-NUMPY_FUNCTIONS[np.array_equal] = _numpy_array_equal

@@ -17,7 +17,7 @@ from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, IntegerOperator
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype
 
@@ -63,11 +63,9 @@ class SearchSorted(BinaryOperator, IntegerOperator):
         return found.astype(np.int64, copy=False).reshape(y.shape)
 
 
+@numpy_function(np.searchsorted)
 def _numpy_searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     return f.searchsorted(a if sorter is None else f.take(a, sorter, axis=0), v, side)
-
-
-NUMPY_FUNCTIONS[np.searchsorted] = _numpy_searchsorted
 
 
 @function(numpy=np.digitize)
@@ -238,16 +236,14 @@ def _checked(x: Any, kth: Any, axis: Any, what: str) -> Variable:
     return x
 
 
+@numpy_function(np.partition)
 def _numpy_partition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
     return partition(a, kth, axis)
 
 
+@numpy_function(np.argpartition)
 def _numpy_argpartition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
     return argpartition(a, kth, axis)
-
-
-NUMPY_FUNCTIONS[np.partition] = _numpy_partition
-NUMPY_FUNCTIONS[np.argpartition] = _numpy_argpartition
 
 
 # Functions whose size depends on values: at most `size` results, then a fill value

@@ -12,7 +12,7 @@ from optree.errors import OperandError, ShapeError, describe
 from optree.ops.arrangement import integer_of, variable_of
 from optree.ops.joining import widths_of
 from optree.ops.shape import slice_along
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axis
 from optree.tree.variable import Variable, in_dtype
 
@@ -148,6 +148,7 @@ def _spread(edge: Variable, count: int, axis: int) -> Variable:
     return f.repeat(edge, count, axis)
 
 
+@numpy_function(np.pad)
 def _numpy_pad(
     x: Any,
     pad_width: Any,
@@ -171,6 +172,3 @@ def _numpy_pad(
     if wrong:
         raise TypeError(f"np.pad with mode={mode!r} does not take {', '.join(wrong)}")
     return f.pad(x, pad_width, mode=mode, **given)
-
-
-NUMPY_FUNCTIONS[np.pad] = _numpy_pad

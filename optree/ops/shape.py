@@ -13,7 +13,7 @@ from optree.errors import AxisError, ShapeError, describe
 from optree.locks import cached_property
 from optree.ops.op import Op
 from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
-from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
+from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
@@ -471,15 +471,15 @@ def ravel(x: Any) -> Any:
     return f.reshape(x, (-1,))
 
 
+@numpy_function(np.reshape)
 def _numpy_reshape(x: Any, shape: Any) -> Any:
     return f.reshape(x, shape)
 
 
+@numpy_function(np.size)
 def _numpy_size(a: Any, axis: Any = None) -> int:
     return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
 
 
-NUMPY_FUNCTIONS[np.reshape] = _numpy_reshape
 NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
 NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
-NUMPY_FUNCTIONS[np.size] = _numpy_size

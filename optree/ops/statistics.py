@@ -13,7 +13,7 @@ from optree.errors import OperandError, ShapeError, describe
 from optree.ops.arrangement import variable_of
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.shape import sizes_for_reshape
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_variable, in_dtype
 
@@ -92,6 +92,7 @@ def _deviation(x: Variable, counts: Variable, axis: Any, ddof: float, keepdims: 
     return f.sum(f.square(centred), axis=axis, keepdims=keepdims) / freedom
 
 
+@numpy_function(np.mean)
 def _numpy_mean(a: Any, axis: Any = None, keepdims: bool = False, where: Any = None) -> Any:
     if where is None or where is True:
         return f.mean(a, axis=axis, keepdims=keepdims)
@@ -118,7 +119,6 @@ def _with_freedom(name: str) -> Callable[..., Any]:
     return ours
 
 
-NUMPY_FUNCTIONS[np.mean] = _numpy_mean
 NUMPY_FUNCTIONS[np.var] = _with_freedom("var")
 NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
@@ -361,7 +361,7 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
         high = f.minimum(high, f.maximum(count - 1, 0))
         found = _midpoint(*(f.take_along_axis(rows, index, -1) for index in (low, high)))
         return f.squeeze(found, -1)
-    parts = in_dtype(as_variable(q), wide) if isinstance(q, Variable) else as_variable(_constant(q, wide))
+    parts = in_dtype(as_variable(q), wide) if isinstance(q, Variable) else as_variable(f.copy(np.asarray(q, wide)))
     parts = f.reshape(parts, (*(1,) * (rows.ndim - 1), -1))
     indices = _fractional_index(method, f.cast(count, wide), parts)
     indices = f.maximum(f.minimum(indices, f.cast(count - 1, wide)), 0)
@@ -372,10 +372,6 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
         first, second = (f.take_along_axis(rows, f.cast(p, "int64"), -1) for p in (low, f.ceil(indices)))
         found = _midpoint(first, second) if method == "midpoint" else _between(first, second, indices - low)
     return f.squeeze(found, -1) if one else found
-
-
-def _constant(values: Any, dtype: np.dtype) -> Any:
-    return f.copy(np.asarray(values, dtype))
 
 
 def _fractional_index(method: str, count: Any, q: Any) -> Any:
