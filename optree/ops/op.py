@@ -1,7 +1,6 @@
 """Op, the contract of operations, with defaults.
 
-The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's, the
-queries about a node's parents are Metadiff's.
+The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from optree.errors import (
     AxisError,
     DefinitionError,
     DTypeError,
-    GradientError,
     OperandError,
     ShapeError,
     UntypedOperandError,
@@ -32,12 +30,11 @@ from optree.errors import (
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
-from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null, zero_gradient
-from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
-from optree.tree.types import Shape, Spec, TensorType, TupleType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.gradient_types import grad_undefined
+from optree.tree.node import OpDict, applied
+from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
     Constant,
-    Input,
     Variable,
     as_columns,
     as_operand,
@@ -698,73 +695,6 @@ class Op:
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
 
-    # Metadiff's queries of a node (`optree.compat.metadiff`); those of its operands are passed in
-
-    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
-        """Whether any of the ancestors is."""
-        return any(ancestors)
-
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        """Whether any of the parents is."""
-        return any(parents)
-
-    def get_grad_level(self, ancestors: Sequence[int]) -> int:
-        """The highest of the ancestors'."""
-        return max(ancestors, default=0)
-
-    def get_data_type(self, node: Any) -> Any:
-        """The value's dtype, or its type if it is no array."""
-        return node.dtype if isinstance(node.type, TensorType) else node.type
-
-    def get_shape(self, node: Any) -> Any:
-        """The value's shape."""
-        return node.shape
-
-    def get_ancestors(self, node: Any) -> list[Variable]:
-        """The operands; a leaf has none."""
-        return [as_variable(x) for x in operands_of(node)] if isinstance(node, OpTreeNode) else []
-
-    def get_parents(self, node: Any) -> list[Variable]:
-        """The operands by which the value is differentiable."""
-        arguments = self.argument_indices(node)
-        return [x for i, x in enumerate(self.get_ancestors(node)) if i not in arguments]
-
-    def get_arguments(self, node: Any) -> list[Variable]:
-        """The other operands."""
-        arguments = self.argument_indices(node)
-        return [x for i, x in enumerate(self.get_ancestors(node)) if i in arguments]
-
-    def argument_indices(self, node: Any) -> set[int]:
-        """The indices of the operands that are no parents: their gradient is undefined or always zero."""
-        if self.takes_parents:
-            return set(self.shape_only)
-        stand_ins = [Input(x.type) for x in self.get_ancestors(node)]
-        try:
-            sent = self._sent(stand_ins, _delta_like(node.type))
-        except DefinitionError:  # there is no grad at all
-            return set(range(len(stand_ins)))
-        return {i for i, x in enumerate(stand_ins) if _is_none_or_zero(sent.get(x))}
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        """The gradient of a parent, from that of the node."""
-        arguments = self.argument_indices(node)
-        operands = self.get_ancestors(node)
-        parents = [i for i in range(len(operands)) if i not in arguments]
-        if not 0 <= index < len(parents):
-            raise GradientError(f"{describe(node)} has {len(parents)} parents; there is none at {index}")
-        wanted = operands[parents[index]]
-        # Other uses of the same operand are replaced by copies, whose deltas are separate.
-        copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != parents[index]}
-        sent = self._sent([copies.get(i, x) for i, x in enumerate(operands)], my_grad)
-        found = sent.get(wanted)
-        return zero_gradient(wanted, my_grad.dtype) if found is None else found
-
-    def _sent(self, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
-        """The deltas of the operands, from the gradient of the value."""
-        adjoints: dict[Variable, Any] = {}
-        self.generate_adjoints(adjoints, delta, *operands)
-        return adjoints
-
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
     return cls.make(**props)
@@ -777,19 +707,3 @@ def _restored(cls: type[Op]) -> Any:
 def _hashable(value: Any) -> Any:
     """A key of a parameter that distinguishes 0.0 from -0.0, and 1 from True."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
-
-
-def _is_none_or_zero(gradient: Any) -> bool:
-    if gradient is None or is_null(gradient) or is_disconnected(gradient):
-        return True
-    op = getattr(gradient, "op", None)  # of what `zero_gradient` makes
-    return op is not None and op.name == "fill_like" and type(gradient[2]) is float and gradient[2] == 0
-
-
-def _delta_like(type: Any) -> Any:
-    """A placeholder for the gradient of a value of a type; a list for several outputs."""
-    if isinstance(type, TupleType):
-        return [_delta_like(each) for each in type.types]
-    if isinstance(type, TensorType) and not is_floating(type.dtype):
-        type = TensorType(np.float64, type.shape)
-    return Input(type)

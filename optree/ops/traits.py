@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from optree.dtypes import is_floating, ufunc_dtypes
-from optree.errors import GradientError, ShapeError
+from optree.errors import ShapeError
 from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
@@ -46,9 +46,6 @@ def any_axes(choose: Choose, x: Variable) -> dict[str, Any]:
 class NonDifferentiableOperator(Op):
     """An op whose derivative is zero or undefined: it sends no deltas."""
 
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        return False
-
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
         return
 
@@ -61,21 +58,9 @@ class OrphanOperator(Op):
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
 
-    def argument_indices(self, node: Any) -> set[int]:
-        return set(range(len(self.get_ancestors(node))))
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        raise GradientError(f"{self}: an op without parents has no gradient for them")
-
 
 class InputOperator(OrphanOperator):
     """The op of a tensor or input, for Metadiff's queries: it computes nothing."""
-
-    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
-        return True
-
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        return True
 
 
 class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
@@ -88,9 +73,6 @@ class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
 
     __props__ = ("dtype",)
     dtype: Any = None
-
-    def get_data_type(self, node: Any) -> Any:
-        return super().get_data_type(node) if self.dtype is None else self.dtype
 
 
 class UnaryOperator(Op):
@@ -171,21 +153,12 @@ def _is_whole(x: Variable) -> bool:
 class IntegerOperator(NonDifferentiableOperator):
     """An op whose value is an int64."""
 
-    def get_data_type(self, node: Any) -> Any:
-        return np.dtype("int64")
-
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), np.dtype("int64"))
 
 
 class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
-
-    def get_data_type(self, node: Any) -> Any:
-        return np.dtype(bool)
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        raise GradientError(f"{self}: a bool has no gradient")
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return self.ufunc_dtypes(dtypes) or (*map(promote, dtypes), np.dtype(bool))

@@ -400,7 +400,7 @@ class Variable:
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
-    # Metadiff's methods of nodes, which `optree.metadiff` implements
+    # Metadiff's methods of nodes, which `optree.compat.metadiff` implements
 
     def is_input_dependent(self) -> bool:
         """Whether the value depends on a tensor or an input."""
@@ -415,12 +415,12 @@ class Variable:
         return METADIFF["get_grad_level"](self)
 
     def get_data_type(self) -> Any:
-        """The value's dtype."""
-        return METADIFF["get_data_type"](self)
+        """The value's dtype, or its type if it is no array."""
+        return self.dtype if isinstance(self.type, TensorType) else self.type
 
     def get_shape(self) -> Any:
         """The value's shape."""
-        return METADIFF["get_shape"](self)
+        return self.shape
 
     def get_parents(self) -> list[Variable]:
         """The operands by which the value is differentiable, in order."""
