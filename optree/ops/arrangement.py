@@ -12,12 +12,7 @@ from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable
-
-
-def variable_of(x: Any, what: str) -> Variable:
-    """An operand as a variable; `what` names the function in errors."""
-    return as_variable(as_operand(x, what))
+from optree.tree.variable import Variable, variable_of
 
 
 def zero_of(x: Variable) -> Any:

@@ -14,7 +14,7 @@ from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, no_props
 from optree.registry import f, function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, is_neon, variable_of
 
 
 def _swap(x: Variable) -> Variable:
@@ -160,7 +160,7 @@ def batched_dot(x: Any, y: Any) -> Any:
         If an operand is not 3-D, or they are not equally many: `matmul`
         broadcasts where this does not.
     """
-    left, right = (as_variable(as_operand(a, "batched_dot")) for a in (x, y))
+    left, right = (variable_of(a, "batched_dot") for a in (x, y))
     for operand in (left, right):
         if operand.ndim != 3:
             raise ShapeError(

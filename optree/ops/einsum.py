@@ -13,7 +13,7 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import f, function, numpy_function
 from optree.tree.types import promote, weak_dtype
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of
+from optree.tree.variable import Variable, any_neon, as_operand, in_dtype, number_of, spec_of, variable_of
 
 #: Subscripts of the axes of an ellipsis, from the last.
 HIDDEN = "0123456789"
@@ -38,7 +38,7 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     """
     if not isinstance(subscripts, str):
         raise OperandError(f"einsum: subscripts are a text such as 'ij,jk->ik', not {describe(subscripts)}")
-    values = [as_variable(as_operand(x, "einsum")) for x in operands]
+    values = [variable_of(x, "einsum") for x in operands]
     if any_neon(values):
         raise OperandError(
             "einsum: in neon's mode axes stay, where letters go; be.dot, be.sum and be.transpose keep them"

@@ -22,7 +22,7 @@ from optree.ops.traits import (
 from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
+from optree.tree.variable import Variable, as_variable, in_dtype, number_of, variable_of
 
 # Arithmetic
 
@@ -248,14 +248,14 @@ def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
 @function(numpy=np.fabs)
 def fabs(x: Any) -> Any:
     """The absolute value, floating for integers too."""
-    x = as_variable(as_operand(x, "fabs"))
+    x = variable_of(x, "fabs")
     return f.abs(in_dtype(x, floating_of(np.fabs, x)))
 
 
 @function(numpy=np.positive)
 def positive(x: Any) -> Any:
     """+x, a copy; refuses bools, as NumPy does."""
-    x = as_variable(as_operand(x, "positive"))
+    x = variable_of(x, "positive")
     if x.dtype.kind == "b":
         raise DTypeError(f"positive: {describe(x)} is bool, and has no sign")
     return f.copy(x)
@@ -264,7 +264,7 @@ def positive(x: Any) -> Any:
 @function(numpy=np.heaviside)
 def heaviside(x: Any, y: Any) -> Any:
     """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
-    x, y = (as_variable(as_operand(operand, "heaviside")) for operand in (x, y))
+    x, y = (variable_of(operand, "heaviside") for operand in (x, y))
     dtype = floating_of(np.heaviside, x, y)
     at_zero = in_dtype(y, dtype) if number_of(y) is None else f.fill_like(in_dtype(x, dtype), y)
     step = f.where(f.lt(x, 0), 0.0, f.where(f.gt(x, 0), 1.0, at_zero))
@@ -274,7 +274,7 @@ def heaviside(x: Any, y: Any) -> Any:
 @function(numpy=np.nan_to_num)
 def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest."""
-    x = as_variable(as_operand(x, "nan_to_num"))
+    x = variable_of(x, "nan_to_num")
     if not is_floating(x.dtype):
         return f.copy(x)
     most = float(finfo(x.dtype).max)
@@ -318,7 +318,7 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
 def float_power(x: Any, y: Any) -> Any:
     """The power y of x in float64, of integers too."""
     wide = np.dtype("float64")
-    operands = [as_variable(as_operand(operand, "float_power")) for operand in (x, y)]
+    operands = [variable_of(operand, "float_power") for operand in (x, y)]
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 

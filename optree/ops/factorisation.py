@@ -30,7 +30,7 @@ from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 
 class QRResult(NamedTuple):
@@ -70,7 +70,7 @@ class Cholesky(MatrixOperator):
     @classmethod
     def function(cls, x: Any, upper: bool = False) -> Any:  # type: ignore[override]
         op = cls.make()
-        return transposed(op(transposed(as_variable(as_operand(x, "cholesky"))))) if upper else op(x)
+        return transposed(op(transposed(variable_of(x, "cholesky")))) if upper else op(x)
 
     @classmethod
     def parameters(cls) -> list[Any]:

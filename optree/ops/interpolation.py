@@ -8,11 +8,10 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import variable_of
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axes
-from optree.tree.variable import Variable, in_dtype, number_of
+from optree.tree.variable import Variable, in_dtype, number_of, variable_of
 
 
 @function()

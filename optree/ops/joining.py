@@ -16,7 +16,7 @@ from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 
 class Concatenate(AssociativeOperator):
@@ -51,7 +51,7 @@ class Concatenate(AssociativeOperator):
         if self.axis is None:
             return self.make(axis=0)(*(f.reshape(x, (-1,)) for x in inputs))
         if len(inputs) == 1:  # a node, not the operand itself
-            x = as_variable(as_operand(inputs[0], "concatenate"))
+            x = variable_of(inputs[0], "concatenate")
             normalise_axis(self.axis, x.ndim, "concatenate")
             return f.slice(x, Ellipsis)
         return super().__call__(*inputs)
@@ -339,12 +339,12 @@ class Unrepeat(MorphOperator):
 
 def is_one(operands: Any) -> bool:
     """Whether the argument of a joining function is one array, whose first axis counts the operands, as in NumPy."""
-    return isinstance(operands, Variable | np.ndarray) and as_variable(as_operand(operands, "operands")).ndim > 0
+    return isinstance(operands, Variable | np.ndarray) and variable_of(operands, "operands").ndim > 0
 
 
 def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
     """The parts of an array along its first axis, concatenated along another."""
-    x = as_variable(as_operand(operands, what))
+    x = variable_of(operands, what)
     if axis is None:
         return f.reshape(x, (-1,))
     if x.ndim < 2:
@@ -371,7 +371,7 @@ def _listed(operands: Any, what: str) -> list[Any]:
 def stack(operands: Any, axis: int = 0) -> Any:
     """Operands of one shape, joined along a new axis of the result."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "stack"))
+        x = variable_of(operands, "stack")
         return f.moveaxis(x, 0, normalise_axis(axis, x.ndim, "stack"))
     listed = _listed(operands, "stack")
     first = as_variable(listed[0])
@@ -405,7 +405,7 @@ def hstack(operands: Any) -> Any:
 def dstack(operands: Any) -> Any:
     """Operands stacked in depth, along the third axis."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "dstack"))
+        x = variable_of(operands, "dstack")
         if x.ndim < 3:
             return f.expand_dims(f.transpose(x), tuple(range(3 - x.ndim)))
         return f.moveaxis(x, 0, 2) if x.ndim == 3 else f.concatenate(x, 2)
@@ -416,7 +416,7 @@ def dstack(operands: Any) -> Any:
 def column_stack(operands: Any) -> Any:
     """Operands stacked horizontally, 1-D and 0-d ones as columns."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "column_stack"))
+        x = variable_of(operands, "column_stack")
         return f.expand_dims(x, 0) if x.ndim == 1 else f.transpose(x) if x.ndim == 2 else f.concatenate(x, 1)
     listed = _listed(operands, "column_stack")
     return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(_at_least_2d(x)) for x in listed], 1)
@@ -425,7 +425,7 @@ def column_stack(operands: Any) -> Any:
 @function(numpy=np.append)
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
     """The operand with values appended along an axis; both flattened, if that is None."""
-    operands = [as_variable(as_operand(operand, "append")) for operand in (x, values)]
+    operands = [variable_of(operand, "append") for operand in (x, values)]
     dtype = promote(*(operand.dtype for operand in operands))  # a number is not weak here, as in NumPy
     # Cast first: the gradient would stop at an integer.
     return f.concatenate([in_dtype(operand, dtype) for operand in operands], axis)
@@ -449,7 +449,7 @@ def _at_least_3d(x: Any) -> Any:
 @function(numpy=np.tile)
 def tile(x: Any, reps: Any) -> Any:
     """The operand tiled `reps` times along each axis; further axes are new leading ones."""
-    x = as_variable(as_operand(x, "tile"))
+    x = variable_of(x, "tile")
     counts = sizes_of(reps, "tile")
     if min(counts, default=0) < 0:
         raise ShapeError(f"tile: reps are 0 or more, not {counts}")
@@ -473,7 +473,7 @@ def tile(x: Any, reps: Any) -> Any:
 @function(numpy=np.roll)
 def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     """The operand shifted cyclically along axes; flattened for it, if the axis is None."""
-    x = as_variable(as_operand(x, "roll"))
+    x = variable_of(x, "roll")
     if axis is None:
         return f.reshape_like(roll(f.reshape(x, (-1,)), shift, 0), x)
     axes = axis if isinstance(axis, tuple | list) else (axis,)

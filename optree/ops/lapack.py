@@ -18,7 +18,7 @@ from optree.ops.op import Op
 from optree.ops.traits import FloatOperator, UnaryOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 
@@ -84,7 +84,7 @@ class Factorisation(LapackOperator, UnaryOperator):
 
     def make_node(self, *inputs: Any) -> Apply:
         self._check_count(inputs)
-        x = as_variable(as_operand(inputs[0], str(self)))
+        x = variable_of(inputs[0], str(self))
         if not isinstance(x.type, TensorType):
             raise OperandError(f"{self}: it is for tensors, which {describe(x)} is not")
         try:

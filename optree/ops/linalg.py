@@ -37,7 +37,7 @@ from optree.ops.traits import BinaryOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 class SlogdetResult(NamedTuple):
@@ -279,7 +279,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
         Singular values up to this part of the largest count as 0; by default
         the larger of a's sizes times the dtype's epsilon, if negative the epsilon.
     """
-    a, b = (as_variable(as_operand(x, "lstsq")) for x in (a, b))
+    a, b = (variable_of(x, "lstsq") for x in (a, b))
     try:
         check_matrices(a.shape, square=False)
         if b.ndim == 0 or (None not in (a.shape[-2], b.shape[-2:][0]) and a.shape[-2] != b.shape[-2:][0]):
@@ -306,7 +306,7 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
     """
-    x = as_variable(as_operand(x, "matrix_rank"))
+    x = variable_of(x, "matrix_rank")
     if x.ndim < 2:
         return f.cast(f.any(f.ne(x, 0), axis=None, keepdims=False), "int64")
     if tol is not None and rtol is not None:
@@ -325,7 +325,7 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Any, n: int) -> Any:
     """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
-    x = as_variable(as_operand(x, "matrix_power"))
+    x = variable_of(x, "matrix_power")
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise OperandError(f"matrix_power: n is an integer, not {describe(n)}")
     try:
@@ -356,7 +356,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     axis : int or pair of int, optional
     keepdims : bool
     """
-    x = as_variable(as_operand(x, "norm"))
+    x = variable_of(x, "norm")
     if axis is None:
         if ord is None or (ord == "fro" and x.ndim == 2):
             return f.norm(x, None, keepdims)
@@ -397,7 +397,7 @@ def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool)
 
 def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """The norm of the vectors along axes, or of all elements, as in the array API standard."""
-    x = as_variable(as_operand(x, "vector_norm"))
+    x = variable_of(x, "vector_norm")
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
     axes = tuple(normalise_axis(a, x.ndim, "vector_norm") for a in axes)
     others = tuple(i for i in range(x.ndim) if i not in axes)

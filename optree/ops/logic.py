@@ -17,7 +17,7 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function, numpy_function
 from optree.tree.types import promote
-from optree.tree.variable import as_operand, as_variable
+from optree.tree.variable import variable_of
 
 # Comparisons
 
@@ -232,7 +232,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:
     """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
-    x = as_variable(as_operand(x, "round"))
+    x = variable_of(x, "round")
     if isinstance(decimals, bool) or not hasattr(decimals, "__index__"):
         raise OperandError(f"round: decimals is an integer, not {brief(decimals)}")
     if x.dtype.kind == "b" and decimals:
@@ -250,7 +250,7 @@ def round(x: Any, decimals: int = 0) -> Any:
 @function(numpy=np.isclose)
 def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     """Whether abs(x - y) <= atol + rtol * abs(y), or x == y; with `equal_nan`, nans are close."""
-    x, y = (as_variable(as_operand(operand, "isclose")) for operand in (x, y))
+    x, y = (variable_of(operand, "isclose") for operand in (x, y))
     wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
     near = (f.abs(x - wide) <= atol + rtol * f.abs(wide)) & f.finite(wide) | (x == y)
     return near | (f.isnan(x) & f.isnan(y)) if equal_nan else near
@@ -265,7 +265,7 @@ def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 @function()
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
-    x, y = (as_variable(as_operand(operand, "array_equal")) for operand in (x, y))
+    x, y = (variable_of(operand, "array_equal") for operand in (x, y))
     if x.ndim != y.ndim or any(
         None not in sizes and len(set(sizes)) > 1 for sizes in zip(x.shape, y.shape, strict=True)
     ):

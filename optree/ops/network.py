@@ -12,7 +12,7 @@ from optree.arrays import as_array, portable
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
-from optree.tree.variable import as_operand, as_variable, in_dtype
+from optree.tree.variable import in_dtype, variable_of
 
 
 class Safelog(OwnFunction):
@@ -201,5 +201,5 @@ def softplus(x: Any) -> Any:
 @function()
 def log_sigmoid(x: Any) -> Any:
     """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``."""
-    x = as_variable(as_operand(x, "log_sigmoid"))
+    x = variable_of(x, "log_sigmoid")
     return -softplus(f.neg(in_dtype(x, softplus(x).dtype)))  # an unsigned -x would wrap

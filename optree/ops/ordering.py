@@ -11,7 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of, variable_of
+from optree.ops.arrangement import integer_of
 from optree.ops.indexing import Take
 from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
@@ -19,7 +19,7 @@ from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, IntegerOperator
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, normalise_axis
-from optree.tree.variable import Variable, constant, in_dtype
+from optree.tree.variable import Variable, constant, in_dtype, variable_of
 
 # Bins
 

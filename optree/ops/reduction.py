@@ -24,7 +24,7 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
+from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
 
 
 def sum_dtype(dtype: Any) -> np.dtype:
@@ -441,7 +441,7 @@ def _freedom(x: Variable, axis: Any, ddof: float) -> Variable:
 @function(numpy=np.var)
 def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The variance over axes: the sum of the squared deviations from the mean, over count - ddof."""
-    x = as_variable(as_operand(x, "var"))
+    x = variable_of(x, "var")
     centred = _centred(x, axis)
     value = f.sum(f.square(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
     return in_dtype(value, mean_dtype(x.dtype))
@@ -450,7 +450,7 @@ def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 @function(numpy=np.std)
 def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0."""
-    x = as_variable(as_operand(x, "std"))
+    x = variable_of(x, "std")
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
     return in_dtype(value, mean_dtype(x.dtype))

@@ -18,7 +18,7 @@ from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 
 class OneAxisOperator(UnaryOperator):
@@ -192,7 +192,7 @@ def _before(x: Variable, axis: int, first: float) -> Variable:
 @function(numpy=np.diff)
 def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     """The n-th differences along an axis; for bools, whether neighbours differ."""
-    x = as_variable(as_operand(x, "diff"))
+    x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
         raise OperandError(f"diff: n is an integer of 0 or more, not {n!r}")

@@ -10,12 +10,11 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import variable_of
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import normalise_axes, normalise_axis, promote
-from optree.tree.variable import Variable, as_variable, in_dtype
+from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
 
 # Reductions with NumPy's `where` and `initial`
 

@@ -13,7 +13,7 @@ from optree.dtypes import is_floating
 from optree.ops.elementwise import floating_of
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
-from optree.tree.variable import as_operand, as_variable, in_dtype
+from optree.tree.variable import in_dtype, variable_of
 
 LN2 = math.log(2)
 
@@ -247,7 +247,7 @@ def radians(x: Any) -> Any:
 
 
 def _turned(ufunc: np.ufunc, x: Any, factor: float) -> Any:
-    x = as_variable(as_operand(x, ufunc.__name__))
+    x = variable_of(x, ufunc.__name__)
     return in_dtype(x, floating_of(ufunc, x)) * factor
 
 
@@ -262,7 +262,7 @@ SINC = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 @function(numpy=np.sinc)
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x), and 1 at 0; near 0 by a polynomial, which is differentiable there."""
-    x = as_variable(as_operand(x, "sinc"))
+    x = variable_of(x, "sinc")
     y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
     near = f.lt(f.abs(y), 0.5)
     small = f.square(f.where(near, y, 0))

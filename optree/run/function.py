@@ -38,7 +38,7 @@ from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+from optree.tree.variable import Input, Variable, check_same_backend, variable_of
 
 #: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
 KINDS = ("default", "reference", "debug")
@@ -192,7 +192,7 @@ class Function(Locked):
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
         given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
-        self.outputs = [as_variable(as_operand(x, "function: an output")) for x in given]
+        self.outputs = [variable_of(x, "function: an output") for x in given]
         self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
         self.backend = self._backend(values)

@@ -743,6 +743,11 @@ def as_variable(operand: Any) -> Variable:
     return operand if isinstance(operand, Variable) else constant(operand)
 
 
+def variable_of(value: Any, what: str) -> Variable:
+    """A value as a variable: `as_operand`, with a Python number as a weak constant."""
+    return as_variable(as_operand(value, what))
+
+
 def spec_of(operand: Any) -> Any:
     """The operand's spec: a `Spec`, or the class of a Python number."""
     return operand.spec if isinstance(operand, Variable) else type(operand)
