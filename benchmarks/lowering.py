@@ -21,7 +21,7 @@ import optree
 from backends import gen_backend
 
 #: The stages from a tree to a plan, by the names of the functions that they are.
-STAGES = ("flatten", "rewrite", "apart", "schedule", "decompose", "compile")
+STAGES = ("flatten", "rewrite", "unalias_outputs", "schedule", "decompose", "compile")
 
 #: In the chain, over and over: every kind that rewrites and fusion look at, and values that stay near 1.
 OPS: tuple[Callable[[Any, Any, Any], Any], ...] = (

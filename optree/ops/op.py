@@ -130,6 +130,8 @@ class Op:
         Whether NumPy's value for float16 is computed in float32 and rounded, for NumPy's own is slow.
     writes_strided : bool
         Whether `numpy` writes right values into an `out` of any strides.
+    update : callable, optional
+        A method that writes the value over the first operand and returns that; nothing is written if it raises.
     coefficients : tuple of int, or None
         For a linear op what each operand is multiplied by before they are added up.
     random_props : callable, optional
@@ -172,6 +174,7 @@ class Op:
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
+    update: ClassVar[Callable[..., Any] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True

@@ -14,6 +14,7 @@ import numpy as np
 
 from optree.arrays import Region
 from optree.cache import Cache
+from optree.clock import clock
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
@@ -195,6 +196,7 @@ class Function(Locked):
         #: The memory that the updates write: arguments that overlap it are copied first.
         self._region = Region([target.array for target in targets]) if targets and self.inputs else None
         self._targets = list(dict.fromkeys(target.root for target in targets))
+        self._clock = clock  # it may still run when the interpreter has cleared its modules
         self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
@@ -259,8 +261,12 @@ class Function(Locked):
             self._copy_aliased(values)
         with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
             found = self._plan.run(values, None)
-        for target in self._targets:
-            target.advance(self._writer)
+        if self._targets:  # as `Tensor.advance`, without a call for each
+            clock, writer = self._clock, self._writer
+            clock[0] = now = clock[0] + 1
+            for target in self._targets:
+                target.written = 0 if target.written < 0 else now
+                target.writer = writer
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
