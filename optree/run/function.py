@@ -15,7 +15,6 @@ import numpy as np
 
 from optree.arrays import Region
 from optree.cache import Cache
-from optree.clock import clock
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
@@ -27,6 +26,7 @@ from optree.errors import (
     OptreeError,
     ReentryError,
     caller_origin,
+    clock,
     describe,
     line_of,
 )
