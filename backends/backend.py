@@ -68,8 +68,8 @@ class Backend(RandomMethods):
     #: The number of devices of its kind.
     devices: int = 1
 
-    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
-    #: the printers of every language.
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
+    #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
@@ -160,14 +160,14 @@ class Backend(RandomMethods):
     def synchronize(self) -> None:
         """Wait until the device has finished; the CPU runs synchronously."""
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         """Compile a program to a plan.
 
         Parameters
         ----------
-        keep : bool
-            Whether ops may reuse their outputs' memory from call to call, for one
-            caller at a time.
+        reuse : bool
+            Whether the plan is for one caller at a time, so that its steps may reuse
+            their outputs' memory from call to call.
         observe : callable, optional
             Called after each step with the instruction's index, its time in seconds,
             its inputs' values and its own.
@@ -229,7 +229,7 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
-            for tree in trees:  # check for stale trees first: later ones are meant to read what the assignments write
+            for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None

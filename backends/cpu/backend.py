@@ -133,20 +133,20 @@ class CPUBackend(Backend):
         # NumPy draws numbers faster in blocks than one by one.
         return Options(draws=self.compiler is not None)
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        by_numpy = partial(self._by_numpy, program.outline(), keep, observe)
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+        by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
         if observe is not None:
             return Plan(by_numpy())
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
-        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
-        implementations = self._implementations(outline, keep)
+        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
+        implementations = self._implementations(outline, reuse)
         return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
 
-    def _by_numpy(self, program: Program, keep: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
+    def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""
-        steps = runnable(steps_of(program, self._implementations(program, keep)), observe)
+        steps = runnable(steps_of(program, self._implementations(program, reuse)), observe)
         registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
@@ -161,9 +161,9 @@ class CPUBackend(Backend):
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
-    def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
+    def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return implementations_of(self, program, last_uses(program) if keep else None)
+        return implementations_of(self, program, last_uses(program) if reuse else None)
 
 
 @cache

@@ -282,13 +282,13 @@ class GPUBackend(Backend):
 
     # Running
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         lowered = self.lowered(program) if observe is None else program
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
-        steps = self._steps(outline, keep, observe is not None)
+        steps = self._steps(outline, reuse, observe is not None)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
-        captured = keep and not uncaptured and bool(steps)
+        captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
@@ -319,9 +319,9 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
 
-    def _steps(self, program: Program, keep: bool, is_observed: bool) -> list[CallStep | KernelStep]:
+    def _steps(self, program: Program, reuse: bool, is_observed: bool) -> list[CallStep | KernelStep]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
-        plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
+        plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
             executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
             return steps_of(program, plain, executor, self.memory)
