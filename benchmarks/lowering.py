@@ -101,7 +101,7 @@ def first_run(title: str, count: int, run: Callable[[], Any]) -> float:
     print(f"{title}: {whole:.2f} s, {whole / count * 1e3:.4f} ms for each of {count:,} operations")
     rest = whole - sum(clock.seconds.values())
     for stage, seconds in [*clock.seconds.items(), ("the rest", rest)]:
-        print(f"  {stage:12} {seconds:8.3f} s  {seconds / count * 1e3:8.4f} ms an operation")
+        print(f"  {stage:15} {seconds:8.3f} s  {seconds / count * 1e3:8.4f} ms an operation")
     return whole
 
 

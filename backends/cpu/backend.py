@@ -11,7 +11,7 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementation_of
+from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
@@ -173,7 +173,7 @@ class CPUBackend(Backend):
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return partial(implementation_of, self, program, last_uses(program) if keep else None)
+        return implementations_of(self, program, last_uses(program) if keep else None)
 
 
 @cache

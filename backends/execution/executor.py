@@ -24,7 +24,7 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import lower
 from optree.compile.program import Program
-from optree.compile.schedule import may_fail
+from optree.compile.schedule import failing
 from optree.compile.steps import Observer, Step, observed, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.tree.types import TensorType
@@ -536,7 +536,7 @@ def _targets(
         return {}
     aliases = alias_sets(program)
     step_of = {index: n for n, step in enumerate(steps) for index in step}
-    failing = max([n for i, n in step_of.items() if may_fail(instructions[i].op, instructions[i].node)], default=-1)
+    last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1)
     readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
     # The last two readers of each memory: one of them may be the assignment itself.
     latest: dict[Any, list[int]] = {x: [] for index in assigned for x in aliases[instructions[index].inputs[0]]}
@@ -563,7 +563,7 @@ def _targets(
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
         is_available = target < first or step_of[target - first] < n
-        if is_only_use and is_available and all(other <= n for other in others) and failing < n + updates:
+        if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + updates:
             found[value] = (target, index)
     return found
 

@@ -64,7 +64,8 @@ def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) ->
         run: Iterable[tuple[int, int]] = ((n, n) for n in range(count - 1, -1, -1))
     else:
         run = ((n, index) for n in range(count - 1, -1, -1) for index in reversed(steps[n]))
-    extend(last, ((n, first + index, *_flow(instructions[index])) for n, index in run))
+    backwards = ((n, first + index, instructions[index]) for n, index in run)
+    extend(last, ((n, value, inputs, _shared(op, inputs)) for n, value, (op, inputs, _) in backwards))
     return last
 
 
@@ -112,11 +113,6 @@ def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool,
         if inputs == (number,) and isinstance(op, Output) and last[i] == end
     }
     return tuple(n in given for n in range(count))
-
-
-def _flow(instruction: Any) -> tuple[Sequence[int], Sequence[int]]:
-    op, inputs, _ = instruction
-    return inputs, _shared(op, inputs)
 
 
 def _shared(op: Any, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from optree.compile.aliasing import alias_sets
 from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import may_fail
+from optree.compile.schedule import failing
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.traversal import in_order
@@ -113,7 +113,7 @@ class _Fusion:
         for index in self.needed:
             for i in self.waits[index]:
                 self.readers.setdefault(i, []).append(program.instructions[index])
-        self.failing = [i for i in self.needed if may_fail(program.instructions[i].op, program.instructions[i].node)]
+        self.failing = sorted({*self.needed}.intersection(failing(program.instructions)))
         self.needs: list[int] = []  # for each step, the bit set of the steps that it depends on, itself included
 
     def run(self) -> list[Kernel | Call]:

@@ -416,7 +416,7 @@ def argument_of_extreme(value: Value) -> Any:
     hit = f.equal(operand, extreme)
     if x.is_float:
         hit = f.logical_or(hit, f.isnan(operand))
-    indices = f.places(operand)  # flat, in C order
+    indices = f.flat_indices(operand)  # flat, in C order
     first = f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
     if len(axes) == x.type.ndim:
         return first

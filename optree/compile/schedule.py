@@ -8,6 +8,7 @@ all ops that may fail, so that all are made or none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from optree.compile.aliasing import shared_memories
@@ -78,6 +79,19 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
         return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
+
+
+def failing(instructions: Sequence[Instruction]) -> list[int]:
+    """The indices of the instructions that may fail."""
+    known: dict[int, bool] = {}  # by node: applications of one type from one line share theirs
+    found = []
+    for index, (op, _, node) in enumerate(instructions):
+        fails = known.get(id(node))
+        if fails is None:
+            fails = known[id(node)] = may_fail(op, node)
+        if fails:
+            found.append(index)
+    return found
 
 
 def _copy_of(value: int, type: Any) -> Instruction:
@@ -223,13 +237,13 @@ class _Draft:
     def _waits(self) -> dict[int, list[int]]:
         """For each destroying step, those that must precede it besides its inputs."""
         aliasing = self.aliasing()
-        failing = [step for step in self.order if may_fail(self.steps[step].op, self.steps[step].node)]
+        may_fail_first = failing(self.steps)
         waits: dict[int, list[int]] = {}
         for step, mine in aliasing.destroyed.items():
             after, new = self._after(step)
             before = waits[step] = []
             if isinstance(self.steps[step].op, Assign):
-                before += [other for other in failing if self.first + other not in after]
+                before += [other for other in may_fail_first if self.first + other not in after]
             for other in self._readers_of(mine, new):
                 later = aliasing.destroyed.get(other, _NOWHERE) & mine and aliasing.rank[other] > aliasing.rank[step]
                 if other != step and not later:

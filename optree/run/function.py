@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -14,7 +15,6 @@ import numpy as np
 
 from optree.arrays import Region
 from optree.cache import Cache
-from optree.clock import clock
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
@@ -26,12 +26,12 @@ from optree.errors import (
     OptreeError,
     ReentryError,
     caller_origin,
+    clock,
     describe,
     line_of,
 )
 from optree.locks import Locked
 from optree.run import debug
-from optree.run.mode import Mode, as_mode
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.node import OpTreeNode
@@ -39,7 +39,34 @@ from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+from optree.tree.variable import Input, Variable, check_same_backend, variable_of
+
+#: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
+KINDS = ("default", "reference", "debug")
+
+
+class ModeError(OptreeError, ValueError):
+    """An unknown mode."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The mode in which a function runs.
+
+    Attributes
+    ----------
+    kind : {'default', 'reference', 'debug'}
+    without : tuple of str
+        The names of rewrites to leave out (`optree.compile.passes.PASSES`).
+    """
+
+    kind: str = "default"
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ModeError(f"there is no mode {self.kind!r}; there are {', '.join(KINDS)}")
+
 
 #: Maximum entries of a function's caches of checked argument sizes and specs.
 SIZES = 1024
@@ -162,11 +189,11 @@ class Function(Locked):
         super().__init__()
         self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
         self._downcast = allow_input_downcast
-        self.name, self.mode = name, as_mode(mode)
+        self.name, self.mode = name, mode if isinstance(mode, Mode) else Mode("default" if mode is None else mode)
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
         given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
-        self.outputs = [as_variable(as_operand(x, "function: an output")) for x in given]
+        self.outputs = [variable_of(x, "function: an output") for x in given]
         self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
         self.backend = self._backend(values)

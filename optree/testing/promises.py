@@ -366,12 +366,12 @@ def scale_of(example: Example, values: Sequence[Any]) -> float:
     """The magnitude of the terms that an op sums: 0 for an elementwise op."""
     if isinstance(example.op, ElementwiseOperator):
         return 0.0
-    sizes = [np.max(np.abs(x), initial=1.0, where=np.isfinite(x)) for x in values if _is_floating_array(x)]
+    sizes = [
+        np.max(np.abs(x), initial=1.0, where=np.isfinite(x))
+        for x in values
+        if isinstance(x, np.ndarray) and is_floating(x.dtype)
+    ]
     return float(max(sizes, default=0.0))
-
-
-def _is_floating_array(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and is_floating(x.dtype)
 
 
 def _contiguous(backend: Any, array: np.ndarray) -> Any:
