@@ -16,7 +16,7 @@ from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.specialize import FusedKernel, Runner
+from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
@@ -29,7 +29,6 @@ from optree.arrays import is_portable
 from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
-from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
@@ -323,8 +322,12 @@ class GPUBackend(Backend):
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
-            return steps_of(program, plain, executor, self.memory)
+            compile = partial(CudaNest, host=self.kernels)
+
+            def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
+                return FusedKernel(program, kernel, sizes, compile, self.memory)
+
+            return steps_of(program, plain, fused, self.memory)
 
         def implementation(index: int) -> Implementation:
             is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed
@@ -363,18 +366,6 @@ def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
     if not jit:
         return "jit=False, and only kernels are captured"
     return "PyCUDA launches kernels on a stream that cannot be captured" if launcher == "pycuda" else ""
-
-
-def _fused(
-    compile: Callable[[LoopNest], Runner],
-    memory: Memory,
-    program: Program,
-    kernel: Kernel,
-    sizes: Sizes,
-    implementation_of: ImplementationOf,
-) -> FusedKernel:
-    """A kernel, specialised for CUDA."""
-    return FusedKernel(program, kernel, sizes, compile, memory)
 
 
 def _written_leaves(program: Program) -> list[int]:
