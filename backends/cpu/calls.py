@@ -12,7 +12,6 @@ from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.ops.contraction import Dot, MatMul
-from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
 
@@ -66,5 +65,5 @@ def _implementation(backend: Any, program: Program, last: Sequence[int] | None, 
     if routine is not None:
         return routine.implementation(backend, op)
     if not _is_a_ufuncs(program, index):
-        return Implementation(checked(instruction), update=op.write if isinstance(op, Scatter) else None)
+        return Implementation(checked(instruction), update=op.update)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

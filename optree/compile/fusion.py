@@ -51,6 +51,11 @@ class Call(NamedTuple):
     instruction: int
     fused: tuple[int, ...] = ()
 
+    @property
+    def instructions(self) -> tuple[int, ...]:
+        """The indices of all of its instructions."""
+        return (*self.fused, self.instruction)
+
 
 @dataclass
 class Kernel:

@@ -126,6 +126,8 @@ class Op:
         Whether float16 is computed in float32 and rounded, because NumPy's own loop is slow.
     writes_strided : bool
         Whether `numpy` is right for an `out` of any strides.
+    update : callable, optional
+        A method that writes the value over the first operand and returns that; nothing is written if it raises.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -168,6 +170,7 @@ class Op:
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
+    update: ClassVar[Callable[..., Any] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True

@@ -268,9 +268,9 @@ class Scatter(TemplateOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
-        return self.write(x.copy(), *rest)
+        return self.update(x.copy(), *rest)
 
-    def write(self, out: Any, value: Any, *arrays: Any) -> Any:
+    def update(self, out: Any, value: Any, *arrays: Any) -> Any:
         """Write the value into an array and return it; nothing is written if an index is out of range."""
         if not isinstance(out, np.ndarray):
             return self._write_in_groups(out, value, arrays)

@@ -143,6 +143,10 @@ def check_facts(example: Example, backend: Any = None) -> None:
     if op.coefficients is not None:
         added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
         _expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
+    if op.update is not None:
+        written = arrays[0].copy()
+        in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
+        _expect(in_place, example, "update does not write the value over the first operand")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)

@@ -15,9 +15,8 @@ from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import find_compiler
 from backends.cpu.entry import enter
 from backends.cpu.plan import ALWAYS, WORK
-from backends.execution.axes import collapsed_axes
 from backends.execution.executor import CallStep, KernelStep, steps_of
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import FusedKernel, collapsed_axes
 from optree import OpTreeNode, TensorType, function
 from optree.compile.dimensions import ONE, Sizes, dims_of
 from optree.compile.fusion import Call, Kernel, fuse
@@ -100,9 +99,7 @@ def test_steps_respect_what_is_overwritten(be):
     x, y = be.ones(8), be.ones(8)
     program = flatten([OpTreeNode.build("assign", x, y * 2), OpTreeNode.build("assign", y, y + 1)])
     steps = fused(program)
-    order = [
-        place for step in steps for place in (step.instructions if isinstance(step, Kernel) else [step.instruction])
-    ]
+    order = [index for step in steps for index in step.instructions]
     names = [program.instructions[i].op.name for i in order]
     assert names.index("mul") < len(names) - 1 - names[::-1].index("assign")
 
@@ -325,7 +322,7 @@ def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compile
     np.testing.assert_array_equal(w.get(), before[0] - m.get())
     assert addresses == (w.array.ctypes.data, m.array.ctypes.data)
     (kernel,) = step._plan.bound.steps
-    assert len(kernel.assigned) == 2 and not kernel.makes  # no array is made
+    assert len(kernel.assigned) == 2 and not kernel.plannable  # no array is made
 
 
 @pytest.mark.parametrize("kind", ["a tensor", "transposed", "a row", "another dtype", "a cast sum"])
