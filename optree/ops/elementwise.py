@@ -209,6 +209,13 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
 
 
+class NextAfter(BinaryOperator, ElementwiseOperator, NonDifferentiableOperator, FloatOperator):
+    """The next number of x's dtype in the direction of y."""
+
+    name = "nextafter"
+    numpy = np.nextafter
+
+
 class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 

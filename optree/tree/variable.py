@@ -703,6 +703,8 @@ def as_operand(value: Any, what: str) -> Any:
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value
+    if hasattr(value, "__optree__"):  # an array of `optree.xp`
+        return value.__optree__()
     if isinstance(value, np.ndarray | np.generic):
         check_unmasked(value, what)
         try:
