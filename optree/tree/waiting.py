@@ -74,8 +74,9 @@ _attached = [0]
 
 
 def _forget(entry: Any) -> None:
-    if waiting.get(entry.key) is entry:
-        del waiting[entry.key]
+    key = entry.key
+    if waiting.get(key) is entry:
+        del waiting[key]
 
 
 def _alive() -> list[Waiting]:

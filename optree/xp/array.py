@@ -248,16 +248,18 @@ class Array(Waiting):
     # Elements
 
     def __getitem__(self, key: Any, /) -> Array:
-        if isinstance(key, bool | np.bool_) or (isinstance(key, Array) and not key.ndim and key.dtype.kind == "b"):
-            return self[None][np.array([bool(key)])]
+        flag = _flag(key)
+        if flag is not None:
+            return self[None][np.array([bool(flag)])]
         found = self.tree.at[_index(key)]
         return type(self)(found) if found.__class__ is Tensor else viewed(self, found)
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
         # A mask alone stays where it is.
         index = key if isinstance(key, Array) and key.dtype.kind == "b" else _index(key)
-        if isinstance(key, bool | np.bool_):
-            if not key:
+        flag = _flag(key)
+        if flag is not None:
+            if not flag:
                 return
             index = Ellipsis
         if not isinstance(value, (Waiting, *OPERANDS, list, tuple)):
@@ -277,9 +279,13 @@ class Array(Waiting):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
-        found = Variable.__array_ufunc__(self.tree, ufunc, method, *map(operand, inputs), **_operands(options))
-        if found is NotImplemented or out is None:
-            return found if found is NotImplemented else built(found)
+        if not all(isinstance(x, (Waiting, *OPERANDS)) or not hasattr(x, "__array_ufunc__") for x in inputs):
+            return NotImplemented
+        found = numpy_protocol.call_ufunc(ufunc, method, tuple(map(operand, inputs)), _operands(options))
+        if found is NotImplemented:
+            return getattr(ufunc, method)(*_on_host(inputs), **_on_host(options), **({} if out is None else {"out": out}))
+        if out is None:
+            return built(found)
         targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
         written = tuple(numpy_protocol.write_out(tree, target) for target, tree in targets)
         return written[0] if len(out) == 1 else written
@@ -288,8 +294,8 @@ class Array(Waiting):
         if not all(issubclass(kind, (Waiting, *OPERANDS)) for kind in types):
             return NotImplemented
         found = numpy_protocol.call_function(func, _operands(args), _operands(options))
-        if found is NotImplemented:
-            raise numpy_protocol.no_equal(func)
+        if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
+            return func(*_on_host(args), **_on_host(options))
         return found if _is_plain(found) else built(found)
 
     def copy_from(self, source: Any) -> Array:
@@ -341,6 +347,16 @@ def _index(key: Any) -> Any:
     return tuple(_entry(x) for x in key) if key.__class__ is tuple else _entry(key)
 
 
+def _flag(key: Any) -> Any:
+    """The mask without dimensions that an index is, of all of an array or of nothing; None for other indices."""
+    entries = [x for x in key if x is not Ellipsis] if key.__class__ is tuple else [key]
+    if len(entries) != 1:
+        return None
+    (found,) = entries
+    is_array = isinstance(found, Array | np.ndarray) and not found.ndim and found.dtype.kind == "b"
+    return found if is_array or isinstance(found, bool | np.bool_) else None
+
+
 def _entry(key: Any) -> Any:
     if not isinstance(key, Array):
         return key
@@ -356,6 +372,15 @@ def _operands(given: Any) -> Any:
     if isinstance(given, list | tuple) and not isinstance(given, Variable):
         return type(given)([_operands(x) for x in given])
     return operand(given)
+
+
+def _on_host(given: Any) -> Any:
+    """NumPy's arguments with the values of arrays as NumPy's."""
+    if isinstance(given, dict):
+        return {name: _on_host(x) for name, x in given.items()}
+    if isinstance(given, list | tuple) and not isinstance(given, Variable):
+        return type(given)([_on_host(x) for x in given])
+    return np.asarray(given) if isinstance(given, Array) else given
 
 
 def _is_plain(found: Any) -> bool:

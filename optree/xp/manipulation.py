@@ -43,7 +43,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(x.shape[axis]))
 
 
-def expand_dims(x: Array, /, *, axis: Any = 0) -> Array:
+def expand_dims(x: Array, /, axis: Any = 0) -> Array:
     """A view with new axes of size 1, which are those of the result that are named."""
     return viewed(of(x, "expand_dims"), f.expand_dims(x.tree, axis))
 
