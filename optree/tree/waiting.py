@@ -105,7 +105,7 @@ class Waiting:
 
     Attributes
     ----------
-    sources : frozenset of Memory
+    sources : set of Memory
         What is read: at least the memories of the tensors in the tree.
     operations : int
         The nodes of the tree, or more.
@@ -131,7 +131,7 @@ class Waiting:
         """Have a tensor as the value."""
         memory = memory_of(tensor)
         memory.holder = ref(self)
-        self.sources, self.operations, self.was_assigned = frozenset((memory,)), 0, False
+        self.sources, self.operations, self.was_assigned = {memory}, 0, False
         self._tensor, self._base = tensor, None
         self._tree = None  # last: other threads look here first
 
@@ -204,8 +204,21 @@ class Waiting:
         target = tensor[index]
         if target.shape != value.tree.shape or target.dtype != value.tree.dtype:
             return False
-        target[...] = value._tree
-        return value.become(f.copy(target))
+        value._write(lambda tree: target.__setitem__(Ellipsis, tree))
+        value._wait(f.copy(target))
+        value._bound()
+        return True
+
+    def _write(self, write: Callable[[Any], None]) -> None:
+        """Write the tree's value, and wait no more: to be run before, as what else reads the target."""
+        tree: Any = self._tree
+        entry = waiting.pop(id(tree), None)
+        try:
+            write(tree)
+        except BaseException:
+            if entry is not None:
+                waiting[id(tree)] = entry
+            raise
 
     def apply(self, operation: Callable[[Any, Any], Any], value: Any) -> None:
         """Write ``operation(self, value)`` here; of a tree that waits and has no views, its value is a tree again.
@@ -223,7 +236,8 @@ class Waiting:
                 tensor[...] = self._result(operation, value)
             elif memory_of(tensor) in value.sources:
                 after = tensor.backend.empty_like(value._tree)
-                tensor.backend.update([(tensor, self._result(operation, value)), (after, value._tree)])
+                result = self._result(operation, value)
+                value._write(lambda tree: tensor.backend.update([(tensor, result), (after, tree)]))
                 _give([value], [after])
             else:
                 if value.was_assigned:
@@ -284,40 +298,49 @@ def _operands(entry: Any) -> list[Any]:
     return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
 
 
-def _survey(tree: OpTreeNode) -> tuple[frozenset[Memory], int]:
+def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
     """The memories that a tree reads, and its operations, those shared by its operands counted for each."""
+    # Hot: every operation of arrays comes through here.
     sources: set[Memory] = set()
-    operations = 0
-    seen = set()
+    operations, attached = 0, 0
+    seen: set[int] = set()
     pending: list[Any] = [tree]
     while pending:
         entry = pending.pop()
-        if id(entry) in seen:
-            continue
-        seen.add(id(entry))
-        if entry.__class__ is Tensor:
-            sources.add(memory_of(entry))
-            _attached[0] += entry.nbytes
-            continue
-        found = waiting.get(id(entry))
-        known = None if found is None else found()
-        if known is not None:
-            sources |= known.sources
-            operations += known.operations
-        else:
-            operations += 1
-            pending += _operands(entry)
-    return frozenset(sources), operations
+        kind = entry.__class__
+        if kind is Tensor:
+            sources.add((entry.memory if entry.base is None else None) or memory_of(entry))
+            attached += entry.array.nbytes
+        elif kind is OpTreeNode and id(entry) not in seen:
+            seen.add(id(entry))
+            found = waiting.get(id(entry))
+            known = None if found is None else found()
+            if known is None:
+                operations += 1
+                _, left, right = entry
+                pending += (left, right)
+            else:
+                sources |= known.sources
+                operations += known.operations
+    _attached[0] += attached
+    return sources, operations
 
 
-def _waiting_in(trees: Sequence[OpTreeNode]) -> list[Waiting]:
+def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
     """What waits with a tree within these, but for views, which are had from what they are views of."""
     found = []
-    for entry in post_order(trees, _operands):
-        known = waiting.get(id(entry))
-        held = None if known is None else known()
-        if held is not None and held._base is None:
-            found.append(held)
+    seen: set[int] = set()
+    pending = list(trees)
+    while pending:
+        entry = pending.pop()
+        if entry.__class__ is OpTreeNode and id(entry) not in seen:
+            seen.add(id(entry))
+            _, left, right = entry
+            pending += (left, right)
+            known = waiting.get(id(entry))
+            held = None if known is None else known()
+            if held is not None and held._base is None:
+                found.append(held)
     return found
 
 

@@ -16,8 +16,8 @@ from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
 from optree.tree.waiting import Waiting, memory_of, own
 
-#: The classes of what operators take beside arrays.
-OPERANDS = (*NUMBERS, np.ndarray, np.generic, Variable)
+#: The classes of what operators take.
+OPERANDS = (Waiting, *NUMBERS, np.ndarray, np.generic, Variable)
 
 
 def operand(x: Any) -> Any:
@@ -56,17 +56,17 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     """The methods of a binary operator: itself, reflected and in place."""
 
     def method(self: Array, other: Any) -> Any:
-        if not isinstance(other, (Waiting, *OPERANDS)):
+        if not isinstance(other, OPERANDS):
             return NotImplemented
         return Array(own(FUNCTIONS[name](self.tree, operand(other))))
 
     def reflected(self: Array, other: Any) -> Any:
-        if not isinstance(other, (Waiting, *OPERANDS)):
+        if not isinstance(other, OPERANDS):
             return NotImplemented
         return Array(own(FUNCTIONS[name](operand(other), self.tree)))
 
     def in_place(self: Array, other: Any) -> Any:
-        if not isinstance(other, (Waiting, *OPERANDS)):
+        if not isinstance(other, OPERANDS):
             return NotImplemented
         self.apply(FUNCTIONS[name], other)
         return self
@@ -262,7 +262,7 @@ class Array(Waiting):
             if not flag:
                 return
             index = Ellipsis
-        if not isinstance(value, (Waiting, *OPERANDS, list, tuple)):
+        if not isinstance(value, (*OPERANDS, list, tuple)):
             raise OperandError(f"assignment to an array: a number or an array is wanted, not {brief(value)}")
         self.assign(index, value)
 
@@ -279,11 +279,13 @@ class Array(Waiting):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
-        if not all(isinstance(x, (Waiting, *OPERANDS)) or not hasattr(x, "__array_ufunc__") for x in inputs):
+        if not all(isinstance(x, OPERANDS) or not hasattr(x, "__array_ufunc__") for x in inputs):
             return NotImplemented
         found = numpy_protocol.call_ufunc(ufunc, method, tuple(map(operand, inputs)), _operands(options))
         if found is NotImplemented:
-            return getattr(ufunc, method)(*_on_host(inputs), **_on_host(options), **({} if out is None else {"out": out}))
+            return getattr(ufunc, method)(
+                *_on_host(inputs), **_on_host(options), **({} if out is None else {"out": out})
+            )
         if out is None:
             return built(found)
         targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
@@ -291,7 +293,7 @@ class Array(Waiting):
         return written[0] if len(out) == 1 else written
 
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
-        if not all(issubclass(kind, (Waiting, *OPERANDS)) for kind in types):
+        if not all(issubclass(kind, OPERANDS) for kind in types):
             return NotImplemented
         found = numpy_protocol.call_function(func, _operands(args), _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
