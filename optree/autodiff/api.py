@@ -92,13 +92,20 @@ def grad(
     given = {(x := operand_of(key)): as_adjoint(x, value, "known_grads") for key, value in (known_grads or {}).items()}
     if cost is None and not given:
         raise GradientError("grad: without a cost, give known_grads")
-    if isinstance(cost, Waiting) and not cost.is_waiting:
+    seeds = {} if cost is None else seeded(_of_array(cost), None)
+    return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
+
+
+def _of_array(cost: Any) -> Any:
+    """A cost; of an array its tree."""
+    if not isinstance(cost, Waiting):
+        return cost
+    if not cost.is_waiting:
         raise GradientError(
             "grad: the cost has been computed, because its value was asked for or because it is of more operations "
             "than may wait, and does not tell what of; take the derivative of an array that waits"
         )
-    seeds = {} if cost is None else seeded(operand_of(cost), None)
-    return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
+    return cost.tree
 
 
 def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:

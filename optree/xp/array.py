@@ -315,7 +315,8 @@ class Array(Waiting):
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
-    __abs__, __neg__, __pos__, __invert__ = map(_unary, ("abs", "neg", "positive", "invert"))
+    __abs__, __neg__ = _unary("abs"), _unary("neg")
+    __pos__, __invert__ = _unary("positive"), _unary("invert")
     __add__, __radd__, __iadd__ = _binary("add")
     __sub__, __rsub__, __isub__ = _binary("sub")
     __mul__, __rmul__, __imul__ = _binary("mul")
