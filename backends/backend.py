@@ -389,7 +389,7 @@ _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
 def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A function's arguments, with a tensor in the place of the first where that is a number and none is a variable."""
+    """A function's arguments, the first converted to a tensor if it is a number and none is a variable."""
     if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
         return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
     return args

@@ -131,7 +131,7 @@ class Creation:
         """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
         first, last = (0, start) if stop is None else (start, stop)
         if first is None or last is None:
-            raise OperandError("arange: it takes numbers, not None, which stands for a size that only a call tells")
+            raise OperandError("arange: it takes numbers, not None, a size that is known only at a call")
         values, wanted = np.arange(first, last, step), self._dtype(dtype)
         check_fits(values, wanted, "arange")
         return self.array(values, wanted, name)

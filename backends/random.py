@@ -239,7 +239,7 @@ class RandomMethods(Creation):
         if chances is not None and (chances.ndim != 1 or chances.shape[0] != count):
             raise ShapeError(f"choice: {describe(chances)} is no probability for each of {count}")
         if count is None or count < 1:
-            raise ShapeError(f"choice: it is known of how many one is picked, and they are 1 or more, not {count}")
+            raise ShapeError(f"choice: the number of elements to pick from is known and 1 or more, not {count}")
         if not replace:
             picked = self._without_replacement(count, chances, self._like(size, out))
         elif chances is None:
@@ -261,7 +261,7 @@ class RandomMethods(Creation):
         return f.reshape(f.slice(order, (slice(0, like.size),)), like.shape)
 
     def _order(self, like: Variable) -> Any:
-        """The places of a vector in random order."""
+        """The indices of a vector in random order."""
         return f.argsort(f.rand(self.rng_state, like, dtype=np.dtype("float64")), 0)
 
     def _rows(self, values: Any) -> Any:

@@ -12,9 +12,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from optree.clock import clock
+#: The logical time, which advances with each write to a tensor; nodes and tensors keep it, for `optree.tree.stale`. A
+#: list, which operators read without a call. It is advanced without a call in between, and so without a thread switch.
+clock: list[int] = [0]
 
-#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `optree.clock`.
+#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `clock`.
 Origin = tuple[CodeType, int, int]
 
 #: The characters of a value that an error shows, at most.

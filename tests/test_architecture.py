@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *(
         "optree.installation",
-        "optree.clock",
         "optree.errors",
         "optree.settings",
         "optree.cache",

@@ -1,4 +1,4 @@
-"""The CPU backend: NumPy memory, and assignments run by NumPy's own loops."""
+"""The CPU backend: tensors in NumPy arrays, and plans of C kernels and NumPy calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementation_of
+from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
-from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
-from backends.execution.errstate import quietly
-from backends.execution.executor import runnable, steps_of
-from backends.execution.listing import steps_text
+from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
+from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
@@ -48,18 +46,18 @@ class CPUBackend(Backend):
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
         if self.compiler is not None and (jit is True or requested_compiler()):
-            # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
-            # need what it makes here, and the cache folder has it but for the first time.
+            # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
+            # need this library, which is cached on disk.
             compile_source(ENTER, "builtin", compiler=self.compiler)
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else where_it_pays(self._optional)
-        if "logging" in sys.modules:  # nobody listens else
-            _say_once(self.info())
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else When(self._optional, 0, WORK)
+        if "logging" in sys.modules:  # else there is no handler
+            _log_once(self.info())
 
     def info(self) -> str:
-        """How assignments run here, and what would make them faster."""
+        """The executor of assignments, and how to get a faster one."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -98,7 +96,7 @@ class CPUBackend(Backend):
         return array.copy(order="C")
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
-        """A tensor over a NumPy array, not a copy; over a memory map, as long as it may be written to."""
+        """A tensor over a NumPy array or a writable memory map, without a copy."""
         check_unmasked(array, "adopt")
         if not isinstance(array, np.ndarray):
             raise OperandError(
@@ -132,11 +130,11 @@ class CPUBackend(Backend):
 
     @property
     def lowering(self) -> Options:
-        # NumPy draws numbers quicker by whole blocks than place by place.
+        # NumPy draws numbers faster in blocks than one by one.
         return Options(draws=self.compiler is not None)
 
     def _simple(self, program: Program) -> Program:
-        """The program as kernels take it."""
+        """The program, lowered to the ops that kernels have."""
         simple: Program = lower(program, self.lowering, "parts", "parts")
         return simple
 
@@ -175,15 +173,15 @@ class CPUBackend(Backend):
 
     def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return partial(implementation_of, self, program, last_uses(program) if keep else None)
+        return implementations_of(self, program, last_uses(program) if keep else None)
 
 
 @cache
-def _say_once(info: str) -> None:
-    """Log what runs assignments, once in a process."""
+def _log_once(info: str) -> None:
+    """Log the executor of assignments, once in a process."""
     lazy.logging.getLogger(__name__).info("assignments run by %s", info)
 
 
 def _note(error: Exception, index: int, ran: Sequence[Instruction]) -> None:
-    """Say what failed, by the node of the trees that ran, not of those that were compiled."""
+    """Add a note that names the failed instruction by its node in the trees that ran."""
     error.add_note(f"while running {describe(ran[index].node)}")

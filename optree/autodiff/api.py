@@ -20,8 +20,7 @@ from optree.errors import (
     describe,
 )
 from optree.registry import f
-from optree.tree.deltas import zero_gradient
-from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType

@@ -12,8 +12,7 @@ from typing import Any
 
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.tree.deltas import zero_gradient
-from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null
+from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null, zero_gradient
 from optree.tree.node import OpTreeNode, operands_of, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType

@@ -10,9 +10,8 @@ from weakref import ref
 import numpy as np
 
 from optree.cache import Cache
-from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
-from optree.errors import OperandError, Origin, ShapeError, caller_origin
+from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
 from optree.registry import OPS, f
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
@@ -52,7 +51,7 @@ class Tensor(Variable):
     view_op : Op or None
         The op that gives this view of `base`; derivatives propagate through it.
     written : int
-        Of a tensor that is no view, the time of the last write to its memory, by `optree.clock`; -1 while its values
+        Of a tensor that is no view, the time of the last write to its memory (`errors.clock`); -1 while its values
         are uninitialised.
     writer : Origin, str or None
         The line, or the function, that wrote it then.

@@ -14,8 +14,7 @@ from optree.errors import BackendError, DTypeError, GradientError, OperandError,
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
-from optree.tree.deltas import sum_of_deltas, sum_to
-from optree.tree.gradient_types import NoValueType
+from optree.tree.gradient_types import NoValueType, sum_of_deltas, sum_to
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
@@ -402,7 +401,7 @@ class Variable:
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
-    # Metadiff's methods of nodes, which `optree.metadiff` implements
+    # Metadiff's methods of nodes, which `optree.compat.metadiff` implements
 
     def is_input_dependent(self) -> bool:
         """Whether the value depends on a tensor or an input."""
@@ -417,12 +416,12 @@ class Variable:
         return METADIFF["get_grad_level"](self)
 
     def get_data_type(self) -> Any:
-        """The value's dtype."""
-        return METADIFF["get_data_type"](self)
+        """The value's dtype, or its type if it is no array."""
+        return self.dtype if isinstance(self.type, TensorType) else self.type
 
     def get_shape(self) -> Any:
         """The value's shape."""
-        return METADIFF["get_shape"](self)
+        return self.shape
 
     def get_parents(self) -> list[Variable]:
         """The operands by which the value is differentiable, in order."""
@@ -745,6 +744,11 @@ def as_columns(operands: list[Any]) -> list[Any]:
 def as_variable(operand: Any) -> Variable:
     """The operand, with a Python number as a weak constant."""
     return operand if isinstance(operand, Variable) else constant(operand)
+
+
+def variable_of(value: Any, what: str) -> Variable:
+    """A value as a variable: `as_operand`, with a Python number as a weak constant."""
+    return as_variable(as_operand(value, what))
 
 
 def spec_of(operand: Any) -> Any:

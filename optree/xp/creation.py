@@ -102,6 +102,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     ------
     BufferError
         If `copy` is False and the memory cannot be shared.
+    AttributeError
+        If it has no DLPack.
     """
     backend = backend_of(device)
     if isinstance(x, Array):
@@ -109,8 +111,10 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     try:
         tensor = backend.from_dlpack(x)
     except OperandError as error:
-        if copy is False or not hasattr(x, "__dlpack__"):
-            raise BufferError(str(error)) from error if hasattr(x, "__dlpack__") else AttributeError(str(error))
+        if not hasattr(x, "__dlpack__"):
+            raise AttributeError(str(error)) from error
+        if copy is False:
+            raise BufferError(str(error)) from error
         return asarray(np.from_dlpack(x), device=device)
     return Array(tensor.copy()) if copy else _shared(tensor)
 

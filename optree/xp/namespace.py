@@ -73,7 +73,8 @@ class Info:
 
     def devices(self) -> list[Any]:
         """Where arrays can be made: the backends that there are."""
-        return backends()
+        default = self.default_device()
+        return [default, *(other for other in backends() if other is not default)]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         """The dtypes of numbers that tell none; there are none of complex ones."""
@@ -141,6 +142,8 @@ def _on(backend: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function with a backend as its device, unless another is given."""
 
     def made(*args: Any, device: Any = None, **options: Any) -> Any:
-        return function(*args, device=backend if device in (None, backend.name) else device, **options)
+        if device == backend.name or (device is None and not isinstance(args[0] if args else None, Array)):
+            device = backend  # an array stays where it is
+        return function(*args, device=device, **options)
 
     return update_wrapper(made, function)

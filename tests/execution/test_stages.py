@@ -36,7 +36,7 @@ def kernels_of(*trees: Any) -> list[list[str]]:
     """The ops of each kernel, calls left out."""
     program = decompose(flatten(trees))
     steps = fuse(program, Sizes(program))
-    return [[program.instructions[i].op.name for i in s.places] for s in steps if isinstance(s, Kernel)]
+    return [[program.instructions[i].op.name for i in s.instructions] for s in steps if isinstance(s, Kernel)]
 
 
 @pytest.mark.matrix

@@ -341,6 +341,6 @@ MEANINGS: dict[str, Meaning] = {
     "index_add": _index_add,
     "is_last": _is_last,
     "onehot": _onehot,
-    "places": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
+    "flat_indices": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
     "drawn_at": _drawn_at,
 }

@@ -1,4 +1,4 @@
-"""What a line means does not change while its value waits: programs of writes and views mean what they mean in NumPy."""
+"""A line means what it meant when it was written, while its value waits: writes and views are as in NumPy."""
 
 from __future__ import annotations
 
