@@ -25,7 +25,15 @@ BRIEF = 100
 _OWN_PACKAGES = frozenset(
     (
         *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
-        *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
+        *(
+            "optree.compat",
+            "optree.xp",
+            "backends",
+            "backends.execution",
+            "backends.cpu",
+            "backends.cpu.codegen",
+            "backends.gpu",
+        ),
         "backends.gpu.codegen",
     )
 )

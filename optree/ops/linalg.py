@@ -344,6 +344,30 @@ def matrix_power(x: Any, n: int) -> Any:
     return f.copy(x) if n == 1 else found
 
 
+@function(numpy=np.cross)
+def cross(a: Any, b: Any, axis: int = -1) -> Any:
+    """The cross products of vectors of three elements along an axis."""
+    a, b = (variable_of(x, "cross") for x in (a, b))
+    axes = [normalise_axis(axis, x.ndim, "cross") for x in (a, b)]
+    for x, of in zip((a, b), axes, strict=True):
+        if x.shape[of] not in (3, None):
+            raise ShapeError(f"cross: vectors of three elements are wanted, and axis {axis} of {describe(x)} has not")
+    a, b = (f.moveaxis(x, of, -1) for x, of in zip((a, b), axes, strict=True))
+    after, behind = (f.roll(a, -1, -1), f.roll(b, -1, -1)), (f.roll(a, 1, -1), f.roll(b, 1, -1))
+    return f.moveaxis(after[0] * behind[1] - behind[0] * after[1], -1, axis)
+
+
+@function(numpy=np.vecdot)
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+    """The sums of products of two vectors along an axis, the others broadcast."""
+    x, y = (variable_of(given, "vecdot") for given in (x, y))
+    sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ShapeError(f"vecdot: axis {axis} of {describe(x)} and of {describe(y)} differ")
+    x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
+    return f.squeeze(f.squeeze(f.matmul(f.expand_dims(x, -2), f.expand_dims(y, -1)), -1), -1)
+
+
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
