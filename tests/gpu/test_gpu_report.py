@@ -55,7 +55,8 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["outcomes"][0]["said"] == ["at a.py:3 on ..., by ...: 1/2 of 3.5"]
     assert [each["said"] for each in found["outcomes"][1:3]] == [["so far"], ["begun"]]
     assert found["outcomes"][3]["found"] == {
-        **{"passed": 1, "failed": {"wrong": ["in x.py"]}},
+        "passed": 1,
+        "failed": {"wrong": ["in x.py"]},
         "skipped": {"left": ["no card"]},
     }
     assert found["outcomes"][4]["found"] is None

@@ -1,4 +1,4 @@
-"""Real CuPy on simulated devices: what runs, in which orders, and the driver's rules, each with a test that breaks it."""
+"""Real CuPy on simulated devices: what runs, in which orders, and the driver's rules, each broken by a test."""
 
 from __future__ import annotations
 

@@ -230,7 +230,11 @@ def unit(sources: Sequence[str]) -> str:
         lines += [f'extern "C" __attribute__((weak, visibility("hidden"))) unsigned char {b}[];' for b in bounds]
         lines.append(f'#define __shared__ static __attribute__((section("shared_{number}")))')
         lines += [f"#define {name} {name}_of_{number}" for name in names]
-        lines += [f"namespace source{number} {{ namespace {{", f'#line 1 "source{number}.cu"', _INCLUDE.sub("", _dynamic(source))]
+        lines += [
+            f"namespace source{number} {{ namespace {{",
+            f'#line 1 "source{number}.cu"',
+            _INCLUDE.sub("", _dynamic(source)),
+        ]
         lines += ["}}", *(f"#undef {name}" for name in [*names, "__shared__"])]
         for name, instance in [*((name, f"{name}_of_{number}") for name in names), *instances]:
             entry = f"Entry<source{number}::{instance}>"

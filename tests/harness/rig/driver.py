@@ -6,7 +6,7 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from harness import cuda
@@ -20,10 +20,29 @@ VERSION = 13990
 
 #: `cudaDeviceAttr`, and what an H100 answers; 0 for what is not here.
 ATTRIBUTES = {
-    **{1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535, 8: DEFAULT, 9: 65536, 10: 32},
-    **{11: 2**31 - 1, 12: 65536, 14: 512, 15: 1, 16: 132, 19: 1, 31: 1, 38: 50 << 20, 39: 2048, 40: 3, 41: 1},
-    **{51: 32, 75: 9, 76: 0, 78: 1, 79: 1, 80: 1, 81: 228 << 10, 82: 65536, 83: 1, 90: 1, 95: 1, 97: OPTIN},
-    **{106: 32, 111: 1024, 115: 1},
+    1: 1024,  # MaxThreadsPerBlock
+    2: 1024,  # MaxBlockDimX
+    3: 1024,  # MaxBlockDimY
+    4: 64,  # MaxBlockDimZ
+    5: 2**31 - 1,  # MaxGridDimX
+    6: 65535,  # MaxGridDimY
+    7: 65535,  # MaxGridDimZ
+    8: DEFAULT,  # MaxSharedMemoryPerBlock
+    10: 32,  # WarpSize
+    12: 65536,  # MaxRegistersPerBlock
+    16: 132,  # MultiProcessorCount
+    31: 1,  # ConcurrentKernels
+    38: 50 << 20,  # L2CacheSize
+    39: 2048,  # MaxThreadsPerMultiProcessor
+    41: 1,  # UnifiedAddressing
+    75: 9,  # ComputeCapabilityMajor
+    76: 0,  # ComputeCapabilityMinor
+    81: 228 << 10,  # MaxSharedMemoryPerMultiprocessor
+    82: 65536,  # MaxRegistersPerMultiprocessor
+    97: OPTIN,  # MaxSharedMemoryPerBlockOptin
+    106: 32,  # MaxBlocksPerMultiprocessor
+    111: 1024,  # ReservedSharedMemoryPerBlock
+    115: 1,  # MemoryPoolsSupported
 }
 
 #: `CUfunction_attribute`: threads, static bytes, registers; the limit of dynamic bytes, the part that is shared.
@@ -38,12 +57,24 @@ GRID, BLOCK, THREADS, REGISTERS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1
 #: By words of the emulator's, what a device says of a kernel's fault; `cudaErrorLaunchFailure` of others.
 FAULTS = {"misaligned": 716, "not there": 700, "goes on and on": 702}
 
+#: The names of the driver's errors.
 ERRORS = {
-    **{1: "INVALID_VALUE", 2: "OUT_OF_MEMORY", 200: "INVALID_IMAGE", 201: "INVALID_CONTEXT"},
-    **{209: "NO_BINARY_FOR_GPU", 400: "INVALID_HANDLE", 500: "NOT_FOUND", 700: "ILLEGAL_ADDRESS"},
-    **{701: "LAUNCH_OUT_OF_RESOURCES", 702: "LAUNCH_TIMEOUT", 716: "MISALIGNED_ADDRESS", 719: "LAUNCH_FAILED"},
-    **{900: "STREAM_CAPTURE_UNSUPPORTED", 901: "STREAM_CAPTURE_INVALIDATED"},
+    1: "INVALID_VALUE",
+    2: "OUT_OF_MEMORY",
+    200: "INVALID_IMAGE",
+    201: "INVALID_CONTEXT",
+    209: "NO_BINARY_FOR_GPU",
+    400: "INVALID_HANDLE",
+    500: "NOT_FOUND",
+    700: "ILLEGAL_ADDRESS",
+    701: "LAUNCH_OUT_OF_RESOURCES",
+    702: "LAUNCH_TIMEOUT",
+    716: "MISALIGNED_ADDRESS",
+    719: "LAUNCH_FAILED",
+    900: "STREAM_CAPTURE_UNSUPPORTED",
+    901: "STREAM_CAPTURE_INVALIDATED",
 }
+
 
 @dataclass(eq=False)
 class Module:
@@ -280,7 +311,9 @@ class Driver:
             raise Refused(21, "a copy in another direction")
         for address in (to, source):
             self._check_range(address, size)
-        pageable = [is_host and address not in machine.pinned for address, is_host in zip((source, to), hosts, strict=True)]
+        pageable = [
+            is_host and address not in machine.pinned for address, is_host in zip((source, to), hosts, strict=True)
+        ]
         if any(pageable) and stream.capture is not None:
             stream.capture.invalid = True
             raise Refused(900, "a copy of pageable memory is captured")
@@ -289,7 +322,7 @@ class Driver:
             machine.submit(stream, lambda: ctypes.memmove(to, kept, size) and None, "a copy from the host")
         else:
             devices = [each for each in map(machine.device_at, (to, source)) if each is not None]
-            copy = lambda: self._copy_now(to, source, size)
+            copy = partial(self._copy_now, to, source, size)
             if len(set(devices)) == 2 and stream in [device.legacy for device in machine.devices]:
                 machine.between(copy, devices)
             else:
@@ -625,4 +658,3 @@ class Driver:
             device = self.machine.device_at(address)
             if device is not None and device.number != number:
                 raise cuda.KernelFault(f"{name}: an access to memory that is not there, but on another device")
-

@@ -1,4 +1,4 @@
-"""CUDA's libraries on a simulated machine: cuBLASLt's stand-in, and what CuPy has of CUB and Thrust, as NumPy's work."""
+"""CUDA's libraries on a simulated machine: for cuBLASLt's stand-in, of cuBLAS, and Thrust's sorts as NumPy's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class CuBLAS:
 
 
 #: CuPy's numbers for dtypes, as Thrust's part of it takes them.
-_DTYPES = [*(np.dtype(kind + size) for size in "1248" for kind in "iu"), *map(np.dtype, ("f2", "f4", "f8", "c8", "c16", "?"))]
+_DTYPES = [
+    *(np.dtype(kind + size) for size in "1248" for kind in "iu"),
+    *map(np.dtype, ("f2", "f4", "f8", "c8", "c16", "?")),
+]
 
 
 class Thrust:
