@@ -271,7 +271,7 @@ class Embedding(Take):
     operands = ("table", "ids")
     axis: Any = 0
     numpy_names = ()
-    examples = (
+    examples: ClassVar[tuple[Any, ...]] = (
         (((5, 3), [2, 0, 2]), {}),
         (((5, 3), [[0, 1], [4, 4]]), {}),
         (((4,), 2), {}),

@@ -101,13 +101,10 @@ def batch_norm(
 
     Parameters
     ----------
-    x : operand
     gain, bias, mean, variance : operand, optional
-        One element for each channel. `mean` and `variance` are the running statistics.
+        One element for each channel; `mean` and `variance` are the running statistics.
     axis : int
         The channels' axis.
-    epsilon : float
-        What is added to the variance.
     momentum : float
         The share of this batch in the new running statistics, whose variance is over count - 1.
     training : bool
@@ -120,10 +117,8 @@ def batch_norm(
 
     Raises
     ------
-    ShapeError
-        If an operand has not one element for each channel.
-    OperandError
-        If one of the running statistics is given alone, or neither where there is no training.
+    ShapeError, OperandError
+        If an operand has not one element for each channel, or a running statistic is missing.
 
     Examples
     --------
@@ -153,17 +148,20 @@ def batch_norm(
         value = centred / f.sqrt(whole["variance"] + epsilon)
         return BatchNorm(_scaled(value, whole["gain"], whole["bias"]), as_variable(mean), as_variable(variance))
     value = _scaled(f.standardize(x, others, epsilon), whole["gain"], whole["bias"])
-    own_mean, _, own_variance = _moments(x, others)
+    own = _statistics(x, others, unbiased=mean is not None)
     if mean is None:
-        own = [in_dtype(f.squeeze(y, others), mean_dtype(x.dtype)) for y in (own_mean, own_variance)]
         return BatchNorm(value, *own)
-    count = in_dtype(f.count(x, others), own_variance.dtype)
-    unbiased = own_variance * (count / f.maximum(count - 1, 1))
-    new = [
-        in_dtype(f.squeeze(whole[name] * (1 - momentum) + own * momentum, others), as_variable(given[name]).dtype)
-        for name, own in (("mean", own_mean), ("variance", unbiased))
-    ]
-    return BatchNorm(value, *new)
+    pairs = [(as_variable(y), new) for y, new in zip((mean, variance), own, strict=True)]
+    return BatchNorm(value, *(in_dtype(y * (1 - momentum) + new * momentum, y.dtype) for y, new in pairs))
+
+
+def _statistics(x: Variable, axes: tuple[int, ...], unbiased: bool) -> list[Variable]:
+    """The mean and the variance over axes, which go; if `unbiased`, with count - 1 for its divisor."""
+    mean, _, variance = _moments(x, axes)
+    if unbiased:
+        count = in_dtype(f.count(x, axes), variance.dtype)
+        variance = variance * (count / f.maximum(count - 1, 1))
+    return [in_dtype(f.squeeze(y, axes), mean_dtype(x.dtype)) for y in (mean, variance)]
 
 
 @function()
