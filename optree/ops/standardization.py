@@ -97,23 +97,18 @@ def batch_norm(
     momentum: float = 0.1,
     training: bool = True,
 ) -> Any:
-    """Each channel standardized over all other axes, times a gain, plus a bias; with new running statistics.
+    """Each channel, along `axis`, standardized over the other axes, times a gain, plus a bias; and new statistics.
+
+    The value comes with what running statistics become; without any, with the batch's own.
 
     Parameters
     ----------
     gain, bias, mean, variance : operand, optional
         One element for each channel; `mean` and `variance` are the running statistics.
-    axis : int
-        The channels' axis.
     momentum : float
         The share of this batch in the new running statistics, whose variance is over count - 1.
     training : bool
         Whether the batch's own statistics are used, and the running ones become new. Else the running ones are used.
-
-    Returns
-    -------
-    value, mean, variance : tree
-        Without running statistics, the batch's own.
 
     Raises
     ------
@@ -125,8 +120,7 @@ def batch_norm(
     >>> import optree
     >>> from backends import gen_backend
     >>> be = gen_backend("cpu")
-    >>> mean, variance = be.zeros(2), be.ones(2)
-    >>> x = be.array([[1.0, 10.0], [3.0, 30.0]])
+    >>> x, mean, variance = be.array([[1.0, 10.0], [3.0, 30.0]]), be.zeros(2), be.ones(2)
     >>> value, new_mean, new_variance = be.batch_norm(x, mean=mean, variance=variance)
     >>> step = optree.function([], value, updates={mean: new_mean, variance: new_variance})
     >>> step().get().round(3)
@@ -139,7 +133,7 @@ def batch_norm(
     channels = (normalise_axis(axis, x.ndim, "batch_norm"),)
     others = tuple(i for i in range(x.ndim) if i not in channels)
     given = {"gain": gain, "bias": bias, "mean": mean, "variance": variance}
-    whole = {name: _along(value, x, channels, "batch_norm", name) for name, value in given.items()}
+    whole = {name: _along(y, x, channels, "batch_norm", name) for name, y in given.items()}
     if (mean is None) is not (variance is None) or (mean is None and not training):
         missing = "mean" if mean is None else "variance"
         raise OperandError(f"batch_norm: its running {missing} is missing; give mean and variance, or train without")
