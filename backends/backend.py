@@ -25,7 +25,7 @@ from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
-from optree.tree.types import DTYPES, NUMBERS, as_dtype
+from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
@@ -61,7 +61,8 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
+        "internal compile_within lowering on_host over owned plans program remark show sources tensor_of to_host "
+        "updates_within value_of".split()
     )
 
     #: The number of devices of its kind.
@@ -172,6 +173,48 @@ class Backend(RandomMethods):
             its inputs' values and its own.
         """
         raise NotImplementedError
+
+    def compile_within(self, program: Program) -> Callable[[list[Any]], Sequence[Any]]:
+        """A program as a function of its leaves' values, for a call that runs it many times within a step of a plan."""
+        plan = self.compile(program)
+        return lambda values: plan.run(values, None)
+
+    def updates_within(
+        self, key: Any, build: Callable[..., Sequence[tuple[Any, Any]]], types: Sequence[TensorType]
+    ) -> Callable[[Sequence[Any]], None]:
+        """A function of arrays that writes into some of them, for calls within a step of a plan; compiled once.
+
+        Parameters
+        ----------
+        key : hashable
+            What else than the arrays' dtypes and sizes of 1 tells this function from others.
+        build : callable
+            From a tensor for each array to the updates, pairs of a tensor and a tree.
+        types : sequence of TensorType
+            Their types; a size of None differs from call to call.
+        """
+        key = ("within", key, *[(each.dtype, each.shape) for each in types])
+        found = self.plans.get(key)
+        if found is None:
+            found = self.plans[key] = self._updates_within(build, types)
+        return found  # type: ignore[no-any-return]
+
+    def _updates_within(self, build: Any, types: Sequence[TensorType]) -> Callable[[Sequence[Any]], None]:
+        sizes = [tuple(2 if n is None else n for n in each.shape) for each in types]
+        tensors = [Tensor(self, self.allocate(size, each.dtype)) for size, each in zip(sizes, types, strict=True)]
+        program = self.program(assignments(build(*tensors)))
+        indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in tensors]
+        known = [None if i in indices else self.value_of(leaf) for i, leaf in enumerate(program.leaves)]
+        run = self.compile_within(program.outline())
+
+        def call(arrays: Sequence[Any]) -> None:
+            values = known.copy()
+            for i, array in zip(indices, arrays, strict=True):
+                if i is not None:
+                    values[i] = array
+            run(values)
+
+        return call
 
     # Running trees
 

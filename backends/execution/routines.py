@@ -96,3 +96,8 @@ def takes_floats(program: Program, index: int) -> bool:
     instruction = program.instructions[index]
     has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
     return is_floating(instruction.type.dtype) and not has_numbers
+
+
+def always(program: Program, index: int) -> bool:
+    """For `Routine.takes`: whatever the operands are."""
+    return True

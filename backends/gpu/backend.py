@@ -307,6 +307,19 @@ class GPUBackend(Backend):
 
         return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
+    def compile_within(self, program: Program) -> Callable[[list[Any]], Sequence[Any]]:
+        # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
+        simple = self._simple(program)
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        outline = simple.outline()
+        steps = runnable(self._steps(outline, False, False))
+        rest = [*constants, *[None] * len(outline.instructions)]
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            error.add_note(f"while running {describe(outline.instructions[index].node)}")
+
+        return partial(run_steps, steps, rest, outputs_of(outline), note)
+
     @property
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)

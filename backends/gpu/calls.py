@@ -12,13 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
+from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats
+from backends.execution.tiles import BackendTiles
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
+from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -58,13 +61,21 @@ def _product(device: Device, op: Any) -> Callable[..., Any]:
     return device.products
 
 
-_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+def _in_tiles(device: Device, op: Any) -> Callable[..., Any]:
+    """Attention, in tiles that cuBLASLt multiplies, with kernels between."""
+    return partial(op.run, BackendTiles(device, device.products))
 
-#: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
+
+_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_ATTENTION = Routine(_in_tiles, always, is_captured=True)
+
+#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
     TensorDot: Routine(_contraction, takes_floats, is_captured=True),
+    Attention: _ATTENTION,
+    AttentionGradient: _ATTENTION,
 }
 
 
@@ -84,6 +95,10 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(device, op)
+    if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
+        (made,) = instruction.inputs
+        by = routine_of(ROUTINES, program, made - len(program.leaves)) if made >= len(program.leaves) else None
+        return Implementation(op.value, is_captured=by is not None and by.is_captured)
     if op.calls_lapack:
         return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):

@@ -3,6 +3,7 @@
 from optree.ops import (
     arrangement,
     assignment,
+    attention,
     bits,
     choice,
     contraction,
@@ -33,6 +34,7 @@ from optree.ops import (
 __all__ = [
     "arrangement",
     "assignment",
+    "attention",
     "bits",
     "choice",
     "contraction",

@@ -30,6 +30,7 @@ from optree.tree.types import DTYPES
 #: Ops that are no functions of their operands' values, or of some operands alone, and the tests that they have instead.
 ELSEWHERE = {
     "assign": "tree/test_assignment.py",
+    "attention": "ops/test_attention.py",
     "cholesky": "ops/test_linalg.py",
     "cofactors": "ops/test_linalg.py",
     "det": "ops/test_linalg.py",
