@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -32,6 +32,21 @@ from optree.tree.variable import Constant, Input, Variable, check_same_backend
 PLANS = 4096
 
 COMPAT_MODES = (None, "neon")
+
+
+class Within(NamedTuple):
+    """A compiled function of arrays, for calls within a step of a plan.
+
+    Attributes
+    ----------
+    run : callable
+        Of a list of the arrays.
+    is_captured : bool
+        Whether a CUDA graph can capture it.
+    """
+
+    run: Callable[[Sequence[Any]], None]
+    is_captured: bool
 
 
 class Backend(RandomMethods):
@@ -62,7 +77,7 @@ class Backend(RandomMethods):
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
         "internal compile_within lowering on_host over owned plans program remark show sources tensor_of to_host "
-        "updates_within value_of".split()
+        "target value_of within".split()
     )
 
     #: The number of devices of its kind.
@@ -174,47 +189,34 @@ class Backend(RandomMethods):
         """
         raise NotImplementedError
 
-    def compile_within(self, program: Program) -> Callable[[list[Any]], Sequence[Any]]:
-        """A program as a function of its leaves' values, for a call that runs it many times within a step of a plan."""
+    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+        """A program as a function of its leaves' values, for calls within a step; and whether a graph captures it."""
         plan = self.compile(program)
-        return lambda values: plan.run(values, None)
+        return lambda values: plan.run(values, None), False
 
-    def updates_within(
-        self, key: Any, build: Callable[..., Sequence[tuple[Any, Any]]], types: Sequence[TensorType]
-    ) -> Callable[[Sequence[Any]], None]:
-        """A function of arrays that writes into some of them, for calls within a step of a plan; compiled once.
+    def within(self, key: Any, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
+        """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
 
         Parameters
         ----------
         key : hashable
-            What else than the arrays' dtypes and sizes of 1 tells this function from others.
+            What tells it from others.
         build : callable
-            From a tensor for each array to the updates, pairs of a tensor and a tree.
-        types : sequence of TensorType
-            Their types; a size of None differs from call to call.
+            Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
         """
-        key = ("within", key, *[(each.dtype, each.shape) for each in types])
-        found = self.plans.get(key)
+        found = self.plans.get(("within", key))
         if found is None:
-            found = self.plans[key] = self._updates_within(build, types)
+            leaves, roots = build()
+            program = self.program(roots)
+            run, is_captured = self.compile_within(program.outline())
+            self.compiles += 1
+            found = self.plans["within", key] = Within(_on_leaves(self, program, leaves, run), is_captured)
         return found  # type: ignore[no-any-return]
 
-    def _updates_within(self, build: Any, types: Sequence[TensorType]) -> Callable[[Sequence[Any]], None]:
-        sizes = [tuple(2 if n is None else n for n in each.shape) for each in types]
-        tensors = [Tensor(self, self.allocate(size, each.dtype)) for size, each in zip(sizes, types, strict=True)]
-        program = self.program(assignments(build(*tensors)))
-        indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in tensors]
-        known = [None if i in indices else self.value_of(leaf) for i, leaf in enumerate(program.leaves)]
-        run = self.compile_within(program.outline())
-
-        def call(arrays: Sequence[Any]) -> None:
-            values = known.copy()
-            for i, array in zip(indices, arrays, strict=True):
-                if i is not None:
-                    values[i] = array
-            run(values)
-
-        return call
+    def target(self, type: TensorType) -> Tensor:
+        """A tensor for `within` to assign to, of a type and without memory for its elements; None is any size."""
+        sizes = tuple(2 if n is None else n for n in type.shape)
+        return Tensor(self, np.broadcast_to(self.allocate((), type.dtype), sizes))
 
     # Running trees
 
@@ -406,6 +408,21 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
+def _on_leaves(backend: Backend, program: Program, given: Sequence[Any], run: Any) -> Callable[[Sequence[Any]], None]:
+    """A function of the values of some leaves, those of others being known; what the program does not read is let be."""
+    indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in given]
+    known = [None if i in indices else backend.value_of(leaf) for i, leaf in enumerate(program.leaves)]
+    pairs = [(n, i) for n, i in enumerate(indices) if i is not None]
+
+    def call(arrays: Sequence[Any]) -> None:
+        values = known.copy()
+        for n, i in pairs:
+            values[i] = arrays[n]
+        run(values)
+
+    return call
+
+
 def _check_stale(tree: Any) -> None:
     """Warn if a tree that has not run is stale, as running it does."""
     if type(tree) is not OpTreeNode:
@@ -485,8 +502,12 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
     """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
-    for tree in trees:
-        if tree.spec.home not in (backend.home, None):
+    pending = list(trees)
+    while pending:  # they may be nested, and None
+        tree = pending.pop()
+        if tree.__class__ is not OpTreeNode and isinstance(tree, tuple | list):
+            pending += tree
+        elif tree is not None and tree.spec.home not in (backend.home, None):
             raise _foreign(backend, name, tree)
     if out is None:
         return trees

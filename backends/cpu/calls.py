@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.thread_pool import share
+from backends.execution.loops import loop
 from backends.execution.routines import Implementation, Routine, always, routine_of
 from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
@@ -16,6 +17,7 @@ from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.loops import Scan
 from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
@@ -63,6 +65,8 @@ def implementation_of(backend: Any, program: Program, last: Sequence[int] | None
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(backend, op)
+    if isinstance(op, Scan):
+        return loop(backend, program, index)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.ops.attention import Step, Tiles
+from optree.run.updates import assignments
 from optree.tree.types import TensorType
 
 
@@ -36,16 +37,15 @@ class BackendTiles(Tiles):
         key = (step.function, *[(x.dtype, x.ndim) for x in arrays])
         run = self._known.get(key)
         if run is None:
-            run = self._known[key] = self._compiled(step, arrays)
+            run = self._known[key] = self._backend.within(key, lambda: self._step(step, arrays)).run
         run(arrays)
 
-    def _compiled(self, step: Step, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+    def _step(self, step: Step, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Leaves for arrays, and a step's assignments to some of them."""
         types = [
             TensorType(x.dtype, (None,) * (x.ndim - 1) + (1 if i in step.columns else None,))
             for i, x in enumerate(arrays)
         ]
-
-        def build(*tensors: Any) -> list[tuple[Any, Any]]:
-            return list(zip([tensors[i] for i in step.writes], step.function(*tensors), strict=True))
-
-        return self._backend.updates_within(step, build, types)  # type: ignore[no-any-return]
+        leaves = [self._backend.target(each) if i in step.writes else each() for i, each in enumerate(types)]
+        values = step.function(*leaves)
+        return leaves, assignments(list(zip([leaves[i] for i in step.writes], values, strict=True)))

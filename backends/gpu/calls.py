@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.execution.loops import loop
 from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats
 from backends.execution.tiles import BackendTiles
 from backends.gpu.matmul import Products
@@ -21,6 +22,7 @@ from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.loops import Scan
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
@@ -95,6 +97,8 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(device, op)
+    if isinstance(op, Scan):
+        return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
         (made,) = instruction.inputs
         by = routine_of(ROUTINES, program, made - len(program.leaves)) if made >= len(program.leaves) else None
