@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.cpu.thread_pool import share
 from backends.execution.loops import loop
-from backends.execution.routines import Implementation, Routine, always, routine_of
+from backends.execution.routines import Implementation, Routine, always, routine_of, views
 from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
@@ -18,7 +18,9 @@ from optree.compile.reference import checked, is_widened, performer
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.loops import Scan
+from optree.ops.recurrent import Parts
 from optree.ops.scattering import Scatter
+from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
 
@@ -49,6 +51,7 @@ ROUTINES: dict[type, Routine] = {
     MatMul: _PRODUCT,
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
+    Parts: Routine(views, always, computes=False),
 }
 
 
@@ -67,6 +70,8 @@ def implementation_of(backend: Any, program: Program, last: Sequence[int] | None
         return routine.implementation(backend, op)
     if isinstance(op, Scan):
         return loop(backend, program, index)
+    if isinstance(op, Output):
+        return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.loops import loop
-from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats
+from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
 from backends.execution.tiles import BackendTiles
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
@@ -23,6 +23,7 @@ from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.loops import Scan
+from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
@@ -78,6 +79,7 @@ ROUTINES: dict[type, Routine] = {
     TensorDot: Routine(_contraction, takes_floats, is_captured=True),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
+    Parts: Routine(views, always, is_captured=True, computes=False),
 }
 
 
@@ -100,9 +102,9 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     if isinstance(op, Scan):
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
-        (made,) = instruction.inputs
-        by = routine_of(ROUTINES, program, made - len(program.leaves)) if made >= len(program.leaves) else None
-        return Implementation(op.value, is_captured=by is not None and by.is_captured)
+        made = instruction.inputs[0] - len(program.leaves)
+        is_captured = made >= 0 and implementation_of(device, program, last, made).is_captured
+        return Implementation(op.value, is_captured=is_captured)
     if op.calls_lapack:
         return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):

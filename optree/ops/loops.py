@@ -299,7 +299,8 @@ class Scan(Op):
 
 
 def _at(array: Any, axis: int, place: int) -> Any:
-    return array[(slice(None),) * axis + (place,)]
+    """The view of an array at a place along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, place, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -348,7 +349,8 @@ class _Loop(NamedTuple):
             results[:count],
             results[count:],
         )
-        op = Scan.make(
+        # Not by `make`, which would give an equal one, of other sizes: a derivative is of this body's trees.
+        op = Scan(
             body=body,
             axes=tuple(axis for *_, axis in self.slices),
             out_axes=tuple(axis for _, axis in self.outputs),

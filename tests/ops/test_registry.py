@@ -41,6 +41,7 @@ ELSEWHERE = {
     "pinv": "ops/test_linalg.py",
     "qr": "ops/test_linalg.py",
     "rand": "ops/test_random.py",
+    "scan": "ops/test_loops.py",
     "slogdet": "ops/test_linalg.py",
     "solve": "ops/test_linalg.py",
     "standard_gamma": "ops/test_sampling.py",
