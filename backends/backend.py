@@ -409,7 +409,7 @@ class Backend(RandomMethods):
 
 
 def _on_leaves(backend: Backend, program: Program, given: Sequence[Any], run: Any) -> Callable[[Sequence[Any]], None]:
-    """A function of the values of some leaves, those of others being known; what the program does not read is let be."""
+    """A function of the values of some leaves, of which the program may read but a part; those of others are known."""
     indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in given]
     known = [None if i in indices else backend.value_of(leaf) for i, leaf in enumerate(program.leaves)]
     pairs = [(n, i) for n, i in enumerate(indices) if i is not None]

@@ -193,7 +193,9 @@ class Scan(Op):
         shapes = self.infer_shape(None, [x.shape for x in operands])
         dtypes = [x.dtype for x in self.body.results]
         states = [x.dtype for x in self.body.states]
-        return Apply(self, operands, [TensorType(d, s)() for d, s in zip(self.joined(dtypes, states), shapes, strict=True)])
+        return Apply(
+            self, operands, [TensorType(d, s)() for d, s in zip(self.joined(dtypes, states), shapes, strict=True)]
+        )
 
     def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
         """What there is for each of the body's results and states, in the order of the outputs."""
@@ -236,10 +238,10 @@ class Scan(Op):
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
-        shapes = self.infer_shape(None, [x.shape for x in arrays])
+        shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
-        made = [
+        made: list[Any] = [
             np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
             for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
         ]
@@ -250,7 +252,8 @@ class Scan(Op):
         for i, x in enumerate(before):
             if x is not None and length:
                 x[order[0]], current[i] = states[i], x[order[0]]
-        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in zip(states, before, strict=True)]
+        pairs = zip(states, before, strict=True)
+        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
         for count, t in enumerate(order):
             left = length - 1 - count
             # Each step writes the states where the next reads them, and the last one the outputs.
@@ -375,7 +378,7 @@ def _check_pure(node: OpTreeNode) -> None:
 
 
 class _Derivative:
-    """The derivative of a loop: a loop from its other end, whose states are the adjoints of its states and constants."""
+    """The derivative of a loop: a loop from its other end, whose states are the adjoints of that one's states."""
 
     def __init__(self, op: Scan, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> None:
         self.op, self.inputs, body = op, inputs, op.body
@@ -529,12 +532,12 @@ class _Sum(NamedTuple):
                 rest.append(term)
         if not rest:
             return cls(products, None)
-        kind = TensorType(wide_dtype(like.dtype), like.shape)
-        state = Input(kind)
-        total = state
+        dtype = wide_dtype(like.dtype)
+        state = Input(TensorType(dtype, like.shape))
+        total: Variable = state
         for term in rest:
-            total = total + in_dtype(term, kind.dtype)
-        loop.states.append((state, f.fill_like(in_dtype(like, kind.dtype), 0.0)))
+            total = total + in_dtype(term, dtype)
+        loop.states.append((state, f.fill_like(in_dtype(like, dtype), 0.0)))
         loop.new_states.append(total)
         return cls(products, len(loop.states) - 1)
 
@@ -566,7 +569,7 @@ def _scanned(
     cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
     _check_lengths(given, axes, length)
     if not given:
-        given, axes, cut = [constant(np.arange(length))], [0], [Input(TensorType("int64", ()))]
+        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
     states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
     shown = None if sequences is None else _like(sequences, cut)
     result = step(_like(initial, states), shown)
@@ -625,9 +628,9 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
     for i, (x, y) in enumerate(zip(begun, new, strict=True)):
         if x.dtype != y.dtype:
             raise DTypeError(
-                f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, or "
-                f".astype({str(y.dtype)!r}) of what it begins with, would fit"
+                f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
+                f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
             )
         pairs = zip(x.shape, y.shape, strict=False)
         if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
-            raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it stays as it is")
+            raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

@@ -205,9 +205,7 @@ class _Given:
         How many times the units the weights have.
     """
 
-    def __init__(
-        self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool
-    ) -> None:
+    def __init__(self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool) -> None:
         self.what, self.gates, self.axis = what, gates, int(bool(batch_first))
         self.x, self.w, self.u = (self._operand(y, name) for y, name in ((x, "x"), (w, "w"), (u, "u")))
         layout = "(batch, steps, features)" if batch_first else "(steps, batch, features)"
