@@ -147,7 +147,7 @@ class AttentionOperator(Op):
             cell[0] = value
 
     def run(self, tiles: Tiles, *inputs: Any) -> tuple[Any, ...]:
-        """The outputs; NumPy computes as many heads together as have tiles that stay in a cache, other libraries all."""
+        """The outputs; NumPy computes as many heads together as tiles in a cache allow, other libraries all of them."""
         arrays = [as_array(x, *inputs) for x in inputs]
         matrices, masks = arrays[: self.count], arrays[self.count :]
         lead = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
