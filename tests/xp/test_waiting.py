@@ -372,3 +372,11 @@ def test_gradients_of_arrays_are_arrays(be, xp):
     float(loss)
     with pytest.raises(optree.errors.GradientError, match="has been computed"):
         optree.grad(loss, w)
+
+
+def test_values_of_broadcasts_can_be_written(be, xp):
+    x = xp.broadcast_to(xp.ones(3) * 2, (3,))
+    (tensor,) = be.evaluate([be.broadcast_to(be.ones(1) * 2, (1,))])
+    x[0] = 5.0
+    tensor[...] = 7.0
+    assert (x.tolist(), tensor.tolist()) == ([5.0, 2.0, 2.0], [7.0])
