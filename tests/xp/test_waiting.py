@@ -9,6 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+from harness.homes import home
+
 import optree
 from backends import gen_backend
 from optree.errors import DTypeError, ShapeError
@@ -17,8 +19,8 @@ from optree.tree.waiting import memory_of
 
 
 @pytest.fixture(scope="module")
-def be():
-    return gen_backend("cpu", datatype=np.float64)
+def be(home_kind):
+    return home(home_kind, datatype=np.float64)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,7 @@ class Program:
         return told, [np.asarray(x) for x in self.names]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(150))
 def test_random_programs_mean_what_they_mean_in_numpy(xp, seed):
     told, values = Program(xp, seed).run(60)
@@ -219,7 +222,8 @@ def test_a_write_by_the_tensors_own_ways_is_seen(be, xp):
     assert xp.asarray(t).tensor is t
 
 
-def test_shared_memory_does_not_wait(xp):
+def test_shared_memory_does_not_wait():
+    xp = gen_backend("cpu", datatype=np.float64).xp
     theirs = np.array([1.0, 2.0])
     x = xp.from_dlpack(theirs)
     y = x + 1
@@ -374,7 +378,9 @@ def test_gradients_of_arrays_are_arrays(be, xp):
         optree.grad(loss, w)
 
 
-def test_values_of_broadcasts_can_be_written(be, xp):
+def test_values_of_broadcasts_can_be_written():
+    be = gen_backend("cpu")
+    xp = be.xp
     x = xp.broadcast_to(xp.ones(3) * 2, (3,))
     (tensor,) = be.evaluate([be.broadcast_to(be.ones(1) * 2, (1,))])
     x[0] = 5.0
