@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-
 from harness.homes import home
 
 from backends import gen_backend

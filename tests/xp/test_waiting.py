@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-
 from harness.homes import home
 
 import optree
