@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import rounded
-from optree.errors import DTypeError, OperandError, brief
+from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
@@ -77,6 +77,11 @@ def _shared(tensor: Tensor) -> Array:
 
 def _array_of(given: Any) -> Array:
     """The array of a tensor or a tree."""
+    if given.backend is None:
+        raise OperandError(
+            f"asarray: {describe(given)} has no tensor, and so no backend; be.array makes one of numbers"
+        )
+    backend_of(given.backend)
     found = Array(given if isinstance(given, Tensor) else own(given))
     entries = post_order([given], inputs_of) if isinstance(given, OpTreeNode) else []
     if any(entry.op.destroy_map for entry in entries if isinstance(entry, OpTreeNode)):

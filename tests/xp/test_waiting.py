@@ -377,6 +377,22 @@ def test_gradients_of_arrays_are_arrays(be, xp):
         optree.grad(loss, w)
 
 
+def test_long_gradients_run_together(be, xp):
+    weights = [xp.asarray([0.1 * i, 0.2]) for i in range(4)]
+    x = xp.asarray([1.0, 2.0])
+    hidden = x
+    for i in range(60):
+        hidden = xp.tanh(hidden * weights[i % 4]) + 0.5
+    before = be.executions
+    slopes = optree.grad(xp.sum(hidden), weights)
+    assert be.executions == before + 1 and not any(slope.is_waiting for slope in slopes)
+    trees = [x.tensor]
+    for i in range(60):
+        trees.append(be.tanh(trees[-1] * weights[i % 4].tensor) + 0.5)
+    for slope, tree in zip(slopes, optree.grad(be.sum(trees[-1]), [w.tensor for w in weights]), strict=True):
+        np.testing.assert_allclose(slope.get(), tree.get(), rtol=1e-12)
+
+
 def test_values_of_broadcasts_can_be_written():
     be = gen_backend("cpu")
     xp = be.xp
@@ -385,3 +401,8 @@ def test_values_of_broadcasts_can_be_written():
     x[0] = 5.0
     tensor[...] = 7.0
     assert (x.tolist(), tensor.tolist()) == ([5.0, 2.0, 2.0], [7.0])
+
+
+def test_what_has_no_backend_is_refused(xp):
+    with pytest.raises(TypeError, match="no backend"):
+        xp.asarray(optree.TensorType("float64", (2,))("x") + 1)
