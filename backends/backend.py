@@ -15,7 +15,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer, Plan
+from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.locks import cached_property
@@ -63,14 +63,15 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
+        "internal lowered lowering noting on_host over owned plans program remark show sources tensor_of to_host "
+        "value_of".split()
     )
 
     #: The number of devices of its kind.
     devices: int = 1
 
-    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
-    #: the printers of every language.
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
+    #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
@@ -161,14 +162,14 @@ class Backend(RandomMethods):
     def synchronize(self) -> None:
         """Wait until the device has finished; the CPU runs synchronously."""
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         """Compile a program to a plan.
 
         Parameters
         ----------
-        keep : bool
-            Whether ops may reuse their outputs' memory from call to call, for one
-            caller at a time.
+        reuse : bool
+            Whether the plan is for one caller at a time, so that its steps may reuse
+            their outputs' memory from call to call.
         observe : callable, optional
             Called after each step with the instruction's index, its time in seconds,
             its inputs' values and its own.
@@ -232,7 +233,7 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
-            for tree in trees:  # check for stale trees first: later ones are meant to read what the assignments write
+            for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None
@@ -320,6 +321,21 @@ class Backend(RandomMethods):
         """The program of trees: flattened, rewritten and scheduled."""
         program: Program = lower(roots)
         return program
+
+    def lowered(self, program: Program) -> Program:
+        """The program, lowered to the ops that this backend's kernels have."""
+        found: Program = lower(program, self.lowering, "parts", "parts")
+        return found
+
+    def noting(self, program: Program, is_lowered: bool = True) -> Note:
+        """The `note` of a program's steps, which names the failed instruction by its node in the trees that ran."""
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            ran = program if roots is None else self.program(roots)
+            ran = self.lowered(ran) if is_lowered and roots is not None else ran
+            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+
+        return note
 
     def value_of(self, leaf: Any) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value."""

@@ -57,7 +57,7 @@ class DTypeError(OptreeError, TypeError):
 
 
 class NumberOverflowError(OptreeError, OverflowError):
-    """A number that the dtype it meets cannot hold."""
+    """A number out of range of the dtype that it is converted to."""
 
 
 class ParameterError(OptreeError, ValueError):
@@ -156,7 +156,7 @@ def line_of(origin: Origin | None) -> str | None:
         return None
     code, offset, _ = origin
     file = Path(code.co_filename)
-    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record their caller alone
+    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record only their caller
         return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():

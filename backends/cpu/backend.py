@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
-from optree.compile.pipeline import Options, lower
-from optree.compile.program import Instruction, Program
+from optree.compile.pipeline import Options
+from optree.compile.program import Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
@@ -134,55 +134,40 @@ class CPUBackend(Backend):
         # NumPy draws numbers faster in blocks than one by one.
         return Options(draws=self.compiler is not None)
 
-    def _simple(self, program: Program) -> Program:
-        """The program, lowered to the ops that kernels have."""
-        simple: Program = lower(program, self.lowering, "parts", "parts")
-        return simple
-
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        calls = steps_of(program, self._implementations(program, keep))
-        steps = runnable(calls, observe)
-        instructions = program.instructions
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            _note(error, index, instructions if roots is None else self.program(roots).instructions)
-
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+        by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
         if observe is not None:
-            return Plan(run)
-        simple = self._simple(program)
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
+            return Plan(by_numpy())
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
+        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
+        implementations = self._implementations(outline, reuse)
+        return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
 
-        def note_simple(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            _note(error, index, (outline if roots is None else self._simple(self.program(roots))).instructions)
-
-        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
-        implementations = self._implementations(outline, keep)
-        return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
+    def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
+        """A function that runs a program by NumPy calls."""
+        steps = runnable(steps_of(program, self._implementations(program, reuse)), observe)
+        registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
+        return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
             return "\n".join(self.sources(program, "c"))
-        simple, calls = self._simple(program), steps_of(program, self._implementations(program, False))
-        if len(simple.instructions) > LONGEST:
+        lowered, calls = self.lowered(program), steps_of(program, self._implementations(program, False))
+        if len(lowered.instructions) > LONGEST:
             return steps_text(program, calls)
-        kernels = steps_text(simple, steps_of(simple, self._implementations(simple, False), self.when.executor))
+        kernels = steps_text(lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor))
         if not self.when.work and not self.when.small:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
-    def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
+    def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return implementations_of(self, program, last_uses(program) if keep else None)
+        return implementations_of(self, program, last_uses(program) if reuse else None)
 
 
 @cache
 def _log_once(info: str) -> None:
     """Log the executor of assignments, once in a process."""
     lazy.logging.getLogger(__name__).info("assignments run by %s", info)
-
-
-def _note(error: Exception, index: int, ran: Sequence[Instruction]) -> None:
-    """Add a note that names the failed instruction by its node in the trees that ran."""
-    error.add_note(f"while running {describe(ran[index].node)}")

@@ -85,9 +85,6 @@ class Product:
         The path of the library, which is loaded at the first call.
     """
 
-    #: It writes into `out`, as a ufunc does.
-    is_product = True
-
     def __init__(self, path: str) -> None:
         self.path = path
 

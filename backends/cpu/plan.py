@@ -162,7 +162,7 @@ class KernelPlan(Plan):
     constants : list
         The values of its last leaves, which the plan is not given.
     by_numpy : callable
-        The plan that runs the program by NumPy calls.
+        It makes the function that runs the program by NumPy calls, when that is first needed.
     implementation_of : callable
         From the index of an instruction that no kernel runs to its implementation.
     note : callable
@@ -175,7 +175,7 @@ class KernelPlan(Plan):
         self,
         program: Program,
         constants: Sequence[Any],
-        by_numpy: Callable[[list[Any], Any], Sequence[Any]],
+        by_numpy: Callable[[], Callable[[list[Any], Any], Sequence[Any]]],
         implementation_of: ImplementationOf,
         note: Note,
         when: When,
@@ -190,6 +190,7 @@ class KernelPlan(Plan):
         #: The shapes of the last call, and its largest value's elements.
         self._known: tuple[Any, int] = (None, 0)
         super().__init__(self._choose)
+        self._calls: Any = None
         self._kernels: Any = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
@@ -199,7 +200,9 @@ class KernelPlan(Plan):
         size = self._largest(values)
         self.work += self.count * size
         if self.count > LONGEST or size < self.when.small or self.work < self.when.work:
-            return self.by_numpy(values, roots)
+            if self._calls is None:
+                self._calls = self.by_numpy()
+            return self._calls(values, roots)
         if self._kernels is None:
             self._kernels = self._fused()
         found = self._kernels(values, roots)

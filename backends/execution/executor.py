@@ -25,7 +25,7 @@ from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing
-from optree.compile.steps import Observer, Step, observed, run_steps, taker
+from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.tree.types import TensorType
 
@@ -223,7 +223,7 @@ def _live(
 
 def runnable(
     steps: Sequence[CallStep | KernelStep], observe: Observer | None = None, wait: Callable[[], None] | None = None
-) -> list[Step]:
+) -> list[tuple[Any, ...]]:
     """The steps as `run_steps` takes them; the last frees nothing, as the registers are freed after it.
 
     Parameters
@@ -234,7 +234,7 @@ def runnable(
     found = [step.step() for step in steps]
     if observe is not None:
         found = [observed(step, observe, wait) for step in found]
-    return [*found[:-1], *(step._replace(dead=()) for step in found[-1:])]
+    return plain([*found[:-1], *(step._replace(dead=()) for step in found[-1:])])
 
 
 class CallStep:

@@ -13,7 +13,7 @@ from backends.execution.memory import empty_array
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of, shapes_told
-from optree.compile.steps import Note, Step, outputs_of, run_steps
+from optree.compile.steps import Note, Step, outputs_of, plain, run_steps
 from optree.tree.types import TensorType
 
 #: Maximum combinations of its arguments' sizes for which a function holds memory.
@@ -64,7 +64,7 @@ class BoundSteps:
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
         outputs = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
         rest = [x if i in fixed else None for i, x in enumerate(registers) if i >= len(values)]
-        self.runs[sizes] = partial(run_steps, bound, rest, self.outputs, self.note)
+        self.runs[sizes] = partial(run_steps, plain(bound), rest, self.outputs, self.note)
         return outputs
 
     def _binding(self, registers: list[Any], fixed: set[int], bound: list[Step]) -> Iterator[Step]:

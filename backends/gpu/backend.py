@@ -16,7 +16,7 @@ from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.specialize import FusedKernel, Runner
+from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
@@ -29,8 +29,7 @@ from optree.arrays import is_portable
 from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
-from optree.compile.loopnest import LoopNest
-from optree.compile.pipeline import Options, lower
+from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
 from optree.dtypes import is_floating
@@ -172,7 +171,7 @@ class GPUBackend(Backend):
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total."""
-        kernels = {} if self.kernels is None else self.kernels.stats()
+        kernels = {} if self.kernels is None else asdict(self.kernels.counts)
         counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
         return {**super().stats(), **counts, "memory": self._memory()}
 
@@ -260,11 +259,25 @@ class GPUBackend(Backend):
         if not self.is_own(values) and not hasattr(values, "__cuda_array_interface__"):
             return super().array(values, dtype, name)
         with self.active():
-            array = self.cupy.asarray(values)
+            array = self._on_device(values)
             if array.dtype.kind not in "biu" and not is_floating(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
             wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
-            return self.over(self.cupy.array(array, wanted, order="C"), name)
+            return self.over(self._copied(array, wanted), name)
+
+    def _copied(self, array: Any, dtype: np.dtype) -> Any:
+        """A copy of an array; of another device's, in the order of both devices' current streams."""
+        cuda, elsewhere = self.cupy.cuda, array.device.id
+        if elsewhere == self.device_id:
+            return self.cupy.array(array, dtype, order="C")
+        here = cuda.get_current_stream()
+        with cuda.Device(elsewhere):
+            there = cuda.get_current_stream()
+            written = there.record()
+        here.wait_event(written)
+        copy = self.cupy.array(array, dtype, order="C")
+        there.wait_event(here.record())  # before the array is written to again
+        return copy
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array on this device, by DLPack, without a copy.
@@ -282,20 +295,17 @@ class GPUBackend(Backend):
 
     # Running
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        simple = self._simple(program) if observe is None else program
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
-        steps = self._steps(outline, keep, observe is not None)
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+        lowered = self.lowered(program) if observe is None else program
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
+        steps = self._steps(outline, reuse, observe is not None)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
-        captured = keep and not uncaptured and bool(steps)
+        captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            ran = outline if roots is None else self._simple(self.program(roots))
-            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+        note = self.noting(outline)
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             with self.active():
@@ -309,15 +319,10 @@ class GPUBackend(Backend):
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)
 
-    def _simple(self, program: Program) -> Program:
-        """The program, lowered to the ops that kernels have, if there are kernels."""
-        simple: Program = lower(program, self.lowering, "parts", "parts")
-        return simple
-
     def show(self, program: Program, stage: str) -> str:
-        simple = self._simple(program)
         if stage == "plan":
-            return steps_text(simple, self._steps(simple, False, False))
+            lowered = self.lowered(program)
+            return steps_text(lowered, self._steps(lowered, False, False))
         known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
         arch = known if known in DEVICES else "sm_90"
         return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
@@ -327,12 +332,16 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
 
-    def _steps(self, program: Program, keep: bool, is_observed: bool) -> list[CallStep | KernelStep]:
+    def _steps(self, program: Program, reuse: bool, is_observed: bool) -> list[CallStep | KernelStep]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
-        plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
+        plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
-            return steps_of(program, plain, executor, self.memory)
+            compile = partial(CudaNest, host=self.kernels)
+
+            def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
+                return FusedKernel(program, kernel, sizes, compile, self.memory)
+
+            return steps_of(program, plain, fused, self.memory)
 
         def implementation(index: int) -> Implementation:
             is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed
@@ -371,18 +380,6 @@ def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
     if not jit:
         return "jit=False, and only kernels are captured"
     return "PyCUDA launches kernels on a stream that cannot be captured" if launcher == "pycuda" else ""
-
-
-def _fused(
-    compile: Callable[[LoopNest], Runner],
-    memory: Memory,
-    program: Program,
-    kernel: Kernel,
-    sizes: Sizes,
-    implementation_of: ImplementationOf,
-) -> FusedKernel:
-    """A kernel, specialised for CUDA."""
-    return FusedKernel(program, kernel, sizes, compile, memory)
 
 
 def _written_leaves(program: Program) -> list[int]:

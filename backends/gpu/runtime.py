@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -54,10 +54,6 @@ class KernelHost:
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
         self._loaded = Cache("loaded CUDA kernels", LOADED)
-
-    def stats(self) -> dict[str, Any]:
-        """The counts by name."""
-        return asdict(self.counts)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names.

@@ -44,8 +44,8 @@ def grad(
 
     Parameters
     ----------
-    cost : Variable, waiting array or None
-        A tree of one element. None where `known_grads` replaces it.
+    cost : Variable, array or None
+        A tree of one element, or an array of `optree.xp` that waits. None where `known_grads` replaces it.
     wrt : Variable or array, or list or tuple of them
         Tensors, inputs or nodes in the cost, found by identity; a derivative by a tensor
         includes those by its views.

@@ -271,7 +271,7 @@ class Scatter(TemplateOperator):
         return self.update(x.copy(), *rest)
 
     def update(self, out: Any, value: Any, *arrays: Any) -> Any:
-        """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
+        """Write the value into an array and return it; nothing is written if an index is out of range."""
         if not isinstance(out, np.ndarray):
             return self._write_in_groups(out, value, arrays)
         # All in C order, because NumPy writes in memory order, and the last value counts.

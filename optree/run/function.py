@@ -262,7 +262,7 @@ class Function(Locked):
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
             return Plan(lambda values, roots: run(values))
-        return self.backend.compile(self.program, keep=True, observe=observe)
+        return self.backend.compile(self.program, reuse=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)

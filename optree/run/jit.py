@@ -22,13 +22,13 @@ from optree.tree.types import Spec, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable
 from optree.tree.waiting import Waiting
 
-#: The maximum number of functions that one Python function is compiled as.
+#: Maximum functions that one Python function is compiled as.
 FUNCTIONS = 256
 
-#: At so many, a warning says what makes them.
+#: The number of functions at which a warning names the reason.
 MANY = 64
 
-#: What is part of the program where it is an argument.
+#: Classes of arguments whose values are part of the program.
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -111,7 +111,7 @@ class Jitted:
 
     @property
     def functions(self) -> list[Function]:
-        """The functions that it is compiled as, the oldest of too many forgotten."""
+        """The compiled functions in the cache, oldest first."""
         return [function for function, _ in self._known.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -697,8 +697,7 @@ def as_operand(value: Any, what: str) -> Any:
     if isinstance(value, Variable):
         if getattr(getattr(value, "op", None), "name", None) == "assign":
             raise OperandError(
-                f"{what}: an assignment stands at the root of a tree, and {describe(value)} is to be an operand; "
-                "execute() it, and use its target"
+                f"{what}: an assignment is no operand, and {describe(value)} is one; execute() it, and use its target"
             )
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:

@@ -92,7 +92,7 @@ def reductions() -> dict[str, Trial]:
     return found
 
 
-# Reductions in one walk and in several
+# Reductions in one stage and in several
 
 #: Rows of so many elements, and columns.
 LENGTHS = (1, 3, 31, 32, 33, 257, 1000, 5000, 70000)
@@ -111,7 +111,7 @@ def _staged(tree: Callable[..., Any], array: np.ndarray, axis: Any) -> Trial:
 
 
 def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32", "float64")) -> dict[str, Trial]:
-    """Trees of several walks, by rows, by columns few and many, and over everything."""
+    """Trees of several stages, by rows, by columns few and many, and over everything."""
     found = {}
     for dtype in dtypes:
         for n in lengths:
@@ -204,7 +204,7 @@ def _loops(be: Any) -> Sequence[np.ndarray]:
 
 
 def _several(be: Any) -> Sequence[np.ndarray]:
-    """Several outputs, of several dtypes, levels and walks."""
+    """Several outputs, of several dtypes, levels and stages."""
     x = be.array(drawn(0, 6, 37))
     centred = x - be.mean(x, axis=1)
     square, norm = be.square(centred), be.sum(be.square(centred), axis=1)
