@@ -49,8 +49,8 @@ ATTRIBUTES = {
 #: `CUfunction_attribute`: threads, static bytes, registers; the limit of dynamic bytes, the part that is shared.
 _THREADS, _STATIC, _REGISTERS, _DYNAMIC, _CARVEOUT = 0, 1, 4, 8, 9
 
-#: Calls that drop what there was, and those about the current device, do well without a driver.
-_WITHOUT = re.compile("Destroy|Free|Unload|Error|etDevice$")
+#: Calls that drop what there was do well without a driver.
+_WITHOUT = re.compile("Destroy|Free|Unload|Error")
 
 #: `cudaMemPoolAttrReleaseThreshold`.
 _THRESHOLD = 4
