@@ -22,8 +22,16 @@ BRIEF = 100
 
 _OWN_PACKAGES = frozenset(
     (
-        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
-        *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
+        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.train"),
+        *(
+            "optree.testing",
+            "optree.compat",
+            "backends",
+            "backends.execution",
+            "backends.cpu",
+            "backends.cpu.codegen",
+            "backends.gpu",
+        ),
         "backends.gpu.codegen",
     )
 )

@@ -447,6 +447,7 @@ def _targets(
             continue
         is_alone = all(reader == index or step_of[reader] == n for reader in readers[value])
         others = [step_of[reader] for memory in memories[target] for reader in latest[memory] if reader != index]
+        others = [] if instructions[index].op.owns_target else others
         is_there = target < first or step_of[target - first] < n
         if is_alone and is_there and all(other <= n for other in others) and failing < n + changes:
             found[value] = (target, index)

@@ -282,16 +282,16 @@ class MemoryPointer:
     """`cupy.cuda.MemoryPointer`, to the first element of an array."""
 
     def __init__(self, array: Any) -> None:
-        self._array, self.ptr = array, array.host.ctypes.data
+        self.array, self.ptr = array, array.host.ctypes.data
 
     def copy_from_device_async(self, src: Any, size: int, stream: Any = None) -> None:
-        there, here = self._array.host, src._array.host
+        there, here = self.array.host, src.array.host
         assert there.flags.c_contiguous and here.flags.c_contiguous and size <= min(there.nbytes, here.nbytes)
 
         def work() -> None:
             there.reshape(-1).view(np.uint8)[:size] = here.reshape(-1).view(np.uint8)[:size]
 
-        self._array.module.machine.do(work, there, here)
+        self.array.module.machine.do(work, there, here)
 
 
 class NVRTCError(RuntimeError):

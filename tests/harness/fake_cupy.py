@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from harness.cupy_linalg import Linalg
 from harness.cupy_namespace import FILE
@@ -63,7 +64,14 @@ class Array:
     module: Any
     __array_priority__ = 100
 
-    def __init__(self, shape: Any, dtype: Any = float, *, order: str = "C") -> None:
+    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, *, order: str = "C") -> None:
+        if memptr is not None:
+            there = memptr.array
+            strides = np.empty(0, dtype).itemsize * np.cumprod([1, *shape[:0:-1]])[::-1]
+            self._lie(
+                as_strided(there.host, shape, strides), there if there.base is None else there.base, there.device.id
+            )
+            return
         self._lie(_allocated(self.module, lambda: np.empty(shape, dtype, order)))  # type: ignore[call-overload]
 
     @classmethod
