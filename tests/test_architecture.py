@@ -44,7 +44,11 @@ PACKAGES = (
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}}
+EXTRAS = {
+    "optree.pictures": {"grandalf", "matplotlib"},
+    "optree.train.checkpoints": {"safetensors"},
+    "optree.train.images": {"PIL"},
+}
 
 FILE_LINES = 800
 FUNCTION_LINES = 60

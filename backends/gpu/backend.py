@@ -21,7 +21,7 @@ from backends.execution.runner import Runner
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
@@ -158,6 +158,23 @@ class GPUBackend(Backend):
         """Wait until all that the device was asked, on every stream, is done."""
         with self.active():
             self.cupy.cuda.Device(self.device_id).synchronize()
+
+    def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
+        with self.active():
+            uploads = Uploads(self.cupy, self._in_flight)
+
+        def upload(array: np.ndarray) -> Callable[[], Tensor]:
+            wanted = array.dtype if array.dtype.kind in "biu" else self.datatype
+            with self.active():
+                found, wait = uploads(array.astype(as_dtype(wanted), copy=False))
+
+            def arrive() -> Tensor:
+                wait()
+                return self.over(found)
+
+            return arrive
+
+        return upload
 
     def info(self) -> str:
         """The device, what runs assignments on it, and where its memory comes from."""

@@ -4,7 +4,11 @@ They are functions from trees to trees, and to the updates of an `optree.functio
 imported at its first use; the extra ``train`` brings all of them.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from optree.train import initializers, losses, schedules
+from optree.train.data import Batches, arrays
 from optree.train.optimizer import LossScale, NonFiniteError, Optimizer
 from optree.train.optimizers import (
     LAMB,
@@ -20,6 +24,16 @@ from optree.train.optimizers import (
 )
 from optree.train.packing import packed
 
+if TYPE_CHECKING:
+    from optree.train.checkpoints import CheckpointError, load, read, save, saved
+    from optree.train.images import ImageFolder
+
+#: Modules that need packages of the extra ``train``, imported at the first access to one of their names.
+LATER = {
+    "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
+    "images": ("ImageFolder",),
+}
+
 __all__ = [
     "LAMB",
     "LARS",
@@ -29,13 +43,33 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Batches",
+    "CheckpointError",
+    "ImageFolder",
     "Lion",
     "LossScale",
     "NonFiniteError",
     "Optimizer",
     "RMSProp",
+    "arrays",
     "initializers",
+    "load",
     "losses",
     "packed",
+    "read",
+    "save",
+    "saved",
     "schedules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, known in LATER.items():
+        if name in known:
+            globals()[name] = found = getattr(import_module(f"optree.train.{module}"), name)
+            return found
+    raise AttributeError(f"module 'optree.train' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -261,6 +261,9 @@ class Stream:
 
     def wait_event(self, event: Any) -> None:
         self.waited.append(event.of)
+        for work in [work for work in event.of.pending if work in event._before]:
+            event.of.pending.remove(work)
+            work()
 
 
 Stream.null = Stream()

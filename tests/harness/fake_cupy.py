@@ -178,6 +178,11 @@ class Array:
             self.module.machine.stream.pending.append(lambda: np.copyto(out, values))
         return out
 
+    def set(self, arr: Any, stream: Any = None) -> None:
+        assert stream is not None and isinstance(arr.base, bytearray), "a copy from pageable memory is waited for"
+        self.host.view(np.uint8)[...] = 0xCD
+        stream.pending.append(lambda: np.copyto(self.host, arr))
+
     def item(self) -> Any:
         return self.get().item()
 
