@@ -61,7 +61,8 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host uploads value_of".split()
+        "internal lowering on_host over owned plans program remark show sources tensor_of to_host uploads "
+        "value_of".split()
     )
 
     #: The number of devices of its kind.
@@ -160,7 +161,7 @@ class Backend(RandomMethods):
         """Wait until the device has finished; the CPU runs synchronously."""
 
     def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
-        """A function that copies arrays, as `array` does, from any thread, for the thread that calls this to compute with.
+        """A function that copies arrays, as `array` does, from any thread, for the one that calls this to compute with.
 
         It returns at once, and what it returns gives the tensor. A device copies meanwhile, on a stream of its own.
         """

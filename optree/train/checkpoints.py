@@ -237,9 +237,14 @@ def _names(values: Sequence[Any]) -> list[str]:
 
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
     """Write a file and flush it; the checksums are computed meanwhile, and entered in the header at the end."""
-    ordered = [text.encode(), *(arrays[name] for name in sorted(arrays))]
-    blank, sums = "-" * 8 * len(ordered), []
-    summing = Thread(target=lambda: sums.extend(f"{zlib.crc32(x):08x}" for x in ordered))
+    sums: list[str] = []
+    blank = "-" * 8 * (1 + len(arrays))
+
+    def compute() -> None:
+        sums.append(f"{zlib.crc32(text.encode()):08x}")
+        sums.extend(_sum_of(arrays[name]) for name in sorted(arrays))
+
+    summing = Thread(target=compute)
     summing.start()
     try:
         save_file(arrays, path, {KEY: text, SUMS: blank})
@@ -251,6 +256,11 @@ def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
         file.write("".join(sums).encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def _sum_of(array: np.ndarray) -> str:
+    """The checksum of an array's bytes."""
+    return f"{zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))):08x}"
 
 
 def _flush(folder: Path) -> None:
@@ -303,7 +313,7 @@ def _checked(path: Path, file: Any) -> str:
     if len(sums) != len(names) + 1 or sums[0] != f"{zlib.crc32(text.encode()):08x}":
         raise CheckpointError(f"{path}: its description is not as it was written: the file is altered")
     for name, expected in zip(names, sums[1:], strict=True):
-        if expected != f"{zlib.crc32(np.ascontiguousarray(file.get_tensor(name))):08x}":
+        if expected != _sum_of(file.get_tensor(name)):
             raise CheckpointError(f"{path}: the values of {name} are not as they were written: the file is altered")
     return text
 

@@ -60,9 +60,9 @@ class ImageFolder(Sequence[np.ndarray]):
         """An image, of uint8: height, width, and the channels if there are several."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        with Image.open(self.paths[index]) as image:
-            image = image.convert(self._mode)
-            if self._size is not None:
-                height, width = self._size
-                image = image.resize((width, height), Image.Resampling.BILINEAR)
-            return np.asarray(image)
+        with Image.open(self.paths[index]) as file:
+            image = file.convert(self._mode)
+        if self._size is not None:
+            height, width = self._size
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(image)
