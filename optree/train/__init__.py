@@ -27,11 +27,13 @@ from optree.train.packing import packed
 if TYPE_CHECKING:
     from optree.train.checkpoints import CheckpointError, load, read, save, saved
     from optree.train.images import ImageFolder
+    from optree.train.watching import Bar, Log, WatchError
 
 #: Modules that need packages of the extra ``train``, imported at the first access to one of their names.
 LATER = {
     "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
     "images": ("ImageFolder",),
+    "watching": ("Bar", "Log", "WatchError"),
 }
 
 __all__ = [
@@ -43,14 +45,17 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Bar",
     "Batches",
     "CheckpointError",
     "ImageFolder",
     "Lion",
+    "Log",
     "LossScale",
     "NonFiniteError",
     "Optimizer",
     "RMSProp",
+    "WatchError",
     "arrays",
     "initializers",
     "load",

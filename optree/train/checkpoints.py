@@ -260,7 +260,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
 
 def _sum_of(array: np.ndarray) -> str:
     """The checksum of an array's bytes."""
-    return f"{zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))):08x}"
+    return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
 
 
 def _flush(folder: Path) -> None:
