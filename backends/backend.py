@@ -15,7 +15,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer, Plan
+from optree.compile.steps import Observer, Plan, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
@@ -61,7 +61,7 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host uploads "
+        "internal lowering on_host over owned planned plans program remark show sources tensor_of to_host uploads "
         "value_of".split()
     )
 
@@ -184,6 +184,10 @@ class Backend(RandomMethods):
             Called after each step with the instruction's index, its time in seconds,
             its inputs' values and its own.
         """
+        raise NotImplementedError
+
+    def planned(self, program: Program) -> Steps:
+        """The steps that run a program, for reports; they run it, too."""
         raise NotImplementedError
 
     # Running trees

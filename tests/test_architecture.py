@@ -31,7 +31,7 @@ PACKAGES = (
         "optree.arrays",
     ),
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.train", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree.train", "optree"),
     *(
         "backends.intact",
         "backends.lazy",

@@ -18,6 +18,7 @@ from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
 from backends.execution.errstate import quietly
 from backends.execution.executor import runnable, steps_of
+from backends.execution.lifetimes import planned_steps
 from backends.execution.listing import steps_text
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
@@ -26,7 +27,7 @@ from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, outputs_of, run_steps
+from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -40,8 +41,8 @@ class CPUBackend(Backend):
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
-        if jit not in ("auto", True, False):
-            raise BackendError(f"jit is 'auto', True or False, not {brief(jit)}")
+        if jit not in ("auto", "always", True, False):
+            raise BackendError(f"jit is 'auto', 'always', True or False, not {brief(jit)}")
         self.jit = jit
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
@@ -54,7 +55,10 @@ class CPUBackend(Backend):
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else where_it_pays(self._optional)
+        pays = where_it_pays(self._optional)
+        if jit == "always":
+            pays = pays._replace(work=0)
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else pays
         if "logging" in sys.modules:  # nobody listens else
             _say_once(self.info())
 
@@ -65,7 +69,7 @@ class CPUBackend(Backend):
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
             runs = f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
         else:
-            when = "always" if self.jit is True else "where they pay"
+            when = "where they pay" if self.jit == "auto" else "always"
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
@@ -161,6 +165,14 @@ class CPUBackend(Backend):
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
         implementations = self._implementations(outline, keep)
         return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
+
+    def planned(self, program: Program) -> Steps:
+        simple = self._simple(program)
+        is_long = len(simple.instructions) > LONGEST
+        executor = None if is_long else self.when.executor
+        steps = steps_of(simple, self._implementations(simple, True), executor)
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        return planned_steps(simple, steps, constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":

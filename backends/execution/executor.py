@@ -277,14 +277,16 @@ class KernelStep:
         The values that it works on, and those that it sets.
     dead : list of int
         The values that nothing needs after it.
+    numbers : list of int
+        Its instructions, by their numbers.
     index : int
-        The number of its last instruction.
+        The last of them.
     """
 
     def __init__(
         self, kernel: Runnable, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
-        self.kernel, self.index = kernel, calls[-1].index
+        self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
         self._calls = [call.step() for call in calls]
         #: The numbers of what is assigned, of its target and of the assignment.
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -59,7 +60,7 @@ class BoundSteps:
     def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
         """The first run for arguments of some sizes, which finds out what stays the same."""
         registers, bound = values + self.open, list[Step]()
-        for i, array in planned(self.program, self.slots, registers, empty_array).items():
+        for i, array in planned(self.program, self.steps, self.slots, registers, empty_array).items():
             registers[i] = array
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
         found = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
@@ -93,33 +94,52 @@ def _shape_of(value: Any) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 
-def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[int, int]:
-    """For each value that can have memory of its own the number of that memory; values of different times share one."""
+def slots_of(program: Program, steps: Sequence[CallStep | KernelStep], sizes: Any = None) -> dict[int, int]:
+    """For each value that can have memory of its own the number of that memory; values of different times share one.
+
+    The largest values are given theirs first, so that small ones share it in the meantime, and not it theirs.
+
+    Parameters
+    ----------
+    sizes : sequence or dict of int, optional
+        The bytes of each value.
+    """
     told = shapes_told(program)
-    goes = {i for step in steps for i in step.dead}
+    end = {i: n for n, step in enumerate(steps) for i in step.dead}
+    makes = [(i, n) for n, step in enumerate(steps) for i in step.makes]
+    start = {i: n for i, n in makes if i in end and told[i] and isinstance(program.type_of(i), TensorType)}
     slots: dict[int, int] = {}
-    free: list[int] = []
-    count = 0
-    for step in steps:
-        for i in step.makes:
-            if i in goes and told[i] and isinstance(program.type_of(i), TensorType):
-                if not free:
-                    free.append(count)
-                    count += 1
-                slots[i] = free.pop()
-        free += [slots[i] for i in step.dead if i in slots]
+    used: list[list[tuple[int, int]]] = []  # for each slot the times at which it is taken, in order
+    for i in sorted(start, key=lambda i: (-(0 if sizes is None else sizes[i]), start[i])):
+        time = start[i], end[i]
+        slot = next((n for n, times in enumerate(used) if _is_free(times, time)), len(used))
+        if slot == len(used):
+            used.append([])
+        insort(used[slot], time)
+        slots[i] = slot
     return slots
 
 
+def _is_free(times: list[tuple[int, int]], time: tuple[int, int]) -> bool:
+    """Whether something is not taken at a time, its first and its last step among it."""
+    place = bisect_left(times, time)
+    before, after = times[place - 1 : place] if place else [], times[place : place + 1]
+    return all(last < time[0] for _, last in before) and all(first > time[1] for first, _ in after)
+
+
 def planned(
-    program: Program, slots: dict[int, int], values: Sequence[Any], empty: Callable[..., Any]
+    program: Program,
+    steps: Sequence[CallStep | KernelStep],
+    slots: dict[int, int],
+    values: Sequence[Any],
+    empty: Callable[..., Any],
 ) -> dict[int, Any]:
-    """Arrays for the values that have a slot, those of one slot in the same memory.
+    """Arrays for the values that have a slot, in the same memory where that fits their lifetimes.
 
     Parameters
     ----------
     slots : dict
-        What `slots_of` gives.
+        What `slots_of` gives; its keys are the values.
     values : sequence
         The leaves' values come first.
     empty : callable
@@ -127,8 +147,9 @@ def planned(
     """
     shapes = shapes_of(program, [_shape_of(x) for x in values[: len(program.leaves)]])
     bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
+    fitted = slots_of(program, steps, bytes_of)
     sizes: dict[int, int] = {}
-    for i, slot in slots.items():
+    for i, slot in fitted.items():
         sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])
     raw = {slot: empty((size,), np.uint8) for slot, size in sizes.items()}
-    return {i: raw[slot][: bytes_of[i]].view(program.type_of(i).dtype).reshape(shapes[i]) for i, slot in slots.items()}
+    return {i: raw[slot][: bytes_of[i]].view(program.type_of(i).dtype).reshape(shapes[i]) for i, slot in fitted.items()}

@@ -14,6 +14,7 @@ import numpy as np
 
 from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
+from backends.execution.lifetimes import planned_steps
 from backends.execution.listing import steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
@@ -34,7 +35,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, outputs_of, run_steps
+from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -332,6 +333,11 @@ class GPUBackend(Backend):
         """The program as kernels take it, where there are any."""
         simple: Program = lower(program, self.lowering, "parts", "parts")
         return simple
+
+    def planned(self, program: Program) -> Steps:
+        simple = self._simple(program)
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        return planned_steps(simple, self._steps(simple, True, False), constants)
 
     def show(self, program: Program, stage: str) -> str:
         simple = self._simple(program)

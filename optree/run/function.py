@@ -17,7 +17,7 @@ from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
-from optree.compile.steps import Plan
+from optree.compile.steps import Plan, Steps
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -30,6 +30,7 @@ from optree.errors import (
 )
 from optree.locks import Locked
 from optree.run import debug
+from optree.run.memory import MemoryReport, memory_of
 from optree.run.mode import Mode, as_mode
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
@@ -79,6 +80,7 @@ def function(
     on_unused_input: str = "raise",
     profile: bool = False,
     allow_input_downcast: bool | None = None,
+    memory: str | None = None,
 ) -> Function:
     """A Python function that computes outputs from inputs, and then updates tensors.
 
@@ -105,6 +107,8 @@ def function(
     allow_input_downcast : bool, optional
         Whether arguments are converted where that loses precision: all, as by
         ``x.astype``, or none; by default, None, Python's floats alone.
+    memory : {'report'}, optional
+        Print what its plan needs (`Function.memory`) before it first runs for arguments of some sizes.
 
     Returns
     -------
@@ -128,7 +132,9 @@ def function(
     >>> add([1.0, 2.0]).get(), add(x=[3.0]).get(), total.get()
     (array([5.], dtype=float32), array([9.], dtype=float32), array(6., dtype=float32))
     """
-    return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
+    return Function(
+        inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast, memory
+    )
 
 
 class Function(Locked):
@@ -157,10 +163,14 @@ class Function(Locked):
         on_unused_input: str,
         profile: bool,
         allow_input_downcast: bool | None,
+        memory: str | None = None,
     ) -> None:
         super().__init__()
-        self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
-        self._downcast = allow_input_downcast
+        if memory not in (None, "report"):
+            raise OperandError(f"function: memory is 'report' or None, not {memory!r}")
+        options = mode, name, on_unused_input, profile, allow_input_downcast, memory
+        self._arguments = (inputs, outputs, updates, givens, *options)
+        self._downcast, self._reports = allow_input_downcast, memory is not None
         self.name, self.mode = name, as_mode(mode)
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
@@ -297,6 +307,33 @@ class Function(Locked):
             self._tensors_seen[specs] = None
         return values
 
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """What a call with these arguments needs of memory; nothing runs.
+
+        Raises
+        ------
+        OperandError
+            If an argument is missing, given twice, or not of its input's type; or if no backend runs the function.
+        """
+        return self._memory(self._values(args, kwargs) if self.inputs or args or kwargs else self._known)
+
+    def _memory(self, values: Sequence[Any]) -> MemoryReport:
+        plan = self.planned()
+        return memory_of(plan, [*values, *plan.constants])
+
+    def planned(self) -> Steps:
+        """The steps that run it, for reports.
+
+        Raises
+        ------
+        OperandError
+            If no backend runs the function, for its mode or because there is none.
+        """
+        if self.backend is None or self.mode.kind != "default":
+            raise OperandError(f"{self}: its steps are those of a backend, in the default mode; it has none")
+        found: Steps = self.backend.planned(self.program)
+        return found
+
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments in the inputs' order."""
         if len(args) > len(self.inputs):
@@ -338,6 +375,8 @@ class Function(Locked):
             return
         shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
         check_sizes(self._written, shapes)  # rewrites drop ops whose only effect is a check
+        if self._reports:
+            print(f"{self}: {self._memory(values)}")
         self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:

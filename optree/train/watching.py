@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -187,6 +188,7 @@ class Bar:
 
     def __init__(self, total: int, done: int = 0, **options: Any) -> None:
         given = {"unit": "step", "disable": None, "dynamic_ncols": True, **options}
+        self._file = given.get("file") or sys.stderr
         self._bar = tqdm(total=total, initial=done, **given)
         self._examples, self._start, self._shown = 0, time.monotonic(), 0.0
 
@@ -209,7 +211,7 @@ class Bar:
 
     def line(self, text: str) -> None:
         """Print a line above the bar; to the same stream where there is none."""
-        self._bar.write(text, file=self._bar.fp)
+        self._bar.write(text, file=self._file)
 
     def close(self) -> None:
         """End the bar."""

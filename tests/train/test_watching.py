@@ -88,7 +88,9 @@ def test_a_bar_looks_at_few_tensors_and_at_none_without_a_terminal(capsys: Any) 
     with Bar(10) as bar:
         bar(loss=Late())
         assert not bar.is_drawn
+        bar.line("a line of the log")
     assert Late.looks <= 2
+    assert capsys.readouterr().err == "a line of the log\n"
 
 
 @pytest.mark.parametrize("target", ["run.txt", "run.json"])
