@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser, options = parse(arguments)
     try:
         # Kernels from the first step on, as in the steps before a run was stopped: each has last bits of its own.
-        jit = {"jit": "always"} if options.backend == "cpu" else {}
+        jit: dict[str, Any] = {"jit": "always"} if options.backend == "cpu" else {}
         be = gen_backend(options.backend, rng_seed=options.seed, **jit)
         options.output.mkdir(parents=True, exist_ok=True)
     except (BackendError, OSError) as error:

@@ -87,8 +87,7 @@ def function(
     Parameters
     ----------
     inputs : sequence of Input or Tensor
-        Its arguments, in order; as keywords they have the variables' names. Of a tensor, only the dtype and the
-        rank matter.
+        Its arguments, in order; as keywords they have the variables' names. Of a tensor, dtype and rank alone matter.
     outputs : Variable or list of Variable, optional
         The values it returns: one, a list, or None.
     updates : dict or list of pairs, optional
@@ -96,8 +95,7 @@ def function(
     givens : dict or list of pairs, optional
         From operands in the trees to their replacements.
     mode : str or Mode, optional
-        ``'default'``; ``'reference'``, op by op by `perform`, without rewrites;
-        or ``'debug'``, which checks every op against its contract.
+        ``'default'``; ``'reference'``, op by op, without rewrites; or ``'debug'``, which checks every op.
     name : str, optional
         Its name in errors.
     on_unused_input : {'raise', 'warn', 'ignore'}
@@ -105,17 +103,15 @@ def function(
     profile : bool
         Whether `Function.profile` records each step.
     allow_input_downcast : bool, optional
-        Whether arguments are converted where that loses precision: all, as by
-        ``x.astype``, or none; by default, None, Python's floats alone.
+        Whether arguments are converted where that loses precision: all, none, or (None) Python's floats alone.
     memory : {'report'}, optional
         Print what its plan needs (`Function.memory`) before it first runs for arguments of some sizes.
 
     Returns
     -------
     Function
-        It returns tensors on the backend of the trees' tensors; without tensors, on the
-        current backend; without a backend, NumPy arrays. Values of other types are
-        returned unchanged.
+        It returns tensors on the backend of the trees' tensors; without tensors, on the current backend; without a
+        backend, NumPy arrays. Values of other types are returned unchanged.
 
     Raises
     ------
@@ -315,7 +311,11 @@ class Function(Locked):
         OperandError
             If an argument is missing, given twice, or not of its input's type; or if no backend runs the function.
         """
-        return self._memory(self._values(args, kwargs) if self.inputs or args or kwargs else self._known)
+        return self._memory(self.leaves_of(*args, **kwargs))
+
+    def leaves_of(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The values of its program's leaves for these arguments."""
+        return self._values(args, kwargs) if self.inputs or args or kwargs else self._known
 
     def _memory(self, values: Sequence[Any]) -> MemoryReport:
         plan = self.planned()

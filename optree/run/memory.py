@@ -61,7 +61,7 @@ class MemoryReport:
 def memory_of(plan: Steps, leaves: Sequence[Any]) -> MemoryReport:
     """The report of a plan for leaves with these values; of an argument, an array of its shape and dtype serves."""
     program = plan.program
-    sizes = _bytes_of(program, [getattr(x, "shape", ()) for x in leaves])
+    sizes = bytes_of(program, shapes_of(program, [getattr(x, "shape", ()) for x in leaves]))
     now: dict[int, int] = {}
     peak, held, at = 0, dict(now), "the first step"
     for step in plan.steps:
@@ -88,10 +88,10 @@ def described(program: Program, number: int) -> str:
     return f"{op} {node.type}{f', built at {line}' if line else ''}"
 
 
-def _bytes_of(program: Program, shapes: Sequence[Any]) -> list[int]:
-    """The bytes of each value; 0 where only a run can tell."""
+def bytes_of(program: Program, shapes: Sequence[Any]) -> list[int]:
+    """The bytes of each value, from its shape; 0 where only a run can tell."""
     found = []
-    for number, shape in enumerate(shapes_of(program, shapes)):
+    for number, shape in enumerate(shapes):
         type = program.type_of(number)
         is_known = isinstance(type, TensorType) and isinstance(shape, tuple)
         found.append(prod(shape) * type.dtype.itemsize if is_known else 0)

@@ -23,16 +23,19 @@ from optree.train.optimizers import (
     RMSProp,
 )
 from optree.train.packing import packed
+from optree.train.profiles import profile
 
 if TYPE_CHECKING:
     from optree.train.checkpoints import CheckpointError, load, read, save, saved
     from optree.train.images import ImageFolder
+    from optree.train.roofline import roofline
     from optree.train.watching import Bar, Log, WatchError
 
-#: Modules that need packages of the extra ``train``, imported at the first access to one of their names.
+#: Modules that need packages of the extras ``train`` and ``examples``, imported at the first access to their names.
 LATER = {
     "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
     "images": ("ImageFolder",),
+    "roofline": ("roofline",),
     "watching": ("Bar", "Log", "WatchError"),
 }
 
@@ -61,7 +64,9 @@ __all__ = [
     "load",
     "losses",
     "packed",
+    "profile",
     "read",
+    "roofline",
     "save",
     "saved",
     "schedules",
