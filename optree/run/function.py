@@ -128,9 +128,8 @@ def function(
     >>> add([1.0, 2.0]).get(), add(x=[3.0]).get(), total.get()
     (array([5.], dtype=float32), array([9.], dtype=float32), array(6., dtype=float32))
     """
-    return Function(
-        inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast, memory
-    )
+    options = mode, name, on_unused_input, profile, allow_input_downcast, memory
+    return Function(inputs, outputs, updates, givens, *options)
 
 
 class Function(Locked):
