@@ -194,6 +194,31 @@ def test_the_language_model_learns_and_writes(charlm, capsys):
     assert len(found[0].split("alone\n\n")[1]) == 8 + charlm.WRITTEN + 1
 
 
+def test_a_language_model_that_is_stopped_goes_on_to_the_same_end(charlm, tmp_path, capsys, monkeypatch):
+    options = ["--steps", "60", "--width", "16", "--context", "4"]
+    charlm.main(options)
+    whole = capsys.readouterr().out
+    save = train.save
+
+    def stops(folder, state, step, keep):
+        save(folder, state, step, keep)
+        if step == 30:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save", stops)
+        charlm.main([*options, "--save", str(tmp_path)])
+    capsys.readouterr()
+    charlm.main([*options, "--save", str(tmp_path), "--resume"])
+    rest = capsys.readouterr().out
+    assert rest.splitlines()[1:] == [
+        line for line in whole.splitlines()[1:] if not re.match(r"steps +([1-9]|1\d|2\d) ", line)
+    ]
+    with pytest.raises(SystemExit):
+        charlm.main([*options, "--width", "8", "--save", str(tmp_path), "--resume"])
+    assert "weights.w1 is" in capsys.readouterr().err
+
+
 def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm):
     text = charlm.Text("ab", np.array([0] * 30 + [1]), np.array([0, 1, 0, 0]))
     assert charlm.by_frequency(text) == pytest.approx(-(3 * np.log2(31 / 33) + np.log2(2 / 33)) / 4)
