@@ -256,6 +256,13 @@ def test_benchmarks_find_the_results_equal_and_print_ratios(name):
     assert "ratio" in run.stdout
 
 
+def test_the_benchmark_of_training_finds_the_losses_equal():
+    script, options = ROOT / "benchmarks" / "training.py", ["--rounds", "2", "--calls", "1", "--megabytes", "8"]
+    run = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "not packed" in run.stdout and "GB/s, ratio" in run.stdout and "failed" not in run.stdout
+
+
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_the_benchmark_of_kernels_finds_every_workload_right_and_writes_what_it_found(tmp_path):
     script = ROOT / "benchmarks" / "cpu.py"
