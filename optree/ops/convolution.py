@@ -330,8 +330,14 @@ class ConvInput(ConvolutionOperator):
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 3, 4), (3, 2, 3), (1, 2, 8)), {"stride": 2, "padding": "same"}),
-        (((1, 2, 2, 4), (2, 2, 1, 4), (1, 4, 3, 2)), {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)}),
-        (((3, 3, 3, 2), (2, 2, 2, 3), (2, 5, 3, 2)), {"layout": "CHWN", "weights_layout": "IHWO", "stride": 2, "padding": ((1, 0), (2, 2))}),
+        (
+            ((1, 2, 2, 4), (2, 2, 1, 4), (1, 4, 3, 2)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)},
+        ),
+        (
+            ((3, 3, 3, 2), (2, 2, 2, 3), (2, 5, 3, 2)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "stride": 2, "padding": ((1, 0), (2, 2))},
+        ),
         (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2), (1, 2, 2, 2, 2)), {"groups": 2}),
         (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
     )
@@ -371,8 +377,14 @@ class ConvWeights(ConvolutionOperator):
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 2, 8), (1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
-        (((1, 4, 3, 2), (1, 2, 2, 4), (2, 2, 1, 4)), {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)}),
-        (((2, 4, 3, 2), (3, 3, 2, 2), (2, 2, 2, 3)), {"layout": "CHWN", "weights_layout": "IHWO", "dilation": (1, 2), "padding": ((0, 0), (1, 0))}),
+        (
+            ((1, 4, 3, 2), (1, 2, 2, 4), (2, 2, 1, 4)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)},
+        ),
+        (
+            ((2, 4, 3, 2), (3, 3, 2, 2), (2, 2, 2, 3)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "dilation": (1, 2), "padding": ((0, 0), (1, 0))},
+        ),
         (((1, 2, 2, 2, 2), (1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
         (((0, 2, 4), (0, 3, 3), (3, 2, 2)), {}),
     )
@@ -432,8 +444,14 @@ class ConvTranspose(ConvolutionOperator):
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
-        (((1, 2, 2, 4), (2, 2, 1, 4)), {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "output_padding": (0, 1)}),
-        (((3, 2, 2, 2), (2, 2, 2, 3)), {"layout": "CHWN", "weights_layout": "IHWO", "padding": ((1, 0), (0, 1)), "dilation": 2}),
+        (
+            ((1, 2, 2, 4), (2, 2, 1, 4)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "output_padding": (0, 1)},
+        ),
+        (
+            ((3, 2, 2, 2), (2, 2, 2, 3)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "padding": ((1, 0), (0, 1)), "dilation": 2},
+        ),
         (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
     )
 
@@ -453,7 +471,9 @@ class ConvTranspose(ConvolutionOperator):
         self.check_channels(None, o, None)
         sizes = [
             self._size_before(*each)
-            for each in zip(image, window, self.stride, self.dilation, self.paddings(), self.output_padding, strict=True)
+            for each in zip(
+                image, window, self.stride, self.dilation, self.paddings(), self.output_padding, strict=True
+            )
         ]
         channels = None if i is None else i * self.groups
         return arranged((n, channels, *sizes), self.layout, "NC" + spatial_of(self.layout))

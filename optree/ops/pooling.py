@@ -166,8 +166,6 @@ _POOLS = (
 )
 
 
-
-
 class MaxPool(PoolOperator, MorphOperator):
     """The maximum of each window of images; nan where one is in it.
 
@@ -383,7 +381,10 @@ class AvgPool(MeanOperator):
 
     name = "avg_pool"
     operands = ("x",)
-    examples = (*_POOLS, (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}))
+    examples = (
+        *_POOLS,
+        (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}),
+    )
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.pooled_shape(shapes[0])

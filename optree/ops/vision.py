@@ -16,7 +16,7 @@ from optree.ops.traits import NonDifferentiableOperator
 from optree.ops.windows import arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import as_operand, as_variable
+from optree.tree.variable import as_operand, as_variable, is_neon
 
 INT64 = np.dtype("int64")
 
@@ -380,7 +380,7 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
     places = f.argmax_roi(x, boxes, size, scale, layout)
     is_some = f.ge(places, 0)
     values = f.take(f.reshape(x, (-1,)), f.maximum(places, 0), axis=0)
-    return f.where(is_some, values, 0)
+    return f.where(is_some, values, f.fill_like(values, 0))
 
 
 class AlignOperator(RegionOperator):
@@ -544,6 +544,8 @@ class Nms(NonDifferentiableOperator):
     threshold : float
     normalized : bool
         Whether a side is ``x1 - x0`` long, or else one more: coordinates of the last element inside.
+    keepdims : bool
+        Whether the value is a column; in neon's mode it is.
 
     Examples
     --------
@@ -556,26 +558,31 @@ class Nms(NonDifferentiableOperator):
 
     name = "nms"
     operands = ("boxes",)
-    __props__ = ("threshold", "normalized")
+    __props__ = ("threshold", "normalized", "keepdims")
     threshold: float = 0.5
     normalized: bool = False
+    keepdims: bool = False
     sample = (0.1, 2.0)
     examples = (
         (((6, 5),), {}),
-        (((6, 5),), {"threshold": 0.1, "normalized": True}),
+        (((6, 5),), {"threshold": 0.1, "normalized": True, "keepdims": True}),
         (((0, 5),), {}),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, int | float | np.number):
             raise OperandError(f"nms: threshold is a number, not {brief(self.threshold)}")
-        return self.make(threshold=float(self.threshold), normalized=bool(self.normalized))
+        return self.make(
+            threshold=float(self.threshold),
+            normalized=bool(self.normalized),
+            keepdims=bool(self.keepdims or is_neon(backend)),
+        )
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (boxes,) = shapes
         if len(boxes) != 2 or boxes[1] not in (None, 5):
             raise ShapeError(f"boxes have the shape (count, 5), columns x0, y0, x1, y1, score, not {boxes}")
-        return boxes[:1]
+        return (boxes[0], 1) if self.keepdims else boxes[:1]
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT64
@@ -594,5 +601,6 @@ class Nms(NonDifferentiableOperator):
             width = np.minimum(x1[best], x1[rest]) - np.maximum(x0[best], x0[rest]) + more
             height = np.minimum(y1[best], y1[rest]) - np.maximum(y0[best], y0[rest]) + more
             common = np.maximum(width, 0) * np.maximum(height, 0)
-            rest = rest[~(common / (area[best] + area[rest] - common) > self.threshold)]
-        return out
+            with np.errstate(all="ignore"):
+                rest = rest[~(common / (area[best] + area[rest] - common) > self.threshold)]
+        return out[:, None] if self.keepdims else out

@@ -178,7 +178,9 @@ def layout_of(given: Any, ndim: int, ends: str, what: str, spatial: str | None =
         return ends + (spatial if spatial is not None else SPATIAL[-(ndim - 2) :] if ndim > 2 else "")
     wanted = f"{ends} and {' '.join(spatial)}" if spatial is not None else f"{ends} and the spatial axes"
     if not isinstance(given, str) or len(set(given)) != len(given) or not set(ends) <= set(given):
-        raise OperandError(f"{what} is a text with each of {wanted} once, such as {_sample(ends)!r}, not {brief(given)}")
+        raise OperandError(
+            f"{what} is a text with each of {wanted} once, such as {_sample(ends)!r}, not {brief(given)}"
+        )
     if len(given) != ndim:
         raise OperandError(f"{what} {given!r} names {len(given)} axes, and the operand has {ndim}")
     if spatial is not None and {*given} != {*ends, *spatial}:

@@ -12,6 +12,7 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
+from harness import windowed
 from scipy import special
 
 from optree.ops import philox
@@ -343,4 +344,5 @@ MEANINGS: dict[str, Meaning] = {
     "onehot": _onehot,
     "places": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
     "drawn_at": _drawn_at,
+    **windowed.MEANINGS,
 }
