@@ -119,17 +119,17 @@ class ColumnsOperator(Op):
         """The columns of images."""
         x = x.transpose(self.order)
         slidings = self.slidings(x.shape[2:])
-        out = np.zeros((*x.shape[:2], *self.window, *(s.count for s in slidings)), x.dtype, like=x)
+        out: Any = np.zeros((*x.shape[:2], *self.window, *(s.positions for s in slidings)), x.dtype, like=x)
         for element, windows, places in elements(slidings):
             out[(slice(None), slice(None), *element, *windows)] = x[(..., *places)]
-        return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.count for s in slidings))
+        return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.positions for s in slidings))
 
-    def folded(self, columns: Any, shape: Sequence[int]) -> Any:
+    def folded(self, columns: Any, shape: Any) -> Any:
         """The sums of columns, as images of a shape."""
         out = np.zeros(shape, wide_dtype(columns.dtype), like=columns)
-        target = out.transpose(self.order)
+        target: Any = out.transpose(self.order)
         slidings = self.slidings(target.shape[2:])
-        columns = columns.reshape(*target.shape[:2], *self.window, *(s.count for s in slidings))
+        columns = columns.reshape(*target.shape[:2], *self.window, *(s.positions for s in slidings))
         for element, windows, places in elements(slidings):
             target[(..., *places)] += columns[(slice(None), slice(None), *element, *windows)]
         return out.astype(columns.dtype, copy=False)

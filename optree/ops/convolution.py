@@ -173,7 +173,7 @@ class ConvolutionOperator(Op):
 
     def correlate(self, x: Any, weights: Any) -> Any:
         """The convolution of images with weights."""
-        shape = self.convolved_shape(x.shape, weights.shape)
+        shape: Any = self.convolved_shape(x.shape, weights.shape)
         dtype, groups = np.result_type(x, weights), self.groups
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
@@ -183,7 +183,7 @@ class ConvolutionOperator(Op):
             )
         return out
 
-    def spread(self, delta: Any, weights: Any, shape: Shape) -> Any:
+    def spread(self, delta: Any, weights: Any, shape: Any) -> Any:
         """The derivative of a convolution by its images, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(delta, weights), like=as_array(delta))
         delta, weights, target = self.as_image(delta), self.as_filters(weights), self.as_image(out)
@@ -195,7 +195,7 @@ class ConvolutionOperator(Op):
             )
         return out
 
-    def gather_weights(self, x: Any, delta: Any, shape: Shape) -> Any:
+    def gather_weights(self, x: Any, delta: Any, shape: Any) -> Any:
         """The derivative of a convolution by its weights, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(x, delta), like=as_array(x))
         x, delta, target = self.as_image(x), self.as_image(delta), self.as_filters(out)
@@ -456,7 +456,7 @@ class ConvTranspose(ConvolutionOperator):
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        bound = super().bind(types, backend)
+        bound: Any = super().bind(types, backend)
         more = per_axis(self.output_padding, types[0].ndim - 2, "conv_transpose: output_padding", 0)
         for count, stride in zip(more, bound.stride, strict=True):
             if count >= stride:

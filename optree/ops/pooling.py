@@ -139,7 +139,7 @@ class PoolOperator(Op):
                 raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
-        """For each element of a window its number, and the indices of the windows and of the operand that meet there."""
+        """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
         whole = [slice(None)] * len(shape)
         found = []
         for element, windows, places in elements(self.slidings(shape)):
@@ -155,7 +155,7 @@ class PoolOperator(Op):
         return cls.make(**{name: getattr(self, name) for name in PoolOperator.__props__ or ()})
 
 
-_POOLS = (
+_POOLS: tuple[Any, ...] = (
     (((1, 2, 4, 5),), {}),
     (((1, 2, 4, 5),), {"window": (2, 3), "stride": (1, 2), "padding": ((1, 0), (1, 2))}),
     (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC"}),
@@ -245,8 +245,8 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
-        shape = self.pooled_shape(x.shape)
-        best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)  # type: ignore[arg-type]
+        shape: Any = self.pooled_shape(x.shape)
+        best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
         for number, windows, places in self.parts(x.shape):
             old, new = best[windows], x[places]
             better = (found[windows] < 0) | (new > old) | ((new != new) & (old == old))
@@ -396,7 +396,8 @@ class AvgPool(MeanOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         dtype = mean_dtype(x.dtype)
-        total = np.zeros(self.pooled_shape(x.shape), wide_dtype(dtype), like=x)  # type: ignore[arg-type]
+        shape: Any = self.pooled_shape(x.shape)
+        total = np.zeros(shape, wide_dtype(dtype), like=x)
         for _, windows, places in self.parts(x.shape):
             total[windows] += x[places]
         return self.divided(total, x.shape).astype(dtype, copy=False)

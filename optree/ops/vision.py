@@ -322,7 +322,8 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
 
     def value(self, *arrays: Any) -> Any:
         x, boxes = arrays
-        out = np.full(self.regions_shape(x.shape, boxes.shape), -1, INT64)  # type: ignore[arg-type]
+        shape: Any = self.regions_shape(x.shape, boxes.shape)
+        out = np.full(shape, -1, INT64)
         target, images = out.transpose(self.order), x.transpose(self.order)
         places = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
         boxes = np.asarray(boxes, np.float64)
@@ -474,7 +475,8 @@ class RoiAlign(AlignOperator):
         x, boxes = arrays
         dtype = mean_dtype(x.dtype)
         images, boxes = x.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
-        out = np.zeros(self.regions_shape(x.shape, boxes.shape), images.dtype)  # type: ignore[arg-type]
+        shape: Any = self.regions_shape(x.shape, boxes.shape)
+        out = np.zeros(shape, images.dtype)
         target = out.transpose(self.order)
         for box, image in enumerate(_image_numbers(boxes, len(images), "roi_align")):
             rows, columns = (m.astype(images.dtype) for m in self.weights(boxes[box], images.shape[2:]))

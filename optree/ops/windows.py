@@ -29,8 +29,8 @@ class Sliding(NamedTuple):
         Of the axis and of the window, and the steps from window to window and within one.
     before : int
         The padding before the axis.
-    count : int
-        The windows.
+    positions : int
+        The number of windows.
     """
 
     size: int
@@ -38,13 +38,13 @@ class Sliding(NamedTuple):
     stride: int
     dilation: int
     before: int
-    count: int
+    positions: int
 
     def slices(self, element: int) -> tuple[slice, slice]:
         """The windows whose element of this number is inside the axis, and where it is."""
         offset = element * self.dilation - self.before
         first = max(0, -(offset // self.stride))
-        last = min(self.count, (self.size - 1 - offset) // self.stride + 1)
+        last = min(self.positions, (self.size - 1 - offset) // self.stride + 1)
         if last <= first:
             return slice(0, 0), slice(0, 0)
         begin = first * self.stride + offset
@@ -52,9 +52,9 @@ class Sliding(NamedTuple):
 
     def cells(self) -> list[int]:
         """The number of each window's elements that are inside the axis."""
-        counts = [0] * self.count
+        counts = [0] * self.positions
         for element in range(self.window):
-            for i in range(*self.slices(element)[0].indices(self.count)):
+            for i in range(*self.slices(element)[0].indices(self.positions)):
                 counts[i] += 1
         return counts
 
@@ -153,7 +153,7 @@ def windows_along(
     size: int | None, window: int | None, stride: int, dilation: int, padding: Any, ceil: bool = False
 ) -> int | None:
     """The number of windows; None where a size is open."""
-    return None if size is None or window is None else sliding(size, window, stride, dilation, padding, ceil).count
+    return None if size is None or window is None else sliding(size, window, stride, dilation, padding, ceil).positions
 
 
 # Layouts

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import windowed
 
+from harness import windowed
 from optree.registry import f
 from optree.testing.examples import Example
 

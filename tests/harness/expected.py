@@ -12,9 +12,9 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from harness import windowed
 from scipy import special
 
+from harness import windowed
 from optree.ops import philox
 
 #: Ops that go by another name in NumPy.

@@ -49,7 +49,7 @@ class _Conv:
     def __init__(self, x: Any, w: Any, props: dict[str, Any]) -> None:
         self.x_order = _order(props.get("layout"), "NC", x.ndim)
         self.w_order = _filters_order(props.get("layout"), props.get("weights_layout"), x.ndim)
-        (n, c, *sizes), (o, i, *window) = x.transpose(self.x_order).shape, w.transpose(self.w_order).shape
+        (n, _, *sizes), (o, i, *window) = x.transpose(self.x_order).shape, w.transpose(self.w_order).shape
         rank = len(sizes)
         stride, dilation = _each(props.get("stride", 1), rank), _each(props.get("dilation", 1), rank)
         pads = _paddings(props.get("padding", 0), sizes, window, stride, dilation)
