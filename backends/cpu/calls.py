@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.routines import Implementation, Routine, routine_of
+from backends.cpu.convolution import Convolution
+from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
@@ -31,8 +33,14 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
 
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
-#: The routines by which libraries compute ops.
-ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True)
+
+#: The routines by which libraries compute ops, and compiled C of ours.
+ROUTINES: dict[type, Routine] = {
+    Dot: _PRODUCT,
+    MatMul: _PRODUCT,
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+}
 
 
 def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:

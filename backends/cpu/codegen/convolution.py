@@ -1,0 +1,626 @@
+"""C of convolutions: tiles of matrix products whose operands are packed into the cache, and loops where channels are few.
+
+An image has four axes of positions here, and channels. Axis 3 is contiguous in
+packed memory: the last spatial one, or the batch of a layout that has it last.
+Every convolution, and each phase of its derivative by images, is
+
+    out[q, o] = sum over taps t and channels c of weights[t, c, o] * x[q * step + offset(t), c]
+
+with zeros outside x. A block of positions is packed with its surroundings, so
+that the products of all its taps read the same memory: no matrix of windows is
+ever made. A tile is the products of a row of positions with as many outputs as
+two vectors hold, in registers.
+"""
+
+from __future__ import annotations
+
+#: Positions of a tile, and its outputs in vectors, by the processor's registers.
+_HEAD = """#include <stdint.h>
+#include <string.h>
+
+/* One rounding for a * b + c, as in every matrix product. */
+#if defined __clang__
+#pragma clang fp contract(fast)
+#elif defined __GNUC__
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+#if defined __AVX512F__
+enum { BYTES = 64, TILE = 14 };
+#elif defined __AVX__
+enum { BYTES = 32, TILE = 6 };
+#elif defined __aarch64__
+enum { BYTES = 16, TILE = 14 };
+#else
+enum { BYTES = 16, TILE = 6 };
+#endif
+enum { LANES = BYTES / sizeof(T), WIDTH = 2 * LANES, AXES = 4, MOST_ROWS = 7 };
+
+typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+typedef int64_t word;
+typedef BITS bits __attribute__((vector_size(BYTES)));
+
+static vector load(const T *from) { return *(const vector *)from; }
+static void save(T *to, vector value) { *(vector *)to = value; }
+static word least(word a, word b) { return a < b ? a : b; }
+static word most(word a, word b) { return a > b ? a : b; }
+
+typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
+typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
+
+typedef struct {
+    word share, threads, scratch, scratch_bytes;
+    word x, out, weights;                            /* addresses; the weights are packed */
+    word groups, inputs, outputs, taps;              /* inputs and outputs of a group */
+    word parts, splits;                              /* tasks: parts of the blocks, splits of the outputs */
+    word size[AXES], count[AXES], block[AXES];       /* of x, of out, and of a block of out */
+    word step[AXES], low[AXES], span[AXES];          /* x's steps; the lowest offset of a tap, and the offsets' extent */
+    word x_stride[AXES], x_channel, x_group;         /* in elements */
+    word out_stride[AXES], out_channel, out_group;
+    word offsets[];                                  /* of each tap along each axis, from the lowest */
+} problem;
+
+/* The packed surroundings of a block. */
+typedef struct {
+    word from[AXES], count[AXES]; /* the first position, and how many */
+    word step[AXES], extent[AXES], stride[AXES];
+    word channel, phases, length; /* strides of channels; axis 3 in phases of its step, each of a length */
+} block;
+
+static word blocks(const problem *p)
+{
+    word total = 1;
+    for (int i = 0; i < AXES; i++)
+        total *= (p->count[i] + p->block[i] - 1) / p->block[i];
+    return total;
+}
+
+/* The block of a number, packed with channels before axis 3, or behind it. */
+static block block_of(const problem *p, word number, word channels, int behind)
+{
+    block b;
+    for (int i = AXES - 1; i >= 0; i--) {
+        const word all = (p->count[i] + p->block[i] - 1) / p->block[i];
+        b.from[i] = number % all * p->block[i];
+        b.count[i] = least(p->block[i], p->count[i] - b.from[i]);
+        number /= all;
+        b.step[i] = least(p->step[i], p->span[i]); /* what no tap reads is left out */
+        b.extent[i] = (b.count[i] - 1) * b.step[i] + p->span[i];
+    }
+    b.phases = behind ? 1 : b.step[3];
+    b.length = behind ? b.extent[3] : b.count[3] + (p->span[3] - 1) / p->step[3];
+    b.channel = behind ? 1 : b.phases * b.length;
+    b.stride[3] = behind ? channels : 1;
+    b.stride[2] = channels * b.phases * b.length;
+    b.stride[1] = b.extent[2] * b.stride[2];
+    b.stride[0] = b.extent[1] * b.stride[1];
+    return b;
+}
+
+/* Where in x a packed place of an axis is. */
+static word source(const problem *p, const block *b, int axis, word place)
+{
+    return (b->from[axis] + place / b->step[axis]) * p->step[axis] + place % b->step[axis] + p->low[axis];
+}
+/* The same where taps overlap: packed places are x's own. */
+static word source_of(const problem *p, const block *b, int axis, word place)
+{
+    if (p->step[axis] > p->span[axis])
+        return source(p, b, axis, place);
+    return b->from[axis] * p->step[axis] + place + p->low[axis];
+}
+
+static word offset_of(const problem *p, const block *b, word tap, int behind)
+{
+    const word *at = p->offsets + tap * AXES;
+    const word last = behind ? at[3] * b->stride[3] : at[3] % b->step[3] * b->length + at[3] / b->step[3];
+    return at[0] * b->stride[0] + at[1] * b->stride[1] + at[2] * b->stride[2] + last;
+}
+
+/* Copy a row of one channel: `count` elements, of which the first is at `begin` of x, `step` apart. */
+static void copy_row(T *to, word to_step, const T *from, word stride, word begin, word step, word size, word count)
+{
+    const word first = begin < 0 ? least(count, (-begin + step - 1) / step) : 0;
+    const word last = begin >= size ? first : most(first, least(count, (size - 1 - begin) / step + 1));
+    from += begin * stride;
+    stride *= step;
+    for (word i = 0; i < first; i++)
+        to[i * to_step] = 0;
+    if (to_step == 1 && stride == 1)
+        memcpy(to + first, from + first, (last - first) * sizeof(T));
+    else if (to_step == 1)
+        for (word i = first; i < last; i++)
+            to[i] = from[i * stride];
+    else
+        for (word i = first; i < last; i++)
+            to[i * to_step] = from[i * stride];
+    for (word i = last; i < count; i++)
+        to[i * to_step] = 0;
+}
+
+/* Pack a block of x, channels from x on. */
+static void pack(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
+{
+    for (word i = 0; i < b->extent[0]; i++)
+        for (word j = 0; j < b->extent[1]; j++)
+            for (word k = 0; k < b->extent[2]; k++) {
+                const word at[3] = {source_of(p, b, 0, i), source_of(p, b, 1, j), source_of(p, b, 2, k)};
+                T *row = to + i * b->stride[0] + j * b->stride[1] + k * b->stride[2];
+                const T *from = x;
+                int inside = 1;
+                for (int axis = 0; axis < 3; axis++) {
+                    inside = inside && at[axis] >= 0 && at[axis] < p->size[axis];
+                    from += at[axis] * p->x_stride[axis];
+                }
+                if (!inside) {
+                    memset(row, 0, channels * b->phases * b->length * sizeof(T));
+                    continue;
+                }
+                const word begin = b->from[3] * p->step[3] + p->low[3];
+                if (behind && p->x_channel == 1 && p->step[3] <= p->span[3]) {
+                    for (word place = 0; place < b->length; place++) {
+                        const word there = begin + place;
+                        if (there >= 0 && there < p->size[3])
+                            memcpy(row + place * channels, from + there * p->x_stride[3], channels * sizeof(T));
+                        else
+                            memset(row + place * channels, 0, channels * sizeof(T));
+                    }
+                    continue;
+                }
+                for (word c = 0; c < channels; c++) {
+                    T *line = row + c * b->channel;
+                    const T *channel = from + c * p->x_channel;
+                    if (behind && p->step[3] > p->span[3]) /* taps leave gaps */
+                        for (word s = 0; s < p->span[3]; s++)
+                            copy_row(line + s * channels, p->span[3] * channels, channel, p->x_stride[3], begin + s,
+                                     p->step[3], p->size[3], b->count[3]);
+                    else if (behind)
+                        copy_row(line, channels, channel, p->x_stride[3], begin, 1, p->size[3], b->length);
+                    else
+                        for (word phase = 0; phase < b->phases; phase++)
+                            copy_row(line + phase * b->length, 1, channel, p->x_stride[3], begin + phase, p->step[3],
+                                     p->size[3], b->length);
+                }
+            }
+}
+
+/* c[r, i] (+)= sum over u and k of a[u, k] * b[rows[r] + offsets[u] + k * step + i], vectors of WIDTH. */
+static inline __attribute__((always_inline)) void product(const T *a, const T *b, const word *rows, const word *offsets,
+                                                          word outer, word inner, word step, T *c, int adds,
+                                                          const int R, const int C)
+{
+    vector sum[R * C][2];
+    const T *row[R];
+    for (int r = 0; r < R; r++)
+        row[r] = b + rows[r];
+    for (int i = 0; i < R * C; i++)
+        for (int v = 0; v < 2; v++)
+            sum[i][v] = adds ? load(c + i * WIDTH + v * LANES) : (vector){0};
+    for (word u = 0; u < outer; u++) {
+        word at = offsets[u];
+        for (word k = 0; k < inner; k++, at += step, a += WIDTH) {
+            const vector first = load(a), second = load(a + LANES);
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < C; i++) {
+                    const T x = row[r][at + i];
+                    sum[r * C + i][0] += first * x;
+                    sum[r * C + i][1] += second * x;
+                }
+        }
+    }
+    for (int i = 0; i < R * C; i++)
+        for (int v = 0; v < 2; v++)
+            save(c + i * WIDTH + v * LANES, sum[i][v]);
+}
+
+#define SIZE(R, C) \\
+    case R * 16 + C: \\
+        if (R * C <= TILE) \\
+            product(a, b, rows, offsets, outer, inner, step, c, adds, R * C <= TILE ? R : 1, R * C <= TILE ? C : 1); \\
+        return;
+
+static void tile(const T *a, const T *b, const word *rows, const word *offsets, word outer, word inner, word step, T *c,
+                 int adds, int R, int C)
+{
+    switch (R * 16 + C) {
+        SIZE(1, 1) SIZE(1, 2) SIZE(1, 3) SIZE(1, 4) SIZE(1, 5) SIZE(1, 6) SIZE(1, 7)
+        SIZE(1, 8) SIZE(1, 9) SIZE(1, 10) SIZE(1, 11) SIZE(1, 12) SIZE(1, 13) SIZE(1, 14)
+        SIZE(2, 1) SIZE(2, 2) SIZE(2, 3) SIZE(2, 4) SIZE(2, 5) SIZE(2, 6) SIZE(2, 7)
+        SIZE(4, 1) SIZE(4, 2) SIZE(4, 3)
+        SIZE(7, 1) SIZE(7, 2)
+    }
+}
+
+/* The columns of tiles that share a row of `count` about equally. */
+static int columns_of(word count)
+{
+    const word tiles = (count + TILE - 1) / TILE;
+    return (int)((count + tiles - 1) / tiles);
+}
+
+/* The most rows, up to a number, of a tile of so many columns. */
+static int rows_of(word rows, int columns)
+{
+    for (int most = 7; most > 1; most = most == 7 ? 4 : most / 2)
+        if (rows >= most && most * columns <= TILE)
+            return most;
+    return 1;
+}
+"""
+
+_FORWARD = """
+/* Where rows of a block are: in the packed memory, and in out. */
+static void find_rows(const problem *p, const block *b, word row, int count, word *packed, word *out)
+{
+    for (int r = 0; r < count; r++) {
+        const word k = (row + r) % b->count[2], j = (row + r) / b->count[2] % b->count[1];
+        const word i = (row + r) / b->count[2] / b->count[1];
+        packed[r] = i * b->step[0] * b->stride[0] + j * b->step[1] * b->stride[1] + k * b->step[2] * b->stride[2];
+        out[r] = (b->from[0] + i) * p->out_stride[0] + (b->from[1] + j) * p->out_stride[1]
+                 + (b->from[2] + k) * p->out_stride[2];
+    }
+}
+
+/* Write a tile, of vectors of outputs, where it belongs. */
+static void store(const problem *p, const T *tile, T *out, const word *rows, int R, int C, word outputs)
+{
+    const word step = p->out_stride[3], channel = p->out_channel;
+    for (int r = 0; r < R; r++, tile += C * WIDTH) {
+        T *to = out + rows[r];
+        if (channel == 1)
+            for (int i = 0; i < C; i++)
+                memcpy(to + i * step, tile + i * WIDTH, outputs * sizeof(T));
+        else if (step == 1)
+            for (word o = 0; o < outputs; o++)
+                for (int i = 0; i < C; i++)
+                    to[o * channel + i] = tile[i * WIDTH + o];
+        else
+            for (word o = 0; o < outputs; o++)
+                for (int i = 0; i < C; i++)
+                    to[o * channel + i * step] = tile[i * WIDTH + o];
+    }
+}
+
+static void products(const problem *p, const block *b, const T *packed, const word *offsets, word group, word first,
+                     word last)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2], panels = (p->outputs + WIDTH - 1) / WIDTH;
+    const int columns = columns_of(b->count[3]);
+    _Alignas(BYTES) T sums[TILE * WIDTH];
+    for (word panel = first; panel < last; panel++) {
+        const T *weights = (const T *)p->weights + (group * panels + panel) * p->taps * p->inputs * WIDTH;
+        const word outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        T *out = (T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel;
+        for (word column = 0; column < b->count[3]; column += columns) {
+            const int C = (int)least(columns, b->count[3] - column);
+            for (word row = 0; row < rows;) {
+                const int R = rows_of(rows - row, C);
+                word at[MOST_ROWS], to[MOST_ROWS];
+                find_rows(p, b, row, R, at, to);
+                tile(weights, packed + column, at, offsets, p->taps, p->inputs, b->channel, sums, 0, R, C);
+                store(p, sums, out + (b->from[3] + column) * p->out_stride[3], to, R, C, outputs);
+                row += R;
+            }
+        }
+    }
+}
+
+static void convolve_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word panels = (p->outputs + WIDTH - 1) / WIDTH, all = blocks(p);
+    for (word task = begin; task < end; task++) {
+        const word split = task % p->splits, number = task / p->splits % all, group = task / p->splits / all;
+        const block b = block_of(p, number, p->inputs, 0);
+        word offsets[p->taps];
+        for (word tap = 0; tap < p->taps; tap++)
+            offsets[tap] = offset_of(p, &b, tap, 0);
+        pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+        products(p, &b, packed, offsets, group, panels * split / p->splits, panels * (split + 1) / p->splits);
+    }
+}
+
+void convolve(const problem *p)
+{
+    ((sharing *)p->share)(convolve_tasks, p, blocks(p) * p->groups * p->splits, p->threads);
+}
+
+/* Weights as panels of WIDTH outputs: [group][panel][tap][input][output]. */
+typedef struct {
+    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input;
+    word offsets[];
+} panels;
+
+static void panel_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const panels *p = state;
+    const word count = (p->outputs + WIDTH - 1) / WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        const T *from = (const T *)p->weights + group * p->group + panel * WIDTH * p->output;
+        T *to = (T *)p->packed + task * p->taps * p->inputs * WIDTH;
+        for (word i = 0; i < p->inputs; i++)
+            for (word tap = 0; tap < p->taps; tap++) {
+                T *row = to + (tap * p->inputs + i) * WIDTH;
+                const T *column = from + i * p->input + p->offsets[tap];
+                for (word o = 0; o < outputs; o++)
+                    row[o] = column[o * p->output];
+                for (word o = outputs; o < WIDTH; o++)
+                    row[o] = 0;
+            }
+    }
+}
+
+/* The outputs of a panel. */
+int64_t panel_width(const void *nothing)
+{
+    return WIDTH;
+}
+
+void pack_weights(const panels *p)
+{
+    ((sharing *)p->share)(panel_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
+}
+"""
+
+_WEIGHTS = """
+/* Pack the deltas of a panel's outputs: [position][output]. */
+static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2];
+    for (word row = 0; row < rows; row++) {
+        word at, from;
+        find_rows(p, b, row, 1, &at, &from);
+        const T *line = delta + from + b->from[3] * p->out_stride[3];
+        for (word begin = 0; begin < b->count[3]; begin += 16, to += 16 * WIDTH) {
+            const word count = least(16, b->count[3] - begin);
+            const T *first = line + begin * p->out_stride[3];
+            if (p->out_channel == 1)
+                for (word i = 0; i < count; i++)
+                    memcpy(to + i * WIDTH, first + i * p->out_stride[3], outputs * sizeof(T));
+            else
+                for (word o = 0; o < outputs; o++)
+                    for (word i = 0; i < count; i++)
+                        to[i * WIDTH + o] = first[i * p->out_stride[3] + o * p->out_channel];
+            if (outputs < WIDTH)
+                for (word i = 0; i < count; i++)
+                    memset(to + i * WIDTH + outputs, 0, (WIDTH - outputs) * sizeof(T));
+            if (count < 16)
+                to -= (16 - count) * WIDTH;
+        }
+    }
+}
+
+static void add_products(const problem *p, const block *b, const T *packed, const T *deltas, const word *rows, T *sums,
+                         int adds)
+{
+    const word count = b->count[0] * b->count[1] * b->count[2];
+    const int columns = columns_of(p->inputs);
+    for (word tap = 0; tap < p->taps;) {
+        const int R = columns == p->inputs ? rows_of(p->taps - tap, columns) : 1;
+        word at[MOST_ROWS];
+        for (int r = 0; r < R; r++)
+            at[r] = offset_of(p, b, tap + r, 1);
+        for (word c = 0; c < p->inputs; c += columns)
+            tile(deltas, packed + c, at, rows, count, b->count[3], b->step[3] * b->stride[3],
+                 sums + (tap * p->inputs + c) * WIDTH, adds, R, (int)least(columns, p->inputs - c));
+        tap += R;
+    }
+}
+
+/* Each part of the blocks has its own sums, which are added up in order: the same each time. */
+static void correlate_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word count = (p->outputs + WIDTH - 1) / WIDTH, all = blocks(p), panel_size = p->taps * p->inputs * WIDTH;
+    word volume = p->inputs;
+    for (int i = 0; i < AXES; i++)
+        volume *= (p->block[i] - 1) * least(p->step[i], p->span[i]) + p->span[i];
+    T *deltas = packed + (volume + WIDTH - 1) / WIDTH * WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word split = task % p->splits, part = task / p->splits % p->parts, group = task / p->splits / p->parts;
+        const word first = all * part / p->parts;
+        for (word number = first; number < all * (part + 1) / p->parts; number++) {
+            const block b = block_of(p, number, p->inputs, 1);
+            const word lines = b.count[0] * b.count[1] * b.count[2];
+            word rows[lines], to;
+            for (word row = 0; row < lines; row++)
+                find_rows(p, &b, row, 1, rows + row, &to);
+            pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 1);
+            for (word panel = count * split / p->splits; panel < count * (split + 1) / p->splits; panel++) {
+                const T *delta = (const T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel;
+                pack_deltas(p, &b, delta, least(WIDTH, p->outputs - panel * WIDTH), deltas);
+                T *sums = (T *)p->weights + ((part * p->groups + group) * count + panel) * panel_size;
+                add_products(p, &b, packed, deltas, rows, sums, number > first);
+            }
+        }
+    }
+}
+
+void correlate(const problem *p)
+{
+    ((sharing *)p->share)(correlate_tasks, p, p->groups * p->parts * p->splits, p->threads);
+}
+
+/* The sums of all parts, from panels to weights as they are laid out. */
+typedef struct {
+    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input, parts;
+    word offsets[];
+} totals;
+
+static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const totals *p = state;
+    const word count = (p->outputs + WIDTH - 1) / WIDTH, size = p->taps * p->inputs * WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        T *to = (T *)p->weights + group * p->group + panel * WIDTH * p->output;
+        const T *from = (const T *)p->packed + task * size;
+        for (word i = 0; i < p->inputs; i++)
+            for (word tap = 0; tap < p->taps; tap++) {
+                const T *row = from + (tap * p->inputs + i) * WIDTH;
+                T *column = to + i * p->input + p->offsets[tap];
+                vector first = load(row), second = load(row + LANES);
+                for (word part = 1; part < p->parts; part++) {
+                    first += load(row + part * p->groups * count * size);
+                    second += load(row + part * p->groups * count * size + LANES);
+                }
+                T sums[WIDTH];
+                save(sums, first), save(sums + LANES, second);
+                for (word o = 0; o < outputs; o++)
+                    column[o * p->output] = sums[o];
+            }
+    }
+}
+
+void add_parts(const totals *p)
+{
+    ((sharing *)p->share)(total_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
+}
+"""
+
+_DIRECT = """
+enum { VECTORS = 4, RUN = VECTORS * LANES, TAPS = 12 };
+
+/* One output on one row of positions, a vector along them; the weights are [tap][input] here. */
+static void direct_row(const problem *p, const block *b, const T *row, const word *offsets, const T *weights, T *out)
+{
+    for (word column = 0; column < b->count[3]; column += RUN) {
+        const word count = least(RUN, b->count[3] - column);
+        const word vectors = (count + LANES - 1) / LANES;
+        vector sum[VECTORS] = {{0}};
+        if (vectors == VECTORS)
+            for (word tap = 0; tap < p->taps; tap++)
+                for (word c = 0; c < p->inputs; c++) {
+                    const T *from = row + column + offsets[tap] + c * b->channel, weight = weights[tap * p->inputs + c];
+                    for (int v = 0; v < VECTORS; v++)
+                        sum[v] += load(from + v * LANES) * weight;
+                }
+        else
+            for (word tap = 0; tap < p->taps; tap++)
+                for (word c = 0; c < p->inputs; c++) {
+                    const T *from = row + column + offsets[tap] + c * b->channel, weight = weights[tap * p->inputs + c];
+                    for (word v = 0; v < vectors; v++)
+                        sum[v] += load(from + v * LANES) * weight;
+                }
+        T sums[RUN];
+        for (int v = 0; v < VECTORS; v++)
+            save(sums + v * LANES, sum[v]);
+        if (p->out_stride[3] == 1)
+            memcpy(out + column, sums, count * sizeof(T));
+        else
+            for (word i = 0; i < count; i++)
+                out[(column + i) * p->out_stride[3]] = sums[i];
+    }
+}
+
+static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    for (word task = begin; task < end; task++) {
+        const word group = task % p->groups;
+        const block b = block_of(p, task / p->groups, p->inputs, 0);
+        const word rows = b.count[0] * b.count[1] * b.count[2];
+        word offsets[p->taps];
+        for (word tap = 0; tap < p->taps; tap++)
+            offsets[tap] = offset_of(p, &b, tap, 0);
+        pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+        for (word o = 0; o < p->outputs; o++) {
+            const T *weights = (const T *)p->weights + (group * p->outputs + o) * p->taps * p->inputs;
+            T *out = (T *)p->out + group * p->out_group + o * p->out_channel + b.from[3] * p->out_stride[3];
+            for (word row = 0; row < rows; row++) {
+                word at, to;
+                find_rows(p, &b, row, 1, &at, &to);
+                direct_row(p, &b, packed + at, offsets, weights, out + to);
+            }
+        }
+    }
+}
+
+void convolve_directly(const problem *p)
+{
+    ((sharing *)p->share)(direct_tasks, p, blocks(p) * p->groups, p->threads);
+}
+
+/* For one input and one output of a group the sums of all taps over a block, taps by the dozen. */
+static void direct_sums(const problem *p, const block *b, const T *packed, const T *deltas, word width, T *sums)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2];
+    bits valid;
+    for (int i = 0; i < LANES; i++)
+        valid[i] = i < b->count[3] % LANES ? -1 : 0;
+    for (word first = 0; first < p->taps; first += TAPS) {
+        const word taps = least(TAPS, p->taps - first);
+        word offsets[TAPS];
+        vector sum[TAPS] = {{0}};
+        for (word tap = 0; tap < TAPS; tap++)
+            offsets[tap] = offset_of(p, b, first + least(tap, taps - 1), 0);
+        for (word row = 0; row < rows; row++) {
+            word at, to;
+            find_rows(p, b, row, 1, &at, &to);
+            for (word i = 0; i < width; i += LANES) {
+                const vector delta = load(deltas + row * width + i);
+                const T *from = packed + at + i;
+                if (i + LANES > b->count[3]) /* what is behind the row might be infinite */
+                    for (int tap = 0; tap < TAPS; tap++)
+                        sum[tap] += (vector)((bits)load(from + offsets[tap]) & valid) * delta;
+                else if (taps <= 9)
+                    for (int tap = 0; tap < 9; tap++)
+                        sum[tap] += load(from + offsets[tap]) * delta;
+                else
+                    for (int tap = 0; tap < TAPS; tap++)
+                        sum[tap] += load(from + offsets[tap]) * delta;
+            }
+        }
+        for (word tap = 0; tap < taps; tap++) {
+            T lanes[LANES], total = 0;
+            save(lanes, sum[tap]);
+            for (int i = 0; i < LANES; i++)
+                total += lanes[i];
+            sums[first + tap] += total;
+        }
+    }
+}
+
+/* One task for each group: its weights, [output][input][tap], are summed block after block. */
+static void direct_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word all = blocks(p);
+    for (word group = begin; group < end; group++)
+        for (word number = 0; number < all; number++) {
+            const block b = block_of(p, number, p->inputs, 0);
+            const word rows = b.count[0] * b.count[1] * b.count[2];
+            const word width = (b.count[3] + LANES - 1) / LANES * LANES;
+            T *deltas = packed + b.stride[0] * b.extent[0] + LANES;
+            pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+            for (word o = 0; o < p->outputs; o++) {
+                for (word row = 0; row < rows; row++) {
+                    word at, from;
+                    find_rows(p, &b, row, 1, &at, &from);
+                    copy_row(deltas + row * width, 1, (const T *)p->out + group * p->out_group + o * p->out_channel + from,
+                             p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3], width);
+                }
+                for (word c = 0; c < p->inputs; c++)
+                    direct_sums(p, &b, packed + c * b.channel, deltas, width,
+                                (T *)p->weights + ((group * p->outputs + o) * p->inputs + c) * p->taps);
+            }
+        }
+}
+
+void correlate_directly(const problem *p)
+{
+    ((sharing *)p->share)(direct_weight_tasks, p, p->groups, p->threads);
+}
+"""
+
+
+def source(number: str) -> str:
+    """The C source for numbers of a type, ``"float"`` or ``"double"``."""
+    bits = "int32_t" if number == "float" else "int64_t"
+    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits")
+    return f"typedef {number} T;\n{head}{_FORWARD}{_WEIGHTS}{_DIRECT}"
