@@ -26,14 +26,19 @@ _HEAD = """#include <stdint.h>
 #endif
 
 #if defined __AVX512F__
-enum { BYTES = 64, TILE = 14 };
+#define BYTES_OF_VECTORS 64
+enum { TILE = 14 };
 #elif defined __AVX__
-enum { BYTES = 32, TILE = 6 };
+#define BYTES_OF_VECTORS 32
+enum { TILE = 6 };
 #elif defined __aarch64__
-enum { BYTES = 16, TILE = 14 };
+#define BYTES_OF_VECTORS 16
+enum { TILE = 14 };
 #else
-enum { BYTES = 16, TILE = 6 };
+#define BYTES_OF_VECTORS 16
+enum { TILE = 6 };
 #endif
+enum { BYTES = BYTES_OF_VECTORS };
 enum { LANES = BYTES / sizeof(T), WIDTH = 2 * LANES, AXES = 4, MOST_ROWS = 7 };
 
 typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
@@ -47,6 +52,54 @@ static word most(word a, word b) { return a > b ? a : b; }
 
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
+
+/* TURN */
+/* The first elements of a vector, in pieces of constant sizes that overlap. */
+static inline __attribute__((always_inline)) void copy_few(T *to, const T *from, word count)
+{
+    if (count >= 8)
+        memcpy(to, from, 8 * sizeof(T)), memcpy(to + count - 8, from + count - 8, 8 * sizeof(T));
+    else if (count >= 4)
+        memcpy(to, from, 4 * sizeof(T)), memcpy(to + count - 4, from + count - 4, 4 * sizeof(T));
+    else if (count >= 2)
+        memcpy(to, from, 2 * sizeof(T)), memcpy(to + count - 2, from + count - 2, 2 * sizeof(T));
+    else if (count)
+        *to = *from;
+}
+
+/* Transpose: to[j * step + i] = from[i * apart + j]. */
+static void transpose(const T *from, word apart, T *to, word step, word rows, word columns)
+{
+    for (word j = 0; j < columns; j += LANES) {
+        const word width = least(LANES, columns - j);
+        for (word i = 0; i < rows; i += LANES) {
+            const word height = least(LANES, rows - i);
+            vector block[LANES];
+            if (width == LANES)
+                for (int k = 0; k < LANES; k++)
+                    block[k] = load(from + (i + least(k, height - 1)) * apart + j);
+            else
+                for (int k = 0; k < LANES; k++) {
+                    T few[LANES];
+                    copy_few(few, from + (i + least(k, height - 1)) * apart + j, width);
+                    block[k] = load(few);
+                }
+            turn(block);
+            if (height == LANES)
+                for (int k = 0; k < LANES; k++) {
+                    if (k < width)
+                        save(to + (j + k) * step + i, block[k]);
+                }
+            else
+                for (int k = 0; k < LANES; k++)
+                    if (k < width) {
+                        T few[LANES];
+                        save(few, block[k]);
+                        copy_few(to + (j + k) * step + i, few, height);
+                    }
+        }
+    }
+}
 
 typedef struct {
     word share, threads, scratch, scratch_bytes;
@@ -138,6 +191,48 @@ static void copy_row(T *to, word to_step, const T *from, word stride, word begin
         to[i * to_step] = 0;
 }
 
+/* Pack all channels of a row: for each phase of axis 3 in a line of its own, or with channels behind places. */
+static void pack_row(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
+{
+    const word begin = b->from[3] * p->step[3] + p->low[3], size = p->size[3], stride = p->x_stride[3];
+    const int has_gaps = p->step[3] > p->span[3]; /* which taps leave */
+    if (behind && has_gaps) {
+        for (word c = 0; c < channels; c++)
+            for (word place = 0; place < p->span[3]; place++)
+                copy_row(to + place * channels + c, p->span[3] * channels, x + c * p->x_channel, stride, begin + place,
+                         p->step[3], size, b->count[3]);
+        return;
+    }
+    const word step = behind ? 1 : p->step[3], length = b->length;
+    for (word phase = 0; phase < b->phases; phase++) {
+        const word from = begin + phase;
+        const word first = from < 0 ? least(length, (-from + step - 1) / step) : 0;
+        const word last = from >= size ? first : most(first, least(length, (size - 1 - from) / step + 1));
+        const T *source = x + (from + first * step) * stride;
+        T *line = to + phase * length;
+        if (behind) {
+            memset(to, 0, first * channels * sizeof(T));
+            memset(to + last * channels, 0, (length - last) * channels * sizeof(T));
+            if (p->x_channel == 1)
+                for (word i = first; i < last; i++)
+                    memcpy(to + i * channels, source + (i - first) * stride, channels * sizeof(T));
+            else if (stride == 1)
+                transpose(source, p->x_channel, to + first * channels, channels, channels, last - first);
+            else
+                for (word c = 0; c < channels; c++)
+                    copy_row(to + c, channels, x + c * p->x_channel, stride, from, 1, size, length);
+        } else if (p->x_channel == 1 && channels > 1) {
+            for (word c = 0; c < channels; c++) {
+                memset(line + c * b->channel, 0, first * sizeof(T));
+                memset(line + c * b->channel + last, 0, (length - last) * sizeof(T));
+            }
+            transpose(source, step * stride, line + first, b->channel, last - first, channels);
+        } else
+            for (word c = 0; c < channels; c++)
+                copy_row(line + c * b->channel, 1, x + c * p->x_channel, stride, from, step, size, length);
+    }
+}
+
 /* Pack a block of x, channels from x on. */
 static void pack(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
 {
@@ -156,31 +251,7 @@ static void pack(const problem *p, const block *b, const T *x, word channels, T 
                     memset(row, 0, channels * b->phases * b->length * sizeof(T));
                     continue;
                 }
-                const word begin = b->from[3] * p->step[3] + p->low[3];
-                if (behind && p->x_channel == 1 && p->step[3] <= p->span[3]) {
-                    for (word place = 0; place < b->length; place++) {
-                        const word there = begin + place;
-                        if (there >= 0 && there < p->size[3])
-                            memcpy(row + place * channels, from + there * p->x_stride[3], channels * sizeof(T));
-                        else
-                            memset(row + place * channels, 0, channels * sizeof(T));
-                    }
-                    continue;
-                }
-                for (word c = 0; c < channels; c++) {
-                    T *line = row + c * b->channel;
-                    const T *channel = from + c * p->x_channel;
-                    if (behind && p->step[3] > p->span[3]) /* taps leave gaps */
-                        for (word s = 0; s < p->span[3]; s++)
-                            copy_row(line + s * channels, p->span[3] * channels, channel, p->x_stride[3], begin + s,
-                                     p->step[3], p->size[3], b->count[3]);
-                    else if (behind)
-                        copy_row(line, channels, channel, p->x_stride[3], begin, 1, p->size[3], b->length);
-                    else
-                        for (word phase = 0; phase < b->phases; phase++)
-                            copy_row(line + phase * b->length, 1, channel, p->x_stride[3], begin + phase, p->step[3],
-                                     p->size[3], b->length);
-                }
+                pack_row(p, b, from, channels, row, behind);
             }
 }
 
@@ -226,7 +297,7 @@ static void tile(const T *a, const T *b, const word *rows, const word *offsets, 
         SIZE(1, 1) SIZE(1, 2) SIZE(1, 3) SIZE(1, 4) SIZE(1, 5) SIZE(1, 6) SIZE(1, 7)
         SIZE(1, 8) SIZE(1, 9) SIZE(1, 10) SIZE(1, 11) SIZE(1, 12) SIZE(1, 13) SIZE(1, 14)
         SIZE(2, 1) SIZE(2, 2) SIZE(2, 3) SIZE(2, 4) SIZE(2, 5) SIZE(2, 6) SIZE(2, 7)
-        SIZE(4, 1) SIZE(4, 2) SIZE(4, 3)
+        SIZE(3, 4) SIZE(4, 1) SIZE(4, 2) SIZE(4, 3)
         SIZE(7, 1) SIZE(7, 2)
     }
 }
@@ -241,12 +312,60 @@ static int columns_of(word count)
 /* The most rows, up to a number, of a tile of so many columns. */
 static int rows_of(word rows, int columns)
 {
-    for (int most = 7; most > 1; most = most == 7 ? 4 : most / 2)
-        if (rows >= most && most * columns <= TILE)
-            return most;
+    static const int heights[] = {7, 4, 3, 2};
+    for (int i = 0; i < 4; i++)
+        if (rows >= heights[i] && heights[i] * columns <= TILE && (heights[i] != 3 || columns == 4))
+            return heights[i];
     return 1;
 }
 """
+
+_TURN = """
+#if defined __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define TURNS
+#endif
+#endif
+#ifdef TURNS
+"""
+
+_TURN_BY_ELEMENTS = """
+#else
+static void turn(vector *v)
+{
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            const T held = v[i][j];
+            v[i][j] = v[j][i], v[j][i] = held;
+        }
+}
+#endif
+"""
+
+
+def _turn(size: int) -> str:
+    """A function that transposes a square block of vectors, by shuffles of half of their lanes in each round."""
+    lines = []
+    for width in (64, 32, 16):
+        lines += [f"#if BYTES_OF_VECTORS == {width}", *_turn_lanes(width // size), "#endif"]
+    return "\n".join(lines)
+
+
+def _turn_lanes(lanes: int) -> list[str]:
+    lines, half, rows = ["static inline __attribute__((always_inline)) void turn(vector *v)", "{"], lanes // 2, range(lanes)
+    while half:
+        low = ", ".join(str(lanes + lane - half if lane & half else lane) for lane in rows)
+        high = ", ".join(str(lanes + lane if lane & half else lane + half) for lane in rows)
+        for i in rows:
+            if not i & half:
+                lines += [
+                    f"    const vector a{half}_{i} = __builtin_shufflevector(v[{i}], v[{i + half}], {low});",
+                    f"    v[{i + half}] = __builtin_shufflevector(v[{i}], v[{i + half}], {high});",
+                    f"    v[{i}] = a{half}_{i};",
+                ]
+        half //= 2
+    return [*lines, "}"]
+
 
 _FORWARD = """
 /* Where rows of a block are: in the packed memory, and in out. */
@@ -267,13 +386,15 @@ static void store(const problem *p, const T *tile, T *out, const word *rows, int
     const word step = p->out_stride[3], channel = p->out_channel;
     for (int r = 0; r < R; r++, tile += C * WIDTH) {
         T *to = out + rows[r];
-        if (channel == 1)
+        if (step == 1) {
+            int more = 1; /* rows that follow one another in memory */
+            while (r + more < R && rows[r + more] == rows[r] + more * C)
+                more++;
+            transpose(tile, WIDTH, to, channel, more * C, outputs);
+            r += more - 1, tile += (more - 1) * C * WIDTH;
+        } else if (channel == 1)
             for (int i = 0; i < C; i++)
                 memcpy(to + i * step, tile + i * WIDTH, outputs * sizeof(T));
-        else if (step == 1)
-            for (word o = 0; o < outputs; o++)
-                for (int i = 0; i < C; i++)
-                    to[o * channel + i] = tile[i * WIDTH + o];
         else
             for (word o = 0; o < outputs; o++)
                 for (int i = 0; i < C; i++)
@@ -368,27 +489,25 @@ _WEIGHTS = """
 /* Pack the deltas of a panel's outputs: [position][output]. */
 static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
 {
-    const word rows = b->count[0] * b->count[1] * b->count[2];
-    for (word row = 0; row < rows; row++) {
+    const word rows = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3], channel = p->out_channel;
+    const int joins = b->count[3] * step == p->out_stride[2]; /* rows along axis 2 follow one another */
+    const word lines = joins ? b->count[2] : 1, count = lines * b->count[3];
+    for (word row = 0; row < rows; row += lines, to += count * WIDTH) {
         word at, from;
         find_rows(p, b, row, 1, &at, &from);
-        const T *line = delta + from + b->from[3] * p->out_stride[3];
-        for (word begin = 0; begin < b->count[3]; begin += 16, to += 16 * WIDTH) {
-            const word count = least(16, b->count[3] - begin);
-            const T *first = line + begin * p->out_stride[3];
-            if (p->out_channel == 1)
+        const T *first = delta + from + b->from[3] * step;
+        if (step == 1)
+            transpose(first, channel, to, WIDTH, outputs, count);
+        else if (channel == 1)
+            for (word i = 0; i < count; i++)
+                memcpy(to + i * WIDTH, first + i * step, outputs * sizeof(T));
+        else
+            for (word o = 0; o < outputs; o++)
                 for (word i = 0; i < count; i++)
-                    memcpy(to + i * WIDTH, first + i * p->out_stride[3], outputs * sizeof(T));
-            else
-                for (word o = 0; o < outputs; o++)
-                    for (word i = 0; i < count; i++)
-                        to[i * WIDTH + o] = first[i * p->out_stride[3] + o * p->out_channel];
-            if (outputs < WIDTH)
-                for (word i = 0; i < count; i++)
-                    memset(to + i * WIDTH + outputs, 0, (WIDTH - outputs) * sizeof(T));
-            if (count < 16)
-                to -= (16 - count) * WIDTH;
-        }
+                    to[i * WIDTH + o] = first[i * step + o * channel];
+        if (outputs < WIDTH)
+            for (word i = 0; i < count; i++)
+                memset(to + i * WIDTH + outputs, 0, (WIDTH - outputs) * sizeof(T));
     }
 }
 
@@ -621,6 +740,7 @@ void correlate_directly(const problem *p)
 
 def source(number: str) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
-    bits = "int32_t" if number == "float" else "int64_t"
-    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits")
+    size, bits = (4, "int32_t") if number == "float" else (8, "int64_t")
+    turn = f"{_TURN}{_turn(size)}{_TURN_BY_ELEMENTS}"
+    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits").replace("/* TURN */\n", turn)
     return f"typedef {number} T;\n{head}{_FORWARD}{_WEIGHTS}{_DIRECT}"
