@@ -134,7 +134,7 @@ def _volume(axes: Sequence[Axis], block: Sequence[int]) -> int:
     return prod(outer) * max(last, phases)
 
 
-def _blocks(axes: Sequence[Axis], channels: int) -> list[int]:
+def _blocks(axes: Sequence[Axis], channels: int, most_elements: int) -> list[int]:
     """The positions of a block along each axis."""
     spans = [_span(axis) for axis in axes]
     found = [1, 1, 1, min(axes[3].count, LONGEST)]
@@ -142,7 +142,7 @@ def _blocks(axes: Sequence[Axis], channels: int) -> list[int]:
     for axis in (2, 1, 0):
         rows = prod(found[:3])
         unit = channels * _volume(axes, found) // _extent(1, axes[axis].step, spans[axis])
-        room = max(BLOCK // max(unit, 1) - spans[axis], 0) // min(axes[axis].step, spans[axis]) + 1
+        room = max(most_elements // max(unit, 1) - spans[axis], 0) // min(axes[axis].step, spans[axis]) + 1
         most = min(axes[axis].count, room, max(MOST_ROWS // rows, 1))
         found[axis] = _equal(axes[axis].count, most)
         if found[axis] < axes[axis].count:
@@ -360,7 +360,11 @@ class _Images(_Plan):
         channels, threads = self.made_channels, self.threads
         panels = 1 if self.is_direct else -(-channels.result // self.width)
         wanted = TASKS * threads if threads > 1 else 1
-        block = _shared(axes, _blocks(axes, channels.given), channels.groups, wanted)
+        # Weights that exceed the cache are read again for each block: few of these, and tasks by panels instead.
+        is_heavy = channels.given * channels.result * prod(len(a.taps) for a in axes) > 4 * BLOCK
+        block = _blocks(axes, channels.given, 4 * BLOCK if is_heavy else BLOCK)
+        if not is_heavy or panels * channels.groups < wanted:
+            block = _shared(axes, block, channels.groups, wanted)
         splits = min(panels, -(-wanted // (_count(axes, block) * channels.groups)))
         return Problem(axes, channels, packed, out, block, parts=0, splits=splits)
 
@@ -439,14 +443,16 @@ class _ByWeights(_Plan):
         self.is_direct = channels.groups > 1 and channels.given * channels.result <= FEW_PAIRS
         panels = -(-channels.result // self.width)
         # The sums depend on the blocks, which therefore depend on sizes alone, and not on the number of threads.
-        block = _blocks(axes, channels.given)
+        block = _blocks(axes, channels.given, 2 * BLOCK)
         if not self.is_direct:
-            block = _shared(axes, block, channels.groups, 2 * PARTS)
+            block = _shared(axes, block, channels.groups * panels, 2 * PARTS)
         count = _count(axes, block)
         one = Problem(axes, channels, self.x, self.delta, block)
         self.size = self.panel_bytes(one, channels)
-        parts = max(1, min(PARTS, count // 2, PARTS_BYTES // max(self.size, 1)))
-        splits = max(1, min(panels, 2 * PARTS // (parts * channels.groups)))
+        tasks = channels.groups * panels
+        parts = max(1, min(PARTS, count // 2, -(-2 * PARTS // tasks), PARTS_BYTES // max(self.size, 1)))
+        wanted = TASKS * self.threads if self.threads > 1 else 1
+        splits = min(panels, -(-wanted // (parts * channels.groups)))
         self.parts, self.problem = parts, Problem(axes, channels, self.x, self.delta, block, parts, splits)
 
     def run(self, x: np.ndarray, delta: np.ndarray, out: np.ndarray) -> None:

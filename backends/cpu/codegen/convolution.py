@@ -39,7 +39,7 @@ enum { TILE = 14 };
 enum { TILE = 6 };
 #endif
 enum { BYTES = BYTES_OF_VECTORS };
-enum { LANES = BYTES / sizeof(T), WIDTH = 2 * LANES, AXES = 4, MOST_ROWS = 7 };
+enum { LANES = BYTES / sizeof(T), WIDTH = 2 * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
 
 typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 typedef int64_t word;
@@ -181,9 +181,9 @@ static void copy_row(T *to, word to_step, const T *from, word stride, word begin
         to[i * to_step] = 0;
     if (to_step == 1 && stride == 1)
         memcpy(to + first, from + first, (last - first) * sizeof(T));
-    else if (to_step == 1)
+    else if (to_step == 1 && stride == 2) /* by shuffles */
         for (word i = first; i < last; i++)
-            to[i] = from[i * stride];
+            to[i] = from[i * 2];
     else
         for (word i = first; i < last; i++)
             to[i * to_step] = from[i * stride];
@@ -380,26 +380,42 @@ static void find_rows(const problem *p, const block *b, word row, int count, wor
     }
 }
 
-/* Write a tile, of vectors of outputs, where it belongs. */
-static void store(const problem *p, const T *tile, T *out, const word *rows, int R, int C, word outputs)
+/* Sums of positions, each a vector of outputs, and the runs of positions that follow one another in out. */
+enum { HELD = 64 + TILE };
+typedef struct {
+    _Alignas(BYTES) T sums[HELD * WIDTH];
+    word to[HELD], length[HELD], runs, positions;
+} held;
+
+static void hold(held *h, word to, word length, word step)
+{
+    if (h->runs && h->to[h->runs - 1] + h->length[h->runs - 1] * step == to)
+        h->length[h->runs - 1] += length;
+    else
+        h->to[h->runs] = to, h->length[h->runs++] = length;
+    h->positions += length;
+}
+
+/* Write what is held: many positions at once, so that each cache line of out is written once. */
+static void flush(const problem *p, held *h, T *out, word outputs)
 {
     const word step = p->out_stride[3], channel = p->out_channel;
-    for (int r = 0; r < R; r++, tile += C * WIDTH) {
-        T *to = out + rows[r];
-        if (step == 1) {
-            int more = 1; /* rows that follow one another in memory */
-            while (r + more < R && rows[r + more] == rows[r] + more * C)
-                more++;
-            transpose(tile, WIDTH, to, channel, more * C, outputs);
-            r += more - 1, tile += (more - 1) * C * WIDTH;
-        } else if (channel == 1)
-            for (int i = 0; i < C; i++)
-                memcpy(to + i * step, tile + i * WIDTH, outputs * sizeof(T));
+    const T *sums = h->sums;
+    for (word run = 0; run < h->runs; run++) {
+        const word length = h->length[run];
+        T *to = out + h->to[run];
+        if (channel == 1)
+            for (word i = 0; i < length; i++)
+                memcpy(to + i * step, sums + i * WIDTH, outputs * sizeof(T));
+        else if (step == 1)
+            transpose(sums, WIDTH, to, channel, length, outputs);
         else
             for (word o = 0; o < outputs; o++)
-                for (int i = 0; i < C; i++)
-                    to[o * channel + i * step] = tile[i * WIDTH + o];
+                for (word i = 0; i < length; i++)
+                    to[o * channel + i * step] = sums[i * WIDTH + o];
+        sums += length * WIDTH;
     }
+    h->runs = h->positions = 0;
 }
 
 static void products(const problem *p, const block *b, const T *packed, const word *offsets, word group, word first,
@@ -407,22 +423,28 @@ static void products(const problem *p, const block *b, const T *packed, const wo
 {
     const word rows = b->count[0] * b->count[1] * b->count[2], panels = (p->outputs + WIDTH - 1) / WIDTH;
     const int columns = columns_of(b->count[3]);
-    _Alignas(BYTES) T sums[TILE * WIDTH];
+    /* Of few channels each is a step of the outer loop: the inner one would be too short. */
+    const word outer = p->inputs > FEW ? p->taps : p->taps * p->inputs, inner = p->inputs > FEW ? p->inputs : 1;
+    held h = {.runs = 0, .positions = 0};
     for (word panel = first; panel < last; panel++) {
         const T *weights = (const T *)p->weights + (group * panels + panel) * p->taps * p->inputs * WIDTH;
         const word outputs = least(WIDTH, p->outputs - panel * WIDTH);
-        T *out = (T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel;
-        for (word column = 0; column < b->count[3]; column += columns) {
-            const int C = (int)least(columns, b->count[3] - column);
-            for (word row = 0; row < rows;) {
-                const int R = rows_of(rows - row, C);
-                word at[MOST_ROWS], to[MOST_ROWS];
-                find_rows(p, b, row, R, at, to);
-                tile(weights, packed + column, at, offsets, p->taps, p->inputs, b->channel, sums, 0, R, C);
-                store(p, sums, out + (b->from[3] + column) * p->out_stride[3], to, R, C, outputs);
-                row += R;
+        T *out = (T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel + b->from[3] * p->out_stride[3];
+        for (word row = 0; row < rows;) {
+            const int R = rows_of(rows - row, columns);
+            word at[MOST_ROWS], to[MOST_ROWS];
+            find_rows(p, b, row, R, at, to);
+            for (word column = 0; column < b->count[3]; column += columns) {
+                const int C = (int)least(columns, b->count[3] - column);
+                tile(weights, packed + column, at, offsets, outer, inner, b->channel, h.sums + h.positions * WIDTH, 0, R, C);
+                for (int r = 0; r < R; r++)
+                    hold(&h, to[r] + column * p->out_stride[3], C, p->out_stride[3]);
+                if (h.positions > HELD - TILE)
+                    flush(p, &h, out, outputs);
             }
+            row += R;
         }
+        flush(p, &h, out, outputs);
     }
 }
 
@@ -434,9 +456,11 @@ static void convolve_tasks(const void *state, int64_t begin, int64_t end, int64_
     for (word task = begin; task < end; task++) {
         const word split = task % p->splits, number = task / p->splits % all, group = task / p->splits / all;
         const block b = block_of(p, number, p->inputs, 0);
-        word offsets[p->taps];
+        const word steps = p->inputs > FEW ? 1 : p->inputs;
+        word offsets[p->taps * steps];
         for (word tap = 0; tap < p->taps; tap++)
-            offsets[tap] = offset_of(p, &b, tap, 0);
+            for (word c = 0; c < steps; c++)
+                offsets[tap * steps + c] = offset_of(p, &b, tap, 0) + c * b.channel;
         pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
         products(p, &b, packed, offsets, group, panels * split / p->splits, panels * (split + 1) / p->splits);
     }
@@ -601,37 +625,68 @@ void add_parts(const totals *p)
 """
 
 _DIRECT = """
-enum { VECTORS = 4, RUN = VECTORS * LANES, TAPS = 12 };
+enum { VECTORS = 4, TAPS = 12 };
 
-/* One output on one row of positions, a vector along them; the weights are [tap][input] here. */
-static void direct_row(const problem *p, const block *b, const T *row, const word *offsets, const T *weights, T *out)
+/* One output on rows of positions, vectors along them; the weights are [tap][input] here. */
+static inline __attribute__((always_inline)) void direct(const T *x, const word *rows, const word *offsets, word taps,
+                                                         word inputs, word channel, const T *weights, T *out, const int R,
+                                                         const int V)
 {
-    for (word column = 0; column < b->count[3]; column += RUN) {
-        const word count = least(RUN, b->count[3] - column);
-        const word vectors = (count + LANES - 1) / LANES;
-        vector sum[VECTORS] = {{0}};
-        if (vectors == VECTORS)
-            for (word tap = 0; tap < p->taps; tap++)
-                for (word c = 0; c < p->inputs; c++) {
-                    const T *from = row + column + offsets[tap] + c * b->channel, weight = weights[tap * p->inputs + c];
-                    for (int v = 0; v < VECTORS; v++)
-                        sum[v] += load(from + v * LANES) * weight;
-                }
-        else
-            for (word tap = 0; tap < p->taps; tap++)
-                for (word c = 0; c < p->inputs; c++) {
-                    const T *from = row + column + offsets[tap] + c * b->channel, weight = weights[tap * p->inputs + c];
-                    for (word v = 0; v < vectors; v++)
-                        sum[v] += load(from + v * LANES) * weight;
-                }
-        T sums[RUN];
-        for (int v = 0; v < VECTORS; v++)
-            save(sums + v * LANES, sum[v]);
-        if (p->out_stride[3] == 1)
-            memcpy(out + column, sums, count * sizeof(T));
-        else
-            for (word i = 0; i < count; i++)
-                out[(column + i) * p->out_stride[3]] = sums[i];
+    vector sum[R][V];
+    const T *row[R];
+    for (int r = 0; r < R; r++) {
+        row[r] = x + rows[r];
+        for (int v = 0; v < V; v++)
+            sum[r][v] = (vector){0};
+    }
+    for (word tap = 0; tap < taps; tap++) {
+        word at = offsets[tap];
+        for (word c = 0; c < inputs; c++, at += channel) {
+            const T weight = *weights++;
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++)
+                    sum[r][v] += load(row[r] + at + v * LANES) * weight;
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++)
+            save(out + (r * VECTORS + v) * LANES, sum[r][v]);
+}
+
+#define ROWS(R, V) \
+    case R * 16 + V: \
+        direct(x, rows, offsets, p->taps, p->inputs, b->channel, weights, sums, R, V); \
+        break;
+
+/* One output on a block. */
+static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights, T *out)
+{
+    const word count = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3];
+    for (word begin = 0; begin < count;) {
+        const int R = count - begin >= 4 ? 4 : 1;
+        word rows[4], to[4];
+        find_rows(p, b, begin, R, rows, to);
+        for (word column = 0; column < b->count[3]; column += VECTORS * LANES) {
+            const word width = least(VECTORS * LANES, b->count[3] - column);
+            const T *x = packed + column;
+            _Alignas(BYTES) T sums[4 * VECTORS * LANES];
+            switch (R * 16 + (width + LANES - 1) / LANES) {
+                ROWS(1, 1) ROWS(1, 2) ROWS(1, 3) ROWS(1, 4) ROWS(4, 1) ROWS(4, 2) ROWS(4, 3) ROWS(4, 4)
+            }
+            for (int r = 0; r < R; r++) {
+                T *line = out + to[r] + column * step;
+                const T *from = sums + r * VECTORS * LANES;
+                if (step == 1 && width % LANES == 0)
+                    for (word i = 0; i < width; i += LANES)
+                        save(line + i, load(from + i));
+                else if (step == 1)
+                    memcpy(line, from, width * sizeof(T));
+                else
+                    for (word i = 0; i < width; i++)
+                        line[i * step] = from[i];
+            }
+        }
+        begin += R;
     }
 }
 
@@ -642,7 +697,6 @@ static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t 
     for (word task = begin; task < end; task++) {
         const word group = task % p->groups;
         const block b = block_of(p, task / p->groups, p->inputs, 0);
-        const word rows = b.count[0] * b.count[1] * b.count[2];
         word offsets[p->taps];
         for (word tap = 0; tap < p->taps; tap++)
             offsets[tap] = offset_of(p, &b, tap, 0);
@@ -650,11 +704,7 @@ static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t 
         for (word o = 0; o < p->outputs; o++) {
             const T *weights = (const T *)p->weights + (group * p->outputs + o) * p->taps * p->inputs;
             T *out = (T *)p->out + group * p->out_group + o * p->out_channel + b.from[3] * p->out_stride[3];
-            for (word row = 0; row < rows; row++) {
-                word at, to;
-                find_rows(p, &b, row, 1, &at, &to);
-                direct_row(p, &b, packed + at, offsets, weights, out + to);
-            }
+            direct_block(p, &b, packed, offsets, weights, out);
         }
     }
 }
