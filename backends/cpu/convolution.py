@@ -515,7 +515,7 @@ class Convolution:
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:
         self.backend, self.op = backend, op
         self.plans = Cache("convolutions by layout", 64)
-        self.functions: dict[np.dtype, dict[str, Any]] = {}
+        self.functions: dict[tuple[np.dtype, int], dict[str, Any]] = {}
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         op = self.op
@@ -545,12 +545,25 @@ class Convolution:
             return None
         if self.backend.jit is not True and self.op.flops(operands, [shape]) < SMALL:
             return None
-        if dtype not in self.functions:
-            found: dict[str, Any] | None = self.backend.c_functions(source(_TYPES[dtype]), NAMES)
+        functions = self._library(dtype, 2)
+        if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
+            return self._library(dtype, 1)
+        return functions
+
+    def _results(self, operands: Sequence[Any]) -> int:
+        """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""
+        is_by_weights = isinstance(self.op, ConvWeights)
+        outputs, inputs, *_ = self.op.filters(operands[2] if is_by_weights else operands[1])
+        is_by_input = isinstance(self.op, ConvInput | ConvTranspose)
+        return int(inputs if is_by_input else outputs // self.op.groups)  # type: ignore[arg-type, operator]
+
+    def _library(self, dtype: np.dtype, panel: int) -> dict[str, Any] | None:
+        if (dtype, panel) not in self.functions:
+            found: dict[str, Any] | None = self.backend.c_functions(source(_TYPES[dtype], panel), NAMES)
             if found is None:
                 return None
-            self.functions[dtype] = found
-        return self.functions[dtype]
+            self.functions[dtype, panel] = found
+        return self.functions[dtype, panel]
 
     def _plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
         key = (*((x.dtype, x.shape, x.strides) for x in (first, second, out)), thread_count())

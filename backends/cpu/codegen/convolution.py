@@ -8,8 +8,8 @@ Every convolution, and each phase of its derivative by images, is
 
 with zeros outside x. A block of positions is packed with its surroundings, so
 that the products of all its taps read the same memory: no matrix of windows is
-ever made. A tile is the products of a row of positions with as many outputs as
-two vectors hold, in registers.
+ever made. A tile is the products of a row of positions with a panel of outputs, as many
+as one or two vectors hold, in registers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ enum { TILE = 14 };
 enum { TILE = 6 };
 #endif
 enum { BYTES = BYTES_OF_VECTORS };
-enum { LANES = BYTES / sizeof(T), WIDTH = 2 * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
+enum { LANES = BYTES / sizeof(T), WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
 
 typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 typedef int64_t word;
@@ -260,27 +260,29 @@ static inline __attribute__((always_inline)) void product(const T *a, const T *b
                                                           word outer, word inner, word step, T *c, int adds,
                                                           const int R, const int C)
 {
-    vector sum[R * C][2];
+    vector sum[R * C][PANEL];
     const T *row[R];
     for (int r = 0; r < R; r++)
         row[r] = b + rows[r];
     for (int i = 0; i < R * C; i++)
-        for (int v = 0; v < 2; v++)
+        for (int v = 0; v < PANEL; v++)
             sum[i][v] = adds ? load(c + i * WIDTH + v * LANES) : (vector){0};
     for (word u = 0; u < outer; u++) {
         word at = offsets[u];
         for (word k = 0; k < inner; k++, at += step, a += WIDTH) {
-            const vector first = load(a), second = load(a + LANES);
+            vector weights[PANEL];
+            for (int v = 0; v < PANEL; v++)
+                weights[v] = load(a + v * LANES);
             for (int r = 0; r < R; r++)
                 for (int i = 0; i < C; i++) {
                     const T x = row[r][at + i];
-                    sum[r * C + i][0] += first * x;
-                    sum[r * C + i][1] += second * x;
+                    for (int v = 0; v < PANEL; v++)
+                        sum[r * C + i][v] += weights[v] * x;
                 }
         }
     }
     for (int i = 0; i < R * C; i++)
-        for (int v = 0; v < 2; v++)
+        for (int v = 0; v < PANEL; v++)
             save(c + i * WIDTH + v * LANES, sum[i][v]);
 }
 
@@ -605,13 +607,13 @@ static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t t
             for (word tap = 0; tap < p->taps; tap++) {
                 const T *row = from + (tap * p->inputs + i) * WIDTH;
                 T *column = to + i * p->input + p->offsets[tap];
-                vector first = load(row), second = load(row + LANES);
-                for (word part = 1; part < p->parts; part++) {
-                    first += load(row + part * p->groups * count * size);
-                    second += load(row + part * p->groups * count * size + LANES);
-                }
                 T sums[WIDTH];
-                save(sums, first), save(sums + LANES, second);
+                for (int v = 0; v < PANEL; v++) {
+                    vector sum = load(row + v * LANES);
+                    for (word part = 1; part < p->parts; part++)
+                        sum += load(row + part * p->groups * count * size + v * LANES);
+                    save(sums + v * LANES, sum);
+                }
                 for (word o = 0; o < outputs; o++)
                     column[o * p->output] = sums[o];
             }
@@ -788,9 +790,9 @@ void correlate_directly(const problem *p)
 """
 
 
-def source(number: str) -> str:
-    """The C source for numbers of a type, ``"float"`` or ``"double"``."""
+def source(number: str, panel: int) -> str:
+    """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
     size, bits = (4, "int32_t") if number == "float" else (8, "int64_t")
     turn = f"{_TURN}{_turn(size)}{_TURN_BY_ELEMENTS}"
     head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits").replace("/* TURN */\n", turn)
-    return f"typedef {number} T;\n{head}{_FORWARD}{_WEIGHTS}{_DIRECT}"
+    return f"typedef {number} T;\nenum {{ PANEL = {panel} }};\n{head}{_FORWARD}{_WEIGHTS}{_DIRECT}"
