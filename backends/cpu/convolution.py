@@ -260,7 +260,6 @@ class Memory:
         return _Held(self, buffer if buffer.size >= size + LINE else np.empty(size + LINE, np.uint8))
 
 
-
 # Plans
 
 
@@ -572,4 +571,3 @@ class Convolution:
             kind, arranged = _KINDS[type(self.op)]
             plan = self.plans[key] = kind(functions, self.op, arranged(first, second, out))
         return plan
-

@@ -354,7 +354,11 @@ def _turn(size: int) -> str:
 
 
 def _turn_lanes(lanes: int) -> list[str]:
-    lines, half, rows = ["static inline __attribute__((always_inline)) void turn(vector *v)", "{"], lanes // 2, range(lanes)
+    lines, half, rows = (
+        ["static inline __attribute__((always_inline)) void turn(vector *v)", "{"],
+        lanes // 2,
+        range(lanes),
+    )
     while half:
         low = ", ".join(str(lanes + lane - half if lane & half else lane) for lane in rows)
         high = ", ".join(str(lanes + lane if lane & half else lane + half) for lane in rows)
