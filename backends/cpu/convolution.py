@@ -49,7 +49,7 @@ class Axis(NamedTuple):
 
     Attributes
     ----------
-    size, count : int
+    size, sums : int
         The places of the packed operand, and of the other, which has a place for each sum.
     step : int
         Between the places that neighbours begin at.
@@ -58,7 +58,7 @@ class Axis(NamedTuple):
     """
 
     size: int
-    count: int
+    sums: int
     step: int
     taps: tuple[tuple[int, int], ...]
 
@@ -137,15 +137,15 @@ def _volume(axes: Sequence[Axis], block: Sequence[int]) -> int:
 def _blocks(axes: Sequence[Axis], channels: int, most_elements: int) -> list[int]:
     """The positions of a block along each axis."""
     spans = [_span(axis) for axis in axes]
-    found = [1, 1, 1, min(axes[3].count, LONGEST)]
+    found = [1, 1, 1, min(axes[3].sums, LONGEST)]
 
     for axis in (2, 1, 0):
         rows = prod(found[:3])
         unit = channels * _volume(axes, found) // _extent(1, axes[axis].step, spans[axis])
         room = max(most_elements // max(unit, 1) - spans[axis], 0) // min(axes[axis].step, spans[axis]) + 1
-        most = min(axes[axis].count, room, max(MOST_ROWS // rows, 1))
-        found[axis] = _equal(axes[axis].count, most)
-        if found[axis] < axes[axis].count:
+        most = min(axes[axis].sums, room, max(MOST_ROWS // rows, 1))
+        found[axis] = _equal(axes[axis].sums, most)
+        if found[axis] < axes[axis].sums:
             break
     return found
 
@@ -161,7 +161,7 @@ def _equal(count: int, most: int) -> int:
 
 
 def _count(axes: Sequence[Axis], block: Sequence[int]) -> int:
-    return prod(-(-a.count // n) for a, n in zip(axes, block, strict=True))
+    return prod(-(-a.sums // n) for a, n in zip(axes, block, strict=True))
 
 
 def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) -> list[int]:
@@ -169,7 +169,7 @@ def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) ->
     block = list(block)
     for axis in (0, 1, 2):
         while _count(axes, block) * groups < wanted and block[axis] > 1 and prod(block) > BEYOND:
-            block[axis] = _equal(axes[axis].count, (block[axis] + 1) // 2)
+            block[axis] = _equal(axes[axis].sums, (block[axis] + 1) // 2)
     return block
 
 
@@ -211,7 +211,7 @@ class Problem:
             [
                 *(channels.groups, channels.given, channels.result, len(self.taps), max(parts, 1), splits),
                 *(a.size for a in axes),
-                *(a.count for a in axes),
+                *(a.sums for a in axes),
                 *block,
                 *(a.step for a in axes),
                 *lows,
@@ -392,7 +392,7 @@ class _Images(_Plan):
         groups = self.grouped(weights)
         if self.made_filters is not self.filters:  # what comes out is the weights' input
             groups = groups.swapaxes(1, 2)
-        return np.ascontiguousarray(np.stack([groups[(..., *tap)] for tap in self.elements(problem)], axis=2))
+        return np.ascontiguousarray(np.stack([groups[_at(tap)] for tap in self.elements(problem)], axis=2))
 
 
 class _ByInput(_Images):
@@ -410,7 +410,7 @@ class _ByInput(_Images):
         found = []
         for residues in product(*(range(s.stride) for s in self.slidings)):
             spatial = [self._axis(s, r) for s, r in zip(self.slidings, residues, strict=True)]
-            if any(axis.count == 0 for axis in spatial):
+            if any(axis.sums == 0 for axis in spatial):
                 continue
             if any(not axis.taps for axis in spatial):
                 self.is_whole = False
@@ -464,7 +464,7 @@ class _ByWeights(_Plan):
             self._run("correlate_directly", operands, sums.ctypes.data)
             groups = self.grouped(out)
             for number, element in enumerate(self.elements(self.problem)):
-                groups[(..., *element)] = sums[..., number]
+                groups[_at(element)] = sums[..., number]
             return
         with self.memory.of(self.size * self.parts) as sums_address:
             self._run("correlate", operands, sums_address)
@@ -474,6 +474,10 @@ class _ByWeights(_Plan):
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
         self.problem.run(self.functions[name], self.memory, *operands, sums, self.itemsize, self.threads)
+
+
+def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
+    return (..., *element)
 
 
 def _three(values: Sequence[int], none: int) -> tuple[int, ...]:

@@ -26,18 +26,21 @@ class Kind(NamedTuple):
     is_by_index: bool = False
 
 
-#: The ops by name. Those that write x add to it.
-KINDS = {
-    "max_pool": Kind("y[i] = -INFINITY;", "y = x > y || x != x ? x : y;"),
-    "argmax_pool": Kind(
-        "z[i] = -1, t[i] = 0;",
-        "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; z = is_better ? number : z;",
-    ),
-    "max_unpool": Kind("", "x += y;", is_by_index=True),
-    "take_pool": Kind("y = 0;", "y = x;", is_by_index=True),
-    "avg_pool": Kind("y[i] = 0;", "y += x;", "y[i] /= cells;"),
-    "avg_unpool": Kind("t[i] = y[i] / cells;", "x += t;"),
-}
+MAXIMUM = Kind("y[i] = -INFINITY;", "y = x > y || x != x ? x : y;")
+
+ARGMAX = Kind(
+    "z[i] = -1, t[i] = 0;",
+    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; z = is_better ? number : z;",
+)
+
+#: Those that write x add to it.
+ADD_BY_INDEX = Kind("", "x += y;", is_by_index=True)
+
+TAKE_BY_INDEX = Kind("y = 0;", "y = x;", is_by_index=True)
+
+MEAN = Kind("y[i] = 0;", "y += x;", "y[i] /= cells;")
+
+ADD_SHARES = Kind("t[i] = y[i] / cells;", "x += t;")
 
 _HEAD = """#include <math.h>
 #include <stdint.h>
@@ -220,8 +223,8 @@ int64_t pooled(const pool *p)
 def source(kind: Kind, number: str) -> str:
     """The C source for an op, and numbers of a type, ``"float"`` or ``"double"``."""
     if kind.is_by_index:
-        macros = f"#define MEET(x, y) {kind.meet}\n#define BEGIN(y) {kind.begin}\n"
-        return f"typedef {number} T;\n{macros}{_HEAD}{_INDEXED}{_TASKS}"
+        indexed = f"#define MEET(x, y) {kind.meet}\n#define BEGIN(y) {kind.begin}\n"
+        return f"typedef {number} T;\n{indexed}{_HEAD}{_INDEXED}{_TASKS}"
     macros = (
         f"#define MEET(x, y, z, t) {{ {kind.meet} }}",
         f"#define BEGIN {kind.begin}",
