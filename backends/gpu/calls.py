@@ -13,12 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
+from backends.gpu.convolution import Convolution
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -60,11 +62,14 @@ def _product(device: Device, op: Any) -> Callable[..., Any]:
 
 _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 
-#: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True)
+
+#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, and kernels of ours convolve.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
     TensorDot: Routine(_contraction, takes_floats, is_captured=True),
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
 }
 
 
