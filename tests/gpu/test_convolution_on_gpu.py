@@ -68,7 +68,8 @@ def test_sums_by_weights_are_split_and_the_same_each_time(gpu: Any) -> None:
     np.testing.assert_allclose(first, wanted, rtol=1e-4, atol=1e-3)
 
 
-def test_a_small_network_learns_on_a_gpu(gpu: Any) -> None:
+def test_a_small_network_learns_in_one_cuda_graph() -> None:
+    gpu = stand_in(emulated_cupy(), jit=True)
     rng = np.random.RandomState(0)
     x = gpu.array(rng.normal(size=(2, 1, 6, 6)), name="x")
     w = gpu.array(rng.normal(size=(2, 1, 3, 3)), name="w")
@@ -77,3 +78,5 @@ def test_a_small_network_learns_on_a_gpu(gpu: Any) -> None:
     step = function([], cost, updates={w: w - 0.1 * grad(cost, w)})
     losses = [float(step().item()) for _ in range(5)]
     assert losses[-1] < losses[0]
+    assert gpu.stats()["graphs"]["replays"] >= 3
+    assert gpu.stats()["host_calls"] == 0
