@@ -26,8 +26,8 @@ import optree
 from backends import gen_backend
 from optree.errors import BackendError
 
-WIDTH, DROPOUT, SHIFT = 32, 0.3, 1
-LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
+WIDTH, DROPOUT = 32, 0.5
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
 RUNNING, EPSILON = 0.9, 1e-5
 TEST_SHARE, MOST_PICTURES = 0.2, 24
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -207,18 +207,18 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return images / max(float(images.max()), 1.0), labels, [str(x) for x in values]
 
 
-def shifted(images: np.ndarray, rng: Any) -> np.ndarray:
-    """Images, each moved by a pixel or not, so that the network sees more than there are."""
+def shifted(images: np.ndarray, most: int, rng: Any) -> np.ndarray:
+    """Images, each moved by at most so many pixels, so that the network sees more than there are."""
     rows, columns = images.shape[2:]
-    padded = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
-    moves = rng.randint(0, 2 * SHIFT + 1, (len(images), 2))
+    padded = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
+    moves = rng.randint(0, 2 * most + 1, (len(images), 2))
     return np.stack([x[:, i : i + rows, j : j + columns] for x, (i, j) in zip(padded, moves, strict=True)])
 
 
 # Training
 
 
-def train(network: Network, data: Data, epochs: int) -> list[float]:
+def train(network: Network, data: Data, epochs: int, shift: int = 0) -> list[float]:
     """Trains the network, with a progress bar on a terminal; returns the loss of each step."""
     rng, batch = network.be.rng, network.batch
     per_epoch = len(data.images) // batch
@@ -230,7 +230,8 @@ def train(network: Network, data: Data, epochs: int) -> list[float]:
                 chosen = order[i * batch : (i + 1) * batch]
                 done = (epoch - 1) * per_epoch + i
                 rate = LEARNING_RATE * 0.5 * (1 + np.cos(np.pi * done / total))
-                made.append(network.step(shifted(data.images[chosen], rng), data.labels[chosen], float(rate)))
+                images = shifted(data.images[chosen], shift, rng) if shift else data.images[chosen]
+                made.append(network.step(images, data.labels[chosen], float(rate)))
                 bar.update()
             losses += [loss.item() for loss, _ in made]
             accuracy = np.mean([each.item() for _, each in made])
@@ -274,6 +275,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     parser.add_argument("--batch-size", type=whole(1), default=64, help="images in one step")
     parser.add_argument("--dataset", type=Path, help="a folder with a folder of images for each class, or an .npz file")
     parser.add_argument("--size", type=whole(4), help="rows and columns that images are resized to")
+    parser.add_argument("--shift", type=whole(0), default=0, help="pixels that images are moved by, at random")
     parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for the pictures")
     return parser, parser.parse_args(arguments)
 
@@ -293,7 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     network = Network(be, dataset.training.images.shape[1:], len(dataset.names), options.batch_size)
     with threadpool_limits(1):
-        train(network, dataset.training, options.epochs)
+        train(network, dataset.training, options.epochs, options.shift)
     guesses = network.guesses(dataset.test.images)
     share = float(np.mean(guesses == dataset.test.labels))
     print(f"test accuracy {share:.4f} on {len(guesses)} images that were not trained on")

@@ -152,7 +152,8 @@ static void direct_weight_tasks(const void *state, int64_t begin, int64_t end, i
                     word at, from;
                     find_rows(p, &b, row, 1, &at, &from);
                     const T *delta = (const T *)p->out + group * p->out_group + o * p->out_channel + from;
-                    copy_row(deltas + row * width, 1, delta, p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3], width);
+                    copy_row(deltas + row * width, 1, delta, p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3],
+                             width);
                 }
                 for (word c = 0; c < p->inputs; c++)
                     direct_sums(p, &b, packed + c * b.channel, deltas, width,

@@ -30,7 +30,8 @@ MAXIMUM = Kind("y[i] = -INFINITY;", "y = x > y || x != x ? x : y;")
 
 ARGMAX = Kind(
     "z[i] = -1, t[i] = 0;",
-    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; z = is_better ? number : z;",
+    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; "
+    "z = is_better ? number : z;",
 )
 
 #: Those that write x add to it.
@@ -55,7 +56,8 @@ typedef void sharing(part *run, const void *state, int64_t count, int64_t thread
 typedef struct {
     word share, threads, scratch, scratch_bytes, x, y, z, divides; /* divides: 0 by elements inside, or by a number */
     word outer[AXES], x_outer[AXES], y_outer[AXES], z_outer[AXES];
-    word size[AXES], window[AXES], stride[AXES], before[AXES], count[AXES], x_stride[AXES], y_stride[AXES], z_stride[AXES];
+    word size[AXES], window[AXES], stride[AXES], before[AXES], count[AXES];
+    word x_stride[AXES], y_stride[AXES], z_stride[AXES];
     word inner;
 } pool;
 
