@@ -117,7 +117,7 @@ class Network:
         return be.dot(x, self.w) + self.b
 
     def _step(self, classes: int) -> Any:
-        be, updates = self.be, {}
+        be, updates = self.be, dict[Any, Any]()
         images = optree.TensorType(be.datatype, (self.batch, *self.shape))("images")
         labels = optree.TensorType("int64", (self.batch,))("labels")
         rate = optree.TensorType(be.datatype, ())("rate")

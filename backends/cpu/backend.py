@@ -12,7 +12,7 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementation_of
+from backends.cpu.calls import implementation_of, windows_by
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
@@ -70,7 +70,7 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}"
+        return f"{runs}; {described(self.product)}; convolutions and pools by {windows_by(self)}"
 
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:

@@ -27,7 +27,8 @@ def _kernel(step: KernelStep) -> str:
 
 
 def _call(step: CallStep) -> str:
-    made = f"call {step.op}({_numbers(step.inputs)}) gives %{step.output}"
+    by = f" by {step.implementation.label}" if step.implementation.label else ""
+    made = f"call {step.op}({_numbers(step.inputs)}){by} gives %{step.output}"
     if step.target is not None or step.out is not None:
         return f"{made} in the memory of %{step.out if step.target is None else step.target}"
     viewed = sorted(step.op.shared_inputs())

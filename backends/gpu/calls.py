@@ -62,7 +62,13 @@ def _product(device: Device, op: Any) -> Callable[..., Any]:
 
 _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 
-_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True)
+
+def convolutions_by(device: Any) -> str:
+    """What computes convolutions on a device."""
+    return "CuPy" if device.kernels is None else "CUDA kernels"
+
+
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices, and kernels of ours convolve.
 ROUTINES: dict[type, Routine] = {

@@ -77,12 +77,14 @@ static word windows(const pool *p, int axis, word element, word *first)
 {
     const word offset = element - p->before[axis];
     *first = offset < 0 ? (-offset + p->stride[axis] - 1) / p->stride[axis] : 0;
-    return offset >= p->size[axis] ? 0 : least(p->count[axis], (p->size[axis] - 1 - offset) / p->stride[axis] + 1) - *first;
+    const word after = offset >= p->size[axis] ? 0 : (p->size[axis] - 1 - offset) / p->stride[axis] + 1;
+    return least(p->count[axis], after) - *first;
 }
 """
 
 _MET = """
-static void meet(T *restrict x, word step, T *restrict y, int32_t *restrict z, T *restrict t, word count, int32_t number)
+static void meet(T *restrict x, word step, T *restrict y, int32_t *restrict z, T *restrict t, word count,
+                 int32_t number)
 {
     if (step == 1)
         for (word i = 0; i < count; i++)
