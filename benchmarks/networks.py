@@ -137,7 +137,7 @@ class Ours:
         cost = self.be.mean(self.be.square(y))
         updates = {w: w - RATE * g for w, g in zip(weights, optree.grad(cost, weights), strict=True)}
         forward, step = optree.function([], y), optree.function([], cost, updates=updates)
-        return lambda: forward().get(), lambda: [step().get(), *(w.get() for w in weights)]
+        return lambda: forward().raw(), lambda: [step().raw(), *(w.raw() for w in weights)]
 
 
 class Torch:
