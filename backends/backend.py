@@ -15,9 +15,10 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer, Plan
+from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
+from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
@@ -27,6 +28,7 @@ from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
+from optree.tree.waiting import settle, waiting
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
@@ -61,14 +63,15 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned plans program remark show sources tensor_of to_host value_of".split()
+        "internal lowered lowering noting on_host over owned plans program remark show sources tensor_of to_host "
+        "value_of".split()
     )
 
     #: The number of devices of its kind.
     devices: int = 1
 
-    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
-    #: the printers of every language.
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
+    #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
@@ -159,14 +162,14 @@ class Backend(RandomMethods):
     def synchronize(self) -> None:
         """Wait until the device has finished; the CPU runs synchronously."""
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         """Compile a program to a plan.
 
         Parameters
         ----------
-        keep : bool
-            Whether ops may reuse their outputs' memory from call to call, for one
-            caller at a time.
+        reuse : bool
+            Whether the plan is for one caller at a time, so that its steps may reuse
+            their outputs' memory from call to call.
         observe : callable, optional
             Called after each step with the instruction's index, its time in seconds,
             its inputs' values and its own.
@@ -191,6 +194,8 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
+        if waiting:
+            settle([target])
         if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
             if value.ran is None:
                 value.ran = signature_of_assigned(value, target, tree.origin)
@@ -228,7 +233,7 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
-            for tree in trees:  # check for stale trees first: later ones are meant to read what the assignments write
+            for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None
@@ -269,6 +274,8 @@ class Backend(RandomMethods):
         written = assignments(checked_updates("update", updates))
         if not written:
             return
+        if waiting:
+            settle([assignment[1] for assignment in written])
         key, leaves = signature_of_evaluated(written)
         owners: dict[int, int] = {}  # the schedule depends on which leaves share memory
         aliases = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
@@ -315,6 +322,21 @@ class Backend(RandomMethods):
         program: Program = lower(roots)
         return program
 
+    def lowered(self, program: Program) -> Program:
+        """The program, lowered to the ops that this backend's kernels have."""
+        found: Program = lower(program, self.lowering, "parts", "parts")
+        return found
+
+    def noting(self, program: Program, is_lowered: bool = True) -> Note:
+        """The `note` of a program's steps, which names the failed instruction by its node in the trees that ran."""
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            ran = program if roots is None else self.program(roots)
+            ran = self.lowered(ran) if is_lowered and roots is not None else ran
+            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+
+        return note
+
     def value_of(self, leaf: Any) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value."""
         if isinstance(leaf, Tensor):
@@ -334,6 +356,11 @@ class Backend(RandomMethods):
     def linalg(self) -> LinearAlgebra:
         """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
         return LinearAlgebra(self)
+
+    @cached_property
+    def xp(self) -> Any:
+        """The array API standard on this backend (`optree.xp`): arrays with NumPy's meaning, still fused."""
+        return lazy.namespace.Namespace(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
@@ -378,7 +405,7 @@ _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
 def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A function's arguments, with a tensor in the place of the first where that is a number and none is a variable."""
+    """A function's arguments, the first converted to a tensor if it is a number and none is a variable."""
     if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
         return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
     return args

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *(
         "optree.installation",
-        "optree.clock",
         "optree.errors",
         "optree.settings",
         "optree.cache",
@@ -31,7 +30,7 @@ PACKAGES = (
         "optree.arrays",
     ),
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures", "optree"),
     *(
         "backends.intact",
         "backends.lazy",

@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.cpu.convolution import Convolution
 from backends.cpu.pooling import Pool
-from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
+from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
@@ -17,7 +17,6 @@ from optree.dtypes import is_floating
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
-from optree.ops.scattering import Scatter
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import NUMBERS, TensorType
 
@@ -63,14 +62,29 @@ ROUTINES: dict[type, Routine] = {
 }
 
 
-def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """The implementation of an instruction.
+def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:
+    """The implementations of a program's instructions.
 
     Parameters
     ----------
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
+    known: dict[int, Implementation] = {}  # of ufuncs, by node: applications of one type from one line share theirs
+
+    def implementation_of(index: int) -> Implementation:
+        node = id(program.instructions[index].node)
+        found = known.get(node)
+        if found is None:
+            found = _implementation(backend, program, last, index)
+            if isinstance(found.call, np.ufunc):
+                known[node] = found
+        return found
+
+    return implementation_of
+
+
+def _implementation(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     instruction = program.instructions[index]
     op = instruction.op
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
@@ -79,5 +93,5 @@ def implementation_of(backend: Any, program: Program, last: Sequence[int] | None
     if routine is not None:
         return routine.implementation(backend, op)
     if not _is_a_ufuncs(program, index):
-        return Implementation(checked(instruction), update=op.write if isinstance(op, Scatter) else None)
+        return Implementation(checked(instruction), update=op.update)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

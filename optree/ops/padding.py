@@ -1,4 +1,4 @@
-"""Padding by the modes of `numpy.pad`, one axis after the other."""
+"""The modes of `numpy.pad`, one axis after the other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of, variable_of
+from optree.ops.arrangement import integer_of
 from optree.ops.joining import widths_of
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.ops.shape import slice_along
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axis
-from optree.tree.variable import Variable, in_dtype
+from optree.tree.variable import Variable, in_dtype, variable_of
 
-#: The modes whose numbers are elements of the operand, at the places that NumPy takes them from.
-BY_PLACE = ("edge", "reflect", "symmetric", "wrap")
+#: The modes that pad with elements of the operand, gathered by index.
+GATHERED = ("edge", "reflect", "symmetric", "wrap")
 
-#: The modes whose numbers are statistics of the elements along the axis.
+#: The modes that pad with statistics of the elements along the axis.
 STATISTICS: dict[str, Callable[..., Any]] = {
     "maximum": lambda x, axis: f.max(x, axis=axis),
     "mean": lambda x, axis: f.mean(x, axis=axis),
@@ -31,7 +32,7 @@ OPTIONS = {
     "constant": ("constant_values",),
     "empty": (),
     "linear_ramp": ("end_values",),
-    **dict.fromkeys(BY_PLACE, ("reflect_type",)),
+    **dict.fromkeys(GATHERED, ("reflect_type",)),
     **dict.fromkeys(STATISTICS, ("stat_length",)),
 }
 
@@ -46,7 +47,7 @@ def pad_by(
     stat_length: Any = None,
     reflect_type: str = "even",
 ) -> Any:
-    """The operand with numbers around it, by a mode of `numpy.pad`; those of ``"empty"`` are zeros.
+    """The operand padded by a mode of `numpy.pad`; ``"empty"`` pads with zeros.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def pad_by(
     if mode not in OPTIONS:
         raise OperandError(f"pad: mode is one of {', '.join(sorted(OPTIONS))}, not {mode!r}")
     if reflect_type != "even":
-        raise OperandError(f"pad: reflect_type={reflect_type!r} has no equal here; 'even' has")
+        raise OperandError(f"pad: reflect_type is 'even', not {reflect_type!r}")
     if isinstance(pad_width, dict):
         pad_width = _by_axis(pad_width, x.ndim)
     widths = widths_of(pad_width, x.ndim)
@@ -72,8 +73,8 @@ def pad_by(
     for axis, width in enumerate(widths):
         if width == (0, 0):
             continue
-        if mode in BY_PLACE:
-            x = f.take(x, _places(x, axis, width, mode), axis=axis)
+        if mode in GATHERED:
+            x = f.take(x, _gathered(x, axis, width, mode), axis=axis)
         else:
             sides = [
                 _side(x, axis, count, after, mode, values[axis][after], lengths[axis][after])
@@ -103,11 +104,11 @@ def _pairs(values: Any, ndim: int) -> list[tuple[Any, Any]]:
     return [(before, after) for before, after in pairs.tolist()]
 
 
-def _places(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.ndarray:
-    """The places along an axis that the elements of the padded axis come from, as NumPy pads the places themselves."""
+def _gathered(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.ndarray:
+    """The index along an axis of each element of the padded axis: NumPy's padding of ``arange``."""
     size = x.shape[axis]
     if size is None:
-        raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size, and its {mode} is not known ahead")
+        raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size; mode {mode} needs a known one")
     if not size:
         raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}")
     how: Any = mode
@@ -116,8 +117,7 @@ def _places(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.nda
 
 def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
     """The padding on one side of an axis."""
-    kept = (slice(None),) * axis
-    edge = f.slice(x, (*kept, slice(-1, None) if after else slice(0, 1)))
+    edge = slice_along(x, axis, -1, None) if after else slice_along(x, axis, 0, 1)
     sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if mode in ("constant", "empty"):
         return _spread(f.fill_like(edge, _fitting(0 if mode == "empty" else value, x.dtype)), count, axis)
@@ -132,15 +132,15 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any,
     if length is not None and (whole is None or length < whole):
         length = integer_of(length, "pad: stat_length")
         if not length and mode in ("maximum", "minimum"):
-            raise ShapeError(f"pad: a {mode} of stat_length 0 is of nothing")
-        x = f.slice(x, (*kept, slice(-length, None) if after else slice(0, length)))
+            raise ShapeError(f"pad: mode {mode} needs a stat_length of 1 or more")
+        x = slice_along(x, axis, -length, None) if after else slice_along(x, axis, 0, length)
     found = STATISTICS[mode](x, axis)
     found = in_dtype(found if found.dtype == x.dtype else f.rint(found), x.dtype)
     return _spread(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
 
 
 def _fitting(value: Any, dtype: np.dtype) -> Any:
-    """A number as one that a dtype takes, cast as NumPy casts it."""
+    """A number cast to a dtype as NumPy does, as a Python number."""
     return np.asarray(value).astype(dtype).item() if dtype.kind in "biu" else float(value)
 
 
@@ -148,6 +148,7 @@ def _spread(edge: Variable, count: int, axis: int) -> Variable:
     return f.repeat(edge, count, axis)
 
 
+@numpy_function(np.pad)
 def _numpy_pad(
     x: Any,
     pad_width: Any,
@@ -171,6 +172,3 @@ def _numpy_pad(
     if wrong:
         raise TypeError(f"np.pad with mode={mode!r} does not take {', '.join(wrong)}")
     return f.pad(x, pad_width, mode=mode, **given)
-
-
-NUMPY_FUNCTIONS[np.pad] = _numpy_pad

@@ -93,6 +93,8 @@ def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
 
 
 ELEMENTWISE = {
+    "cross": [_same("cross", (2, 3), (3,)), _same("cross", (3, 2), (3, 2), axis=0)],
+    "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
     "positive": [_same("positive", (2, 3))],
     "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
@@ -272,6 +274,10 @@ QUANTILES = (
 )
 
 STATISTICS = {
+    "count_nonzero": [
+        _same("count_nonzero", (3, 4), axis=1, keepdims=True),
+        _same("count_nonzero", (2, 3), axis=(0, 1), keepdims=False),
+    ],
     "ptp": [_integers_keep(_kept("ptp", (3, 4))), _integers_keep(_kept("ptp", (3, 4), axis=1, keepdims=False))],
     **{
         name: [_with_nans(name, (3, 4)), _with_nans(name, (3, 5), axis=1, keepdims=False)]
