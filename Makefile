@@ -61,8 +61,10 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, and kernels beside other libraries
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
 	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/convnets.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)

@@ -67,6 +67,8 @@ class Routine(NamedTuple):
         What else it can do (`Implementation`).
     label : callable, optional
         From the backend to its name in listings.
+    computes : bool
+        Whether it does more than to make views.
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
@@ -75,6 +77,7 @@ class Routine(NamedTuple):
     takes_epilogue: bool = False
     is_captured: bool = False
     label: Callable[[Any], str] | None = None
+    computes: bool = True
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""
@@ -84,7 +87,7 @@ class Routine(NamedTuple):
             call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
             is_captured=self.is_captured,
-            is_routine=True,
+            is_routine=self.computes,
             label="" if self.label is None else self.label(backend),
         )
 
@@ -103,3 +106,13 @@ def takes_floats(program: Program, index: int) -> bool:
     instruction = program.instructions[index]
     has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
     return is_floating(instruction.type.dtype) and not has_numbers
+
+
+def views(backend: Any, op: Any) -> Callable[..., Any]:
+    """For `Routine.bind`: an op's views, which need no check."""
+    return op.views  # type: ignore[no-any-return]
+
+
+def always(program: Program, index: int) -> bool:
+    """For `Routine.takes`: whatever the operands are."""
+    return True

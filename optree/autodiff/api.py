@@ -25,7 +25,7 @@ from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Variable, as_operand, as_variable
-from optree.tree.waiting import Waiting, own
+from optree.tree.waiting import Waiting
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -269,15 +269,21 @@ def gradients(
             tell_disconnected(roots, operand, disconnected_inputs)
             if return_disconnected != "disconnected":
                 found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
-    found = [_like(x, gradient) for x, gradient in zip(as_list(wrt), found, strict=True)]
+    found = _like(as_list(wrt), found)
     return found if isinstance(wrt, list | tuple) and not isinstance(wrt, Variable) else found[0]
 
 
-def _like(given: Any, gradient: Any) -> Any:
-    """A derivative by an array as an array, by anything else as it is."""
-    if not isinstance(given, Waiting) or gradient is None or is_disconnected(gradient):
-        return gradient
-    return type(given)(own(gradient))
+def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:
+    """The derivatives, those by arrays as arrays."""
+    chosen = [i for i, x in enumerate(wrt) if isinstance(x, Waiting) and not _is_absent(gradients[i])]
+    arrays = type(wrt[chosen[0]]).together([gradients[i] for i in chosen]) if chosen else []
+    for i, array in zip(chosen, arrays, strict=True):
+        gradients[i] = array
+    return gradients
+
+
+def _is_absent(gradient: Any) -> bool:
+    return gradient is None or is_disconnected(gradient)
 
 
 def _listed(variables: Sequence[Variable]) -> str:

@@ -117,8 +117,7 @@ class Waiting:
     _tree: OpTreeNode | None
 
     def __init__(self, value: Any, base: Waiting | None = None) -> None:
-        self._base = base
-        self._views: list[ref[Waiting]] = []
+        self._start(base)
         if value.__class__ is Tensor:
             self._hold(value)
             return
@@ -126,6 +125,25 @@ class Waiting:
         if base is not None:
             base._views = [*(view for view in base._views if view() is not None), ref(self)]
         self._bound()
+
+    def _start(self, base: Waiting | None = None) -> None:
+        self._base = base
+        self._views: list[ref[Waiting]] = []
+
+    @classmethod
+    def together(cls, trees: Iterable[Any]) -> list[Any]:
+        """Values that share most of what computes them, as gradients do: too long to wait, they run as one program."""
+        made: list[Waiting] = []
+        for tree in trees:
+            each = cls.__new__(cls)
+            each._start()
+            each._wait(own(tree))
+            made.append(each)
+        if any(each._is_long() for each in made):
+            force(made)
+        for each in made:
+            each._bound()
+        return made
 
     def _hold(self, tensor: Tensor) -> None:
         """Have a tensor as the value."""
@@ -282,6 +300,8 @@ class Waiting:
 
     def _bound(self) -> None:
         """Run at once what may not wait, or what has waited longest."""
+        if self._tree is None:
+            return
         if any(memory.is_shared for memory in self.sources) or self._is_long():
             force([self])
         if len(waiting) > TREES:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import rounded
-from optree.errors import DTypeError, OperandError, brief
+from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
@@ -77,6 +77,11 @@ def _shared(tensor: Tensor) -> Array:
 
 def _array_of(given: Any) -> Array:
     """The array of a tensor or a tree."""
+    if given.backend is None:
+        raise OperandError(
+            f"asarray: {describe(given)} has no tensor, and so no backend; be.array makes one of numbers"
+        )
+    backend_of(given.backend)
     found = Array(given if isinstance(given, Tensor) else own(given))
     entries = post_order([given], inputs_of) if isinstance(given, OpTreeNode) else []
     if any(entry.op.destroy_map for entry in entries if isinstance(entry, OpTreeNode)):
@@ -135,29 +140,29 @@ def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
 
 
 def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array with every element a number, which tells the dtype if none is given."""
+    """An array filled with a number, which determines the dtype if none is given."""
     if isinstance(fill_value, Array):
         dtype, fill_value = fill_value.dtype if dtype is None else dtype, fill_value.item()
     return Array(backend_of(device).full(shape, fill_value, _default(fill_value, device) if dtype is None else dtype))
 
 
 def empty_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """An uninitialised array of another's shape, dtype and device."""
+    """An uninitialised array of another array's shape, dtype and device."""
     return empty(of(x, "empty_like").shape, **_like(x, dtype, device))
 
 
 def zeros_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of zeros, of another's shape, dtype and device."""
+    """An array of zeros, of another array's shape, dtype and device."""
     return zeros(of(x, "zeros_like").shape, **_like(x, dtype, device))
 
 
 def ones_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of ones, of another's shape, dtype and device."""
+    """An array of ones, of another array's shape, dtype and device."""
     return ones(of(x, "ones_like").shape, **_like(x, dtype, device))
 
 
 def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array with every element a number, of another's shape, dtype and device."""
+    """An array filled with a number, of another array's shape, dtype and device."""
     return full(of(x, "full_like").shape, fill_value, **_like(x, dtype, device))
 
 
@@ -166,7 +171,7 @@ def _like(x: Array, dtype: Any, device: Any) -> dict[str, Any]:
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Array:
-    """Evenly spaced numbers from `start`, or 0, to before `stop`."""
+    """Evenly spaced numbers in the half-open interval from `start`, or 0, to `stop`."""
     given = [x for x in (start, stop, step) if x is not None]
     wanted = _default(sum(given), device) if dtype is None else dtype
     return Array(backend_of(device).arange(start, stop, step, wanted))
@@ -175,7 +180,7 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
 def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> Array:
-    """`num` numbers from `start` to `stop`, which is the last unless `endpoint` is False."""
+    """`num` evenly spaced numbers from `start` to `stop`, inclusive unless `endpoint` is False."""
     return Array(backend_of(device).linspace(start, stop, num, dtype, endpoint=endpoint))
 
 

@@ -76,7 +76,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether a dtype is of a kind: a dtype, a kind's name as ``"integral"``, or one of a tuple of them."""
+    """Whether a dtype is of a kind: a dtype, the name of a kind such as ``"integral"``, or one of a tuple of them."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
     if isinstance(kind, str):
@@ -87,7 +87,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
-    """The dtype that arrays, dtypes and Python numbers have together, by NumPy's promotion."""
+    """The dtype to which arrays, dtypes and Python numbers promote."""
     if not arrays_and_dtypes:
         raise OperandError("result_type: an array, a dtype or a number is wanted")
     weak = [type(x) for x in arrays_and_dtypes if type(x) in NUMBERS]
@@ -98,12 +98,12 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Whether every value of a dtype, or of an array's, is one of another, by NumPy's promotion."""
+    """Whether a dtype, or an array's, casts safely to another."""
     return dtypes.can_cast(_dtype_of(from_), as_dtype(to), "safe")
 
 
 def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Any = None) -> Array:
-    """The array in another dtype; without `copy`, itself where it has that dtype."""
+    """The array cast to a dtype; without `copy`, the array itself if it has that dtype."""
     found, dtype = of(x, "astype"), as_dtype(dtype)
     if copy or found.dtype != dtype:
         found = built(f.cast(found.tree, dtype) if found.dtype != dtype else f.copy(found.tree))
@@ -111,7 +111,7 @@ def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Any = None) -> 
 
 
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays, broadcast to the shape that they have together."""
+    """Arrays broadcast against each other."""
     shape = np.broadcast_shapes(*(of(x, "broadcast_arrays").shape for x in arrays))
     return tuple(broadcast_to(x, shape) for x in arrays)
 

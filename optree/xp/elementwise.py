@@ -49,29 +49,29 @@ globals().update({name: _unary(name) for name in UNARY} | {name: _binary(name) f
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    """The elements, but at least `min` and at most `max`, numbers or arrays, in the dtype of the first."""
+    """The elements limited to an interval, whose bounds are numbers or arrays, in the dtype of the first."""
     x = of(x, "clip")
     found = f.clip(x.tree, operand(min), operand(max))
     return built(found if found.dtype == x.dtype else f.cast(found, x.dtype))
 
 
 def conj(x: Array, /) -> Array:
-    """The complex conjugates, of real numbers themselves."""
+    """The complex conjugates: of real arrays, copies."""
     return built(f.copy(of(x, "conj").tree))
 
 
 def real(x: Array, /) -> Array:
-    """The real parts, of real numbers themselves."""
+    """The real parts: of real arrays, copies."""
     return built(f.copy(of(x, "real").tree))
 
 
 def imag(x: Array, /) -> Array:
-    """The imaginary parts, of real numbers zeros."""
+    """The imaginary parts: of real arrays, zeros."""
     return built(f.fill_like(of(x, "imag").tree, 0))
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """The elements of one array where a condition holds, and those of the other elsewhere."""
+    """The elements of x1 where a condition holds, and of x2 elsewhere."""
     if not isinstance(x1, Array) and not isinstance(x2, Array):
         raise OperandError("where: of the two an array at least is wanted, whose dtype the other takes")
     return built(f.where(of(condition, "where").tree, operand(x1), operand(x2)))

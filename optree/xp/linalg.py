@@ -49,7 +49,7 @@ def _ours(name: str, *operands: Any, **options: Any) -> Any:
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Array:
-    """The triangles of symmetric positive definite matrices of which they are products with their transposes."""
+    """The Cholesky factors of symmetric positive definite matrices, lower or upper triangles."""
     return _ours("cholesky", x, upper=upper)
 
 
@@ -84,17 +84,17 @@ def inv(x: Array, /) -> Array:
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The products of matrices, of stacks of them, or with vectors."""
+    """Matrix products, of stacks of matrices too; a vector is a row left and a column right."""
     return built(f.matmul(of(x1, "matmul").tree, of(x2, "matmul").tree))
 
 
 def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
-    """The norms of matrices."""
+    """Matrix norms over the last two axes."""
     return _ours("matrix_norm", x, keepdims=keepdims, ord=ord)
 
 
 def matrix_power(x: Array, n: int, /) -> Array:
-    """Square matrices to the power of an integer."""
+    """Integer powers of square matrices."""
     return built(f.matrix_power(of(x, "matrix_power").tree, n))
 
 
@@ -108,7 +108,7 @@ def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
-    """The products of each element of a vector with each of another."""
+    """The outer product of two vectors."""
     for x in (x1, x2):
         if of(x, "outer").ndim != 1:
             raise ValueError(f"outer: vectors are wanted, not an array of shape {x.shape}")
@@ -116,7 +116,7 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 def pinv(x: Array, /, *, rtol: Any = None) -> Array:
-    """The pseudo-inverses of matrices; `rtol` is a number for all, and runs where it is an array."""
+    """The pseudo-inverses of matrices; an array `rtol` has one element, and runs."""
     if isinstance(rtol, Array):
         if rtol.size != 1:
             raise OperandError(f"pinv: rtol is a number for all matrices, not an array of shape {rtol.shape}")
@@ -125,7 +125,7 @@ def pinv(x: Array, /, *, rtol: Any = None) -> Array:
 
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
-    """Matrices as products of orthonormal columns and upper triangles, with `mode` 'complete' of square ones."""
+    """The QR decompositions of matrices."""
     if mode not in ("reduced", "complete"):
         raise OperandError(f"qr: mode is 'reduced' or 'complete', not {mode!r}")
     return QRResult(*_ours("qr", x, mode=mode))
@@ -137,12 +137,12 @@ def slogdet(x: Array, /) -> SlogdetResult:
 
 
 def solve(x1: Array, x2: Array, /) -> Array:
-    """The solutions of systems of equations; the right side is a vector if it has one dimension."""
+    """The solutions of systems of linear equations; the right side is a vector if it is 1-D."""
     return _ours("solve", x1, x2)
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
-    """Matrices as products of singular vectors and singular values."""
+    """The singular value decompositions of matrices."""
     return SVDResult(*_ours("svd", x, full_matrices=full_matrices))
 
 
@@ -152,22 +152,22 @@ def svdvals(x: Array, /) -> Array:
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: Any = 2) -> Array:
-    """The sums of products over pairs of axes."""
+    """Tensor contractions over pairs of axes."""
     return built(f.tensordot(of(x1, "tensordot").tree, of(x2, "tensordot").tree, axes))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
-    """The sums of diagonals of matrices; small integers are added up in 64 bits."""
+    """The sums of diagonals of matrices; small integers accumulate in 64 bits."""
     given = of(x, "trace").tree if dtype is None else f.cast(x.tree, as_dtype(dtype))
     found = NUMPY_FUNCTIONS[np.linalg.trace](given, offset)
     return built(found if dtype is None or found.dtype == as_dtype(dtype) else f.cast(found, as_dtype(dtype)))
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
-    """The sums of products of two vectors along an axis."""
+    """The dot products of vectors along an axis."""
     return built(f.vecdot(of(x1, "vecdot").tree, of(x2, "vecdot").tree, axis))
 
 
 def vector_norm(x: Array, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
-    """The norms of vectors along axes, or of all elements."""
+    """Vector norms over axes, or over all elements."""
     return _ours("vector_norm", x, axis=axis, keepdims=keepdims, ord=ord)

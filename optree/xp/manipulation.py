@@ -1,4 +1,4 @@
-"""The standard's functions that move elements: of shapes, of indices, of order, of sets."""
+"""The standard's manipulation, indexing, searching, sorting and set functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optree.xp.dtypes import result_type
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """The arrays one behind the other along an axis; each flattened, if that is None."""
+    """Arrays joined along an existing axis; flattened and joined, if that is None."""
     trees = _several(arrays, "concat")
     if axis is None:
         trees, axis = [f.ravel(x) for x in trees], 0
@@ -38,38 +38,38 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
 
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The parts of an array along an axis, without it, which are views."""
+    """The array split along an axis into views without that axis."""
     axis = normalise_axis(axis, of(x, "unstack").ndim, "unstack")
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(x.shape[axis]))
 
 
 def expand_dims(x: Array, /, axis: Any = 0) -> Array:
-    """A view with new axes of size 1, which are those of the result that are named."""
+    """A view with new axes of size 1 at the given positions."""
     return viewed(of(x, "expand_dims"), f.expand_dims(x.tree, axis))
 
 
 def squeeze(x: Array, /, axis: Any) -> Array:
-    """A view without axes, which are of size 1."""
+    """A view without the given axes, whose sizes are 1."""
     return viewed(of(x, "squeeze"), f.squeeze(x.tree, axis))
 
 
 def flip(x: Array, /, *, axis: Any = None) -> Array:
-    """A view in reverse order along axes, or along all."""
+    """A view with the elements in reverse order along axes, or along all of them."""
     return viewed(of(x, "flip"), f.flip(x.tree, axis))
 
 
 def moveaxis(x: Array, source: Any, destination: Any, /) -> Array:
-    """A view with axes moved to other places, the others in their order."""
+    """A view with axes moved to new positions."""
     return viewed(of(x, "moveaxis"), f.moveaxis(x.tree, source, destination))
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
-    """A view with the axes in an order."""
+    """A view with the axes permuted."""
     return viewed(of(x, "permute_dims"), f.transpose(x.tree, tuple(axes)))
 
 
 def matrix_transpose(x: Array, /) -> Array:
-    """A view with the last two axes exchanged."""
+    """A view with the last two axes transposed."""
     return of(x, "matrix_transpose").mT
 
 
@@ -92,7 +92,7 @@ def reshape(x: Array, /, shape: Any, *, copy: bool | None = None) -> Array:
 
 
 def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
-    """Each element along an axis so many times, or as many times as an array of integers says; flattened without axis.
+    """Each element repeated along an axis, by a number or by an array of counts; of the flattened array without axis.
 
     An array of them runs, because the shape depends on it.
     """
@@ -110,22 +110,22 @@ def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
 
 
 def roll(x: Array, /, shift: Any, *, axis: Any = None) -> Array:
-    """The elements moved along axes, the last to the front; along all as one without axis."""
+    """The elements rolled along axes; in the flattened array, without axis."""
     return built(f.roll(of(x, "roll").tree, shift, axis))
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
-    """The array so many times over along each axis."""
+    """The array repeated along each axis."""
     return built(f.tile(of(x, "tile").tree, tuple(repetitions)))
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """Matrices with zeros above the k-th diagonal."""
+    """The lower triangles of matrices, with zeros above the k-th diagonal."""
     return built(f.tril(_matrices(x, "tril"), k))
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """Matrices with zeros below the k-th diagonal."""
+    """The upper triangles of matrices, with zeros below the k-th diagonal."""
     return built(f.triu(_matrices(x, "triu"), k))
 
 
@@ -136,7 +136,7 @@ def _matrices(x: Any, what: str) -> Any:
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
-    """Each of several vectors along an axis of its own, broadcast to all of them."""
+    """Coordinate arrays from coordinate vectors."""
     return tuple(map(built, f.meshgrid(*(of(x, "meshgrid").tree for x in arrays), indexing=indexing)))
 
 
@@ -144,14 +144,14 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The elements at indices along an axis, which a vector may leave out."""
+    """The elements at indices along an axis; a vector needs no axis."""
     if axis is None and of(x, "take").ndim != 1:
         raise AxisError(f"take: an array of shape {x.shape} needs an axis")
     return built(f.take(of(x, "take").tree, operand(indices), -1 if axis is None else axis))
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """The elements at indices along an axis, an index for each."""
+    """The elements at indices along an axis, with an index for each element of the result."""
     return built(f.take_along_axis(of(x, "take_along_axis").tree, operand(indices), axis))
 
 
@@ -159,22 +159,22 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the largest element stands along an axis, or of all elements in order."""
+    """The index of the maximum along an axis, or in the flattened array."""
     return built(f.argmax(of(x, "argmax").tree, axis, keepdims))
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the smallest element stands along an axis, or of all elements in order."""
+    """The index of the minimum along an axis, or in the flattened array."""
     return built(f.argmin(of(x, "argmin").tree, axis, keepdims))
 
 
 def count_nonzero(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
-    """How many elements are not zero."""
+    """The number of nonzero elements over axes."""
     return built(f.count_nonzero(of(x, "count_nonzero").tree, axis, keepdims))
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
-    """Where the elements stand that are not zero: the array runs, because the shape depends on it."""
+    """The indices of the nonzero elements, an array for each axis. The array runs: its values determine the shape."""
     if not of(x, "nonzero").ndim:
         raise ShapeError("nonzero: an array with a dimension at least is wanted")
     count = int(f.count_nonzero(x.tensor, None, False).item())
@@ -182,7 +182,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where the elements of x2 go into x1, a vector in order, or in the order that `sorter` puts it in."""
+    """The indices where elements of x2 go into x1, a vector in ascending order, or that `sorter` sorts."""
     ordered = of(x1, "searchsorted").tree
     if sorter is not None:
         ordered = f.take(ordered, operand(sorter), -1)
@@ -193,13 +193,13 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements along an axis in order; equal ones are alike, so that any sort is stable."""
+    """The elements sorted along an axis; stable but for zeros of both signs in descending order."""
     found = f.sort(of(x, "sort").tree, axis)
     return built(f.flip(found, axis) if descending else found)
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Where the elements of `sort` stand, equal ones in their order."""
+    """The indices that sort an array along an axis, stable."""
     x = of(x, "argsort")
     if not descending:
         return built(f.argsort(x.tree, axis))
@@ -211,7 +211,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 class UniqueAll(NamedTuple):
-    """Distinct elements, where each stands first, of each element which it is, and how often each is there."""
+    """Distinct elements, the indices of their first occurrences, inverse indices, and counts."""
 
     values: Array
     indices: Array
@@ -220,21 +220,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """Distinct elements, and how often each is there."""
+    """Distinct elements, and counts."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """Distinct elements, and of each element which it is."""
+    """Distinct elements, and inverse indices."""
 
     values: Array
     inverse_indices: Array
 
 
 def unique_all(x: Array, /) -> UniqueAll:
-    """The distinct elements in ascending order, each nan one of its own, and all that tells where they are.
+    """The distinct elements in ascending order, nans distinct from each other, with indices and counts.
 
     NumPy finds them: the array goes to the host.
     """
@@ -244,17 +244,17 @@ def unique_all(x: Array, /) -> UniqueAll:
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
-    """The distinct elements in ascending order, each nan one of its own, and how often each is there."""
+    """The distinct elements in ascending order, nans distinct from each other, with counts."""
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
-    """The distinct elements in ascending order, each nan one of its own, and of each element which it is."""
+    """The distinct elements in ascending order, nans distinct from each other, with inverse indices."""
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
 def unique_values(x: Array, /) -> Array:
-    """The distinct elements in ascending order, each nan one of its own."""
+    """The distinct elements in ascending order, nans distinct from each other."""
     return unique_all(x).values

@@ -1,4 +1,4 @@
-"""The standard's statistics and sums, and its functions of truth."""
+"""The standard's statistical functions, and its `all`, `any` and `diff`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def _accumulated(name: str, x: Array, axis: Any, keepdims: bool, dtype: Any) -> 
 
 
 def sum(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The sum over axes; small integers are added up in 64 bits."""
+    """The sum over axes; small integers accumulate in 64 bits."""
     return _accumulated("sum", x, axis, keepdims, dtype)
 
 
 def prod(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The product over axes; small integers are multiplied in 64 bits."""
+    """The product over axes; small integers accumulate in 64 bits."""
     return _accumulated("prod", x, axis, keepdims, dtype)
 
 
 def max(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
-    """The largest element over axes; nan if there is one."""
+    """The maximum over axes; nan if there is a nan."""
     return _reduced("max", x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
-    """The smallest element over axes; nan if there is one."""
+    """The minimum over axes; nan if there is a nan."""
     return _reduced("min", x, axis, keepdims)
 
 
@@ -48,7 +48,7 @@ def mean(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
 
 
 def var(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The variance over axes: the sum of squared deviations over the number of elements less `correction`."""
+    """The variance over axes, with `correction` subtracted from the number of elements."""
     return _reduced("var", x, axis, keepdims, ddof=correction)
 
 
@@ -58,22 +58,22 @@ def std(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: boo
 
 
 def all(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
-    """Whether every element over axes is true: not zero."""
+    """Whether all elements over axes are nonzero."""
     return _reduced("all", x, axis, keepdims)
 
 
 def any(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
-    """Whether some element over axes is true: not zero."""
+    """Whether an element over axes is nonzero."""
     return _reduced("any", x, axis, keepdims)
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The sums of the elements so far along an axis, which a vector may leave out; with a 0 first, if asked for."""
+    """The cumulative sum along an axis, with an initial 0 if `include_initial`; a vector needs no axis."""
     return _scanned("cumulative_sum", "cumsum", 0, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The products of the elements so far along an axis, which a vector may leave out; with a 1 first, if asked for."""
+    """The cumulative product along an axis, with an initial 1 if `include_initial`; a vector needs no axis."""
     return _scanned("cumulative_prod", "cumprod", 1, x, axis, dtype, include_initial)
 
 
@@ -96,6 +96,6 @@ def _only_axis(x: Array, axis: int | None, what: str) -> int:
 
 
 def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
-    """The differences of neighbours along an axis, `n` times over, with arrays before and behind."""
+    """The n-th differences along an axis, of the array with others prepended and appended."""
     joined = [part.tree for part in (prepend, of(x, "diff"), append) if part is not None]
     return built(f.diff(f.concatenate(joined, axis) if len(joined) > 1 else x.tree, n, axis))

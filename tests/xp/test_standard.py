@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from harness.homes import home
 
 from backends import gen_backend
 from optree.xp import elementwise, namespace
@@ -18,8 +19,8 @@ NUMBERS = (*INTEGERS, *FLOATS)
 
 
 @pytest.fixture(scope="module")
-def xp():
-    return gen_backend("cpu", datatype=np.float64).xp
+def xp(home_kind):
+    return home(home_kind, datatype=np.float64).xp
 
 
 def sample(dtype, shape=(3, 4), seed=0):
@@ -72,6 +73,7 @@ def compare(found, expected, rtol=None):
         np.testing.assert_array_equal(found.get(), expected)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", (*DTYPES, "float16"))
 @pytest.mark.parametrize("name", elementwise.UNARY)
 def test_functions_of_one_array(xp, name, dtype):
@@ -101,6 +103,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("pair", PAIRS, ids=" ".join)
 @pytest.mark.parametrize("name", elementwise.BINARY)
 def test_functions_of_two_arrays(xp, name, pair):
@@ -114,6 +117,7 @@ def test_functions_of_two_arrays(xp, name, pair):
 NUMBERED = "add subtract multiply divide floor_divide remainder maximum minimum less equal greater_equal pow".split()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("name", NUMBERED)
 def test_a_python_number_takes_the_arrays_dtype(xp, name, dtype):
@@ -231,6 +235,7 @@ ONE = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_shapes_order_and_sums(xp, name, dtype):
@@ -500,6 +505,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_are_functions_reflected_and_in_place(xp, name, dtype):
@@ -593,7 +599,8 @@ def test_numpy_takes_arrays(xp):
     assert repr(x) == "Array([2., 5.], dtype=float64)" and str(x * 2) == "[ 4. 10.]" and f"{x[0]:.1f}" == "2.0"
 
 
-def test_copies_and_views_of_other_memory(xp):
+def test_copies_and_views_of_other_memory():
+    xp = gen_backend("cpu", datatype=np.float64).xp
     theirs = np.arange(3.0)
     copied, shared = xp.asarray(theirs), xp.asarray(theirs, copy=False)
     theirs[0] = 9

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from harness.homes import home
 
 import optree
 from backends import gen_backend
@@ -17,8 +18,8 @@ from optree.tree.waiting import memory_of
 
 
 @pytest.fixture(scope="module")
-def be():
-    return gen_backend("cpu", datatype=np.float64)
+def be(home_kind):
+    return home(home_kind, datatype=np.float64)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,7 @@ class Program:
         return told, [np.asarray(x) for x in self.names]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(150))
 def test_random_programs_mean_what_they_mean_in_numpy(xp, seed):
     told, values = Program(xp, seed).run(60)
@@ -219,7 +221,8 @@ def test_a_write_by_the_tensors_own_ways_is_seen(be, xp):
     assert xp.asarray(t).tensor is t
 
 
-def test_shared_memory_does_not_wait(xp):
+def test_shared_memory_does_not_wait():
+    xp = gen_backend("cpu", datatype=np.float64).xp
     theirs = np.array([1.0, 2.0])
     x = xp.from_dlpack(theirs)
     y = x + 1
@@ -372,3 +375,34 @@ def test_gradients_of_arrays_are_arrays(be, xp):
     float(loss)
     with pytest.raises(optree.errors.GradientError, match="has been computed"):
         optree.grad(loss, w)
+
+
+def test_long_gradients_run_together(be, xp):
+    weights = [xp.asarray([0.1 * i, 0.2]) for i in range(4)]
+    x = xp.asarray([1.0, 2.0])
+    hidden = x
+    for i in range(60):
+        hidden = xp.tanh(hidden * weights[i % 4]) + 0.5
+    before = be.executions
+    slopes = optree.grad(xp.sum(hidden), weights)
+    assert be.executions == before + 1 and not any(slope.is_waiting for slope in slopes)
+    trees = [x.tensor]
+    for i in range(60):
+        trees.append(be.tanh(trees[-1] * weights[i % 4].tensor) + 0.5)
+    for slope, tree in zip(slopes, optree.grad(be.sum(trees[-1]), [w.tensor for w in weights]), strict=True):
+        np.testing.assert_allclose(slope.get(), tree.get(), rtol=1e-12)
+
+
+def test_values_of_broadcasts_can_be_written():
+    be = gen_backend("cpu")
+    xp = be.xp
+    x = xp.broadcast_to(xp.ones(3) * 2, (3,))
+    (tensor,) = be.evaluate([be.broadcast_to(be.ones(1) * 2, (1,))])
+    x[0] = 5.0
+    tensor[...] = 7.0
+    assert (x.tolist(), tensor.tolist()) == ([5.0, 2.0, 2.0], [7.0])
+
+
+def test_what_has_no_backend_is_refused(xp):
+    with pytest.raises(TypeError, match="no backend"):
+        xp.asarray(optree.TensorType("float64", (2,))("x") + 1)
