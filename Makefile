@@ -63,8 +63,8 @@ bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, a
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
+	$(BIN)/python benchmarks/convolutions.py
 	$(BIN)/python benchmarks/networks.py
-	$(BIN)/python benchmarks/convnets.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)

@@ -312,8 +312,8 @@ def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-def test_the_benchmark_of_convolutional_networks_prints_times_and_memory():
-    script = ROOT / "benchmarks" / "convnets.py"
+def test_the_benchmark_of_networks_prints_times_and_memory():
+    script = ROOT / "benchmarks" / "convolutions.py"
     run = subprocess.run(
         [sys.executable, script, "--rounds", "2", "--only", "depthwise"], capture_output=True, text=True
     )

@@ -79,11 +79,11 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=windows
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),
-    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
-    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
 }
 
 

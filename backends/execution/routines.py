@@ -65,10 +65,10 @@ class Routine(NamedTuple):
         Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
         What else it can do (`Implementation`).
-    label : callable, optional
-        From the backend to its name in listings.
     computes : bool
         Whether it does more than to make views.
+    label : callable, optional
+        From the backend to its name in listings.
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
@@ -76,8 +76,8 @@ class Routine(NamedTuple):
     writes_out: bool = False
     takes_epilogue: bool = False
     is_captured: bool = False
-    label: Callable[[Any], str] | None = None
     computes: bool = True
+    label: Callable[[Any], str] | None = None
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""

@@ -71,13 +71,15 @@ def _in_tiles(device: Device, op: Any) -> Callable[..., Any]:
     return partial(op.run, BackendTiles(device, device.products))
 
 
+_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_ATTENTION = Routine(_in_tiles, always, is_captured=True)
+
+
 def convolutions_by(device: Any) -> str:
     """What computes convolutions on a device."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
-_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
-_ATTENTION = Routine(_in_tiles, always, is_captured=True)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
@@ -86,10 +88,10 @@ ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
     TensorDot: Routine(_contraction, takes_floats, is_captured=True),
-    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
 }
 
 
