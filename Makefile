@@ -59,6 +59,7 @@ bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, a
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
+	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)

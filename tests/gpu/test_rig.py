@@ -138,9 +138,9 @@ def test_copies_between_devices_are_in_the_order_of_their_streams(on: Rig) -> No
         assert (y.get().tolist(), x.get().tolist()) == ([3] * 4, [4] * 4)
 
 
-def test_without_it_there_is_no_device() -> None:
+def test_without_it_there_is_no_driver() -> None:
     rig()
-    with pytest.raises(BackendError, match="finds no device"):
+    with pytest.raises(BackendError, match="no driver is installed"):
         gen_backend("gpu")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from itertools import count
 from typing import Any
 
-from harness import cuda
-from harness.rig.entry import Refused, call, entries, put
+from harness import cuda, nvrtc
+from harness.rig.entry import TYPES, Refused, call, entries, put
 
 #: The version that it says it is: no real one's, so that no cache takes an image for a real one.
 VERSION = 13, 99
@@ -66,7 +66,12 @@ class Program:
 
 
 class Compiler:
-    """NVRTC's functions by their names.
+    """NVRTC's functions by their names; where there are no devices, those of the real one, if it is installed.
+
+    Parameters
+    ----------
+    is_on : callable
+        Whether there are devices.
 
     Attributes
     ----------
@@ -74,7 +79,8 @@ class Compiler:
         How many registers kernels of some names are said to take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_on: Callable[[], bool]) -> None:
+        self._is_on = is_on
         self.registers: dict[str, int] = {}
         self._programs: dict[int, Program] = {}
         self._numbers = count(0x9A0000, 16)
@@ -86,6 +92,8 @@ class Compiler:
     def _guarded(self, name: str, method: Any) -> Callable[..., Any]:
         @wraps(method)
         def guarded(*given: Any) -> Any:
+            if not self._is_on():
+                return self._real(name, method.takes, method.result, given)
             try:
                 return method(*given) or 0
             except Refused as refused:
@@ -94,6 +102,15 @@ class Compiler:
                 return _INVALID
 
         return guarded
+
+    def _real(self, name: str, takes: str, result: Any, given: Sequence[Any]) -> int:
+        """What the real NVRTC says."""
+        library = nvrtc.installed()
+        if library is None:
+            return _INVALID
+        function = library[name]  # not the one that others have declared in their way
+        function.argtypes, function.restype = [TYPES[each] for each in takes], result
+        return int(function(*given))
 
     @call("I", result=ctypes.c_size_t)
     def nvrtcGetErrorString(self, status: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ ATTRIBUTES = {
 
 #: `CUfunction_attribute`: threads, static bytes, registers; the limit of dynamic bytes, the part that is shared.
 _THREADS, _STATIC, _REGISTERS, _DYNAMIC, _CARVEOUT = 0, 1, 4, 8, 9
+
+#: Calls that drop what there was do well without a driver.
+_WITHOUT = re.compile("Destroy|Free|Unload|Error")
 
 #: `cudaMemPoolAttrReleaseThreshold`.
 _THRESHOLD = 4
@@ -120,6 +124,8 @@ class Driver:
         def guarded(*given: Any) -> int:
             if machine.has_ended:  # Python ends, and CuPy drops what it has
                 return 0
+            if not machine.is_on and not _WITHOUT.search(name):
+                return 35
             try:
                 with machine.lock:
                     if not function.any_time:
@@ -158,8 +164,6 @@ class Driver:
 
     @call("P", any_time=True)
     def cudaGetDeviceCount(self, to: int) -> None:
-        if not self.machine.is_on:
-            raise Refused(35, "no driver")
         put(ctypes.c_int, to, len(self.machine.devices))
 
     @call("I", any_time=True)
@@ -537,8 +541,8 @@ class Driver:
     # Modules and kernels
 
     @call("U", any_time=True)
-    def cuInit(self, flags: int) -> int:
-        return 0 if self.machine.is_on else 100
+    def cuInit(self, flags: int) -> None:
+        pass
 
     @call("P", any_time=True)
     def cuDeviceGetCount(self, to: int) -> None:

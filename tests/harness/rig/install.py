@@ -42,7 +42,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.machine = Machine()
-        self.driver, self.compiler = Driver(self.machine), Compiler()
+        self.driver, self.compiler = Driver(self.machine), Compiler(lambda: self.machine.is_on)
         self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-")).resolve()
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         atexit.register(setattr, self.machine, "has_ended", True)
@@ -50,14 +50,13 @@ class Rig:
         os.environ["CUPY_ACCELERATORS"] = ""  # CUB's headers are for NVIDIA's compilers alone
         functions, compiler = self.driver.entries(), self.compiler.entries()
         self.desk = Desk(self.machine, lambda: self.cupy.cuda.get_current_stream())
-        serve(
-            {
-                "cuda": SimpleNamespace(**functions),
-                "nvrtc": SimpleNamespace(**compiler, _handle=1),
-                "cublasLt": FakeCuBLASLt(self.desk),
-                "cublas": SimpleNamespace(),
-            }
-        )
+        served = {
+            "cuda": SimpleNamespace(**functions),
+            "nvrtc": SimpleNamespace(**compiler, _handle=1),
+            "cublasLt": FakeCuBLASLt(self.desk),
+            "cublas": SimpleNamespace(),
+        }
+        serve(served, lambda: self.machine.is_on)
         thrust, cublas = Thrust(self.machine).entries(), CuBLAS().entries()
         runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
         stub(_file("cupy_backends.cuda.libs.cublas"), "libcublas.so.13", self.folder)
@@ -69,6 +68,11 @@ class Rig:
         # What CuPy drops when Python ends comes to these functions still.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, self]))
         self.cupy: Any = import_module("cupy")
+        self.machine.is_on = True
+        self.cupy.cuda.runtime.setDevice(0)
+        self.cupy.cuda.driver.ctxGetCurrent()  # CuPy looks for the driver and the compiler once
+        self.cupy.cuda.nvrtc.getVersion()
+        self.machine.is_on = False
 
     @contextmanager
     def on(self, seed: int = 0) -> Iterator[Rig]:

@@ -13,7 +13,7 @@ import platform
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,7 +114,7 @@ def _base(path: Path) -> int:
     raise OSError(f"{path} is not loaded")
 
 
-def serve(libraries: Mapping[str, Any]) -> None:
+def serve(libraries: Mapping[str, Any], is_on: Callable[[], bool]) -> None:
     """Let CuPy load libraries of ours.
 
     Parameters
@@ -122,6 +122,8 @@ def serve(libraries: Mapping[str, Any]) -> None:
     libraries : mapping
         By the names by which NVIDIA's finder knows them, objects with C functions for attributes; the driver is
         ``cuda``, which is loaded by its file's name.
+    is_on : callable
+        Whether there are any now.
     """
     finder, numbers = import_module("cuda.pathfinder"), {name: _HANDLES + n for n, name in enumerate(libraries)}
     known: dict[Any, Any] = {numbers[name]: library for name, library in libraries.items()}
@@ -131,12 +133,12 @@ def serve(libraries: Mapping[str, Any]) -> None:
     class CDLL(real):  # type: ignore[misc, valid-type]
         def __new__(cls, name: Any = None, *rest: Any, handle: Any = None, **more: Any) -> Any:
             library = known.get(handle if name is None else name)
-            if library is not None:
+            if library is not None and is_on():
                 return library
             return real(name, *rest, handle=handle, **more)
 
     def load(name: str) -> Any:
-        if name in libraries:
+        if name in libraries and is_on():
             return SimpleNamespace(abs_path=_file(name), found_via="rig", _handle_uint=numbers[name])
         return find(name)
 
