@@ -219,6 +219,23 @@ def test_an_error_of_a_value_comes_each_time_it_is_asked_for(xp):
     assert xp.sum(singular).item() == 9.0
 
 
+def test_an_error_of_a_value_that_nobody_asks_for_stops_nothing(xp):
+    singular = xp.asarray([[1.0, 2.0], [2.0, 4.0]])
+    found, double = xp.linalg.inv(singular), singular * 2
+    above = found + double
+    singular += xp.eye(2)  # would give found another value
+    assert double.tolist() == [[2.0, 4.0], [4.0, 8.0]]
+    for use in (lambda: found.tolist(), lambda: found + 1, lambda: above[0], lambda: float(above[0, 0])):
+        with pytest.raises(np.linalg.LinAlgError):
+            use()
+    assert xp.linalg.inv(singular).shape == (2, 2)
+    again = xp.linalg.inv(xp.zeros((2, 2)))
+    many = [singular * float(i) for i in range(2 * waiting.TREES)]
+    assert many[3][0, 0].item() == 6.0
+    with pytest.raises(np.linalg.LinAlgError):
+        again.tolist()
+
+
 def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
     shared = xp.asarray(np.arange(8.0)) * 2
     errors = []
