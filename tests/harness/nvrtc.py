@@ -115,9 +115,14 @@ def _compiled(source: str, arch: str, options: Sequence[str], kind: str) -> tupl
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def ptx_of(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> str:
+    """The PTX of a source for an architecture; a warning is an error."""
+    return _compiled(source, arch.replace("sm", "compute"), options, "PTX")[0].rstrip(b"\0").decode()
+
+
 def under_way(source: str, options: Sequence[str] = ()) -> int:
     """How many loads from global memory kernels issue at most, in PTX, before they use what one of them loads."""
-    ptx = _compiled(source, "compute_90", options, "PTX")[0].rstrip(b"\0").decode()
+    ptx = ptx_of(source, options=options)
     most, loaded, count = 0, set[str](), 0
     for line in ptx.splitlines():
         load, registers = re.match(r"\s*(?:@!?%p\d+ )?ld\.global\S*\s+(.*?), \[", line), re.findall(r"%\w+", line)
