@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -12,7 +14,7 @@ from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from backends.gpu.runtime import OPTIONS
 from harness import ptx
 from harness.emulated import Collector
-from harness.nvrtc import ptx_of
+from harness.nvrtc import TOGETHER, ptx_of, together
 from harness.ptx_memory import Memory
 
 
@@ -22,6 +24,18 @@ def module_of(source: str, arch: str) -> ptx.Module:
     return ptx.parse(ptx_of(source, arch, OPTIONS))
 
 
+def modules_of(sources: Sequence[str], arch: str) -> dict[str, tuple[ptx.Module, str]]:
+    """The same of many sources, a few dozens at a time; each with what the names of its kernels end with."""
+
+    def compiled(start: int) -> ptx.Module:
+        return ptx.parse(ptx_of(together(sources[start : start + TOGETHER]), arch, OPTIONS))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        modules = list(pool.map(compiled, range(0, len(sources), TOGETHER)))
+    places = ((source, *divmod(number, TOGETHER)) for number, source in enumerate(sources))
+    return {source: (modules[part], f"_of_{number}") for source, part, number in places}
+
+
 class Interpreter(Collector):
     """A host that interprets what NVRTC makes of kernels.
 
@@ -29,18 +43,22 @@ class Interpreter(Collector):
     ----------
     arch : str
         What kernels are compiled for.
+    sources : sequence of str
+        What it will be asked for, to be compiled together; others are compiled one by one.
     device : DeviceLimits, optional
         What they are laid out for.
     """
 
-    def __init__(self, arch: str = "sm_90", device: DeviceLimits | None = None) -> None:
+    def __init__(
+        self, arch: str = "sm_90", sources: Sequence[str] = (), device: DeviceLimits | None = None
+    ) -> None:
         super().__init__(device or DEVICES[arch])
-        self.arch = arch
+        self.arch, self.modules = arch, modules_of(sources, arch)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
-        module = module_of(source, self.arch)
-        return [(module, name) for name in names]
+        module, end = self.modules.get(source) or (module_of(source, self.arch), "")
+        return [(module, name + end) for name in names]
 
     def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
         super().launch(kernel, launch, words)
