@@ -55,7 +55,7 @@ def adam(be: Any, dtype: str) -> Any:
 
 
 def transposed_add(be: Any, dtype: str) -> Any:
-    return _of(dtype, SIDE, SIDE).T + _of(dtype, SIDE, SIDE, name="y")
+    return be.square(_of(dtype, SIDE, SIDE)).T + _of(dtype, SIDE, SIDE, name="y")
 
 
 def total(be: Any, dtype: str) -> Any:
@@ -104,6 +104,7 @@ WORKLOADS = (
 )
 
 #: Rows in registers of warps and blocks, at the limits of shared memory, beyond it, and of two models' vocabularies.
+VOCABULARIES = (50257, 128256)
 SOFTMAX = (32, 256, 1024, 8192, 12288, 32768, 50257, 65536, 128256)
 LAYER_NORM = (256, 1024, 8192)
 
@@ -115,7 +116,7 @@ COUNTED: dict[str, Tree] = {
     },
     **{
         f"{workload.__name__} of {length} {dtype}": partial(workload, dtype=dtype, length=length)
-        for workload, lengths in ((softmax, SOFTMAX), (layer_norm, LAYER_NORM))
+        for workload, lengths in ((softmax, SOFTMAX), (layer_norm, LAYER_NORM), (labelled, VOCABULARIES))
         for length in lengths
         for dtype in DTYPES
     },
