@@ -27,7 +27,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from backends.gpu.codegen.variant import BYTES_IN_FLIGHT, Variant, contiguous_arrays, loaded_bytes, slots_of
-from optree.compile.loopnest import LoopNest, Reduction, Stage, stages_of, strided_reads
+from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of, strided_reads
 
 CUDA = Dialect(
     {
@@ -48,6 +48,7 @@ CUDA = Dialect(
     byte="bool",
     inline="__device__ __forceinline__",
     cast="(Index)",
+    upper_product="__umulhi",
 )
 
 #: The accesses of a thread that are accumulated in the dtype itself before they join a sum in float64.
@@ -81,10 +82,21 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vect
     *(Vector<T, N> *)p = values;
 }
 
+// Beside stores of single elements, NVRTC would split a plain one into these.
+template <int N, class T> __device__ __forceinline__ void store_whole(T *p, const Vector<T, N> &values)
+{
+    if (sizeof(T) * N == 16)
+        __stwb((uint4 *)p, *(const uint4 *)&values);
+    else if (sizeof(T) * N == 8)
+        __stwb((uint2 *)p, *(const uint2 *)&values);
+    else
+        store(p, values);
+}
+
 template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values, int first, int count)
 {
     if (first == 0 && count == N)
-        return store(p, values);
+        return store_whole(p, values);
     #pragma unroll
     for (int e = 0; e < N; e++)
         if (e >= first && e < count)
@@ -105,8 +117,16 @@ template <class T> __device__ __forceinline__ float rounded_half(T x) { return r
     "bfloat16": """#include <cuda_bf16.h>
 
 __device__ __forceinline__ float from_bfloat(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ __nv_bfloat16 to_bfloat(float x) { return __float2bfloat16_rn(x); }
-__device__ __forceinline__ float rounded_bfloat(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+__device__ __forceinline__ float rounded_bfloat(float x)
+{
+    // A pair: single numbers are converted by the slow pipe of capability 9.0, and need another instruction to be floats.
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(0.0f, x);
+    return __uint_as_float(*(const unsigned int *)&pair);
+}
+__device__ __forceinline__ __nv_bfloat16 to_bfloat(float rounded)
+{
+    return __ushort_as_bfloat16((unsigned short)(__float_as_uint(rounded) >> 16));
+}
 __device__ __forceinline__ float rounded_bfloat(double x) { return __bfloat162float(__double2bfloat16(x)); }
 template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return rounded_bfloat((double)x); }
 """,
@@ -117,6 +137,33 @@ QUOTIENT = """
 __device__ __forceinline__ int quotient(int number, long long divisor)
 {
     return (int)(__umulhi(2u * (unsigned int)number, (unsigned int)divisor) >> (int)(divisor >> 32));
+}
+"""
+
+#: The numbers of a draw at consecutive indices: each block of four is made once.
+DRAWS = """
+template <int N, float (*DRAW)(unsigned long long, unsigned long long, long long)>
+__device__ __forceinline__ Vector<float, N> drawn(unsigned long long seed, unsigned long long counter, long long i)
+{
+    const int blocks = (N + 3) / 4, from = (int)(i & 3);
+    const long long start = i & ~3LL;
+    float numbers[4 * blocks + 4] = {};
+    #pragma unroll
+    for (int j = 0; j < 4 * blocks; j++)
+        numbers[j] = DRAW(seed, counter, start + (j & ~3) | j & 3);
+    if (from + N > 4 * blocks) {
+        #pragma unroll
+        for (int j = 4 * blocks; j < 4 * blocks + 4; j++)
+            numbers[j] = DRAW(seed, counter, start + (j & ~3) | j & 3);
+    }
+    #pragma unroll
+    for (int j = 0; j < N + 1; j++)
+        numbers[j] = from & 2 ? numbers[j + 2] : numbers[j];
+    Vector<float, N> found;
+    #pragma unroll
+    for (int e = 0; e < N; e++)
+        found.at[e] = from & 1 ? numbers[e + 1] : numbers[e];
+    return found;
 }
 """
 
@@ -162,6 +209,12 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 
 
+#: Numbers drawn at a flat index, in blocks of four.
+_DRAW = re.compile(r"(philox_\w+32)\(\{0\}, \{1\}, \{2\}\)")
+
+#: What stands before a grid-stride loop: most threads have one turn, and unrolled it would begin with a division.
+GRID_STRIDE = ("#pragma unroll 1",)
+
 #: The size of a transposed tile along each of its loops.
 TILE = 32
 
@@ -176,6 +229,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
     head += ["", *functions_called(nest, CUDA)]
+    head += [DRAWS.strip("\n"), ""] if printer.draws else []
     head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
@@ -241,6 +295,25 @@ class CudaPrinter(Printer):
         self.variant = variant
         self.slots = slots_of(nest, self.stages) if variant.cache else {}
         self.part_arrays = part_arrays(nest)
+        self.draws = self._vectorised_draws()
+
+    def _vectorised_draws(self) -> dict[int, str]:
+        """The statements that draw numbers at an access's consecutive flat indices, and the functions that do."""
+        nest, variant = self.nest, self.variant
+        if variant.vector == 1 or nest.columns or variant.team == "tiles":
+            return {}
+        found = {}
+        for s in nest.statements_at("inner"):
+            draw = _DRAW.fullmatch(s.expression)
+            if draw is not None and self._is_contiguous_index(s.arguments[2]):
+                if all(nest.level_of(argument) == "once" for argument in s.arguments[:2]):
+                    found[s.value] = draw[1]
+        return found
+
+    def _is_contiguous_index(self, value: int) -> bool:
+        """Whether a value is a flat index that counts an access's elements."""
+        nest = self.nest
+        return value < len(nest.reads) and nest.is_flat_index(value) and nest.vector_strides[value] == 1
 
     def parameters(self) -> list[tuple[str, str]]:
         """A kernel's parameters: their declarations and names."""
@@ -302,7 +375,7 @@ class CudaPrinter(Printer):
         index = ["const Index k = c + u * lanes;", *self.access_index(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.batch(stage, "x", index, "total")
-        return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
 
     def count(self, first: str, axes: Sequence[int]) -> str:
         """The product of some loops' sizes and another number."""
@@ -347,7 +420,7 @@ class CudaPrinter(Printer):
         body += ["__syncthreads();", *loop, *braced(stores), "__syncthreads();"]
         body += [*loop, *braced([*along, *braced(self.element(stage, Access(load, str, str, at)))])]
         total = self.count(f"tiles{last} * tiles{other}", others)
-        return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
     # Nests that reduce
 
@@ -385,7 +458,7 @@ class CudaPrinter(Printer):
             lines.append(f"__shared__ {CUDA.type_of(accumulator_dtype(r))} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
-        return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
     def row_extent(self) -> Lines:
         """The number of accesses of a row, and of a split row the block's part of them."""
@@ -639,6 +712,13 @@ class CudaPrinter(Printer):
             lines.append(f"Vector<{CUDA.types[str(nest.arrays[array])]}, {variant.vector}> w{array};")
             stores += self.store_access(array, f"{letter}{array}")
 
+        for s in stage.statements:
+            if s.value in self.draws:
+                seed, counter, _ = map(self.name, s.arguments)
+                given = f"{seed}, {counter}, {letter}{s.arguments[2]} + i"
+                draw = f"drawn<{variant.vector}, {self.draws[s.value]}>({given})"
+                lines.append(f"const Vector<float, {variant.vector}> d{s.value} = {draw};")
+
         def load(value: int) -> str:
             if value < len(nest.reads) and nest.is_flat_index(value):
                 return self.loaded(value, f"{letter}{value}", self.offset(value))
@@ -650,6 +730,11 @@ class CudaPrinter(Printer):
 
         access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda array: f"w{array}.at[e]")
         return [*lines, *self.unrolled(self.element(stage, access)), *stores]
+
+    def assigned(self, statement: Statement) -> Lines:
+        if statement.value in self.draws:
+            return [f"{self.declared(statement.value)} = d{statement.value}.at[e];"]
+        return super().assigned(statement)
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         (line,) = super().accumulated(r, part)
