@@ -44,8 +44,8 @@ EXPANDED = {
     "mul.lo.s64": {"float": 4},
 }
 
-#: Names of registers, which cost nothing.
-FREE = ("mov", "cvta", "cvt.u64.u32", "cvt.u32.u64", "cvt.s64.s32", "cvt.u16.u32", "cvt.u32.u16", "ld.param", "ret")
+#: Names of registers, which cost nothing, and conjunctions of conditions, which comparisons make on their way.
+FREE = ("and.pred", "or.pred", "mov", "cvta", "cvt.u64.u32", "cvt.u32.u64", "cvt.s64.s32", "cvt.u16.u32", "cvt.u32.u16", "ld.param", "ret")
 
 #: Threads of a warp that a multiprocessor of compute capability 9.0 serves in a cycle, of 128 in all, by pipe.
 THREADS = {"float": 128, "integer": 64, "double": 64, "slow": 16, "memory": 32, "control": 64}

@@ -19,6 +19,7 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
+    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -167,6 +168,26 @@ __device__ __forceinline__ Vector<float, N> drawn(unsigned long long seed, unsig
 }
 """
 
+#: Extremes of float32 that are nan where one operand is: an instruction from capability 8.0 on, and three before.
+EXTREMES = "".join(
+    f"""
+__device__ __forceinline__ float {name}(float x, float y)
+{{
+#if __CUDA_ARCH__ >= 800
+    float found;
+    asm("{instruction}.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(y));
+    return found;
+#else
+    return y {further} x || y != y ? y : x;
+#endif
+}}
+"""
+    for name, instruction, further in (("largest", "max", ">"), ("smallest", "min", "<"))
+)
+
+#: The function of an extreme, by the value that its reduction starts with.
+EXTREME_OF = {"{lowest}": "largest({0}, {1})", "{highest}": "smallest({0}, {1})"}
+
 #: Reductions across a team. No thread overwrites shared memory before all have read it: where two arrays alternate
 #: (`part_arrays`), the reduction in between has a barrier; a block has one before its next outer index; and columns
 #: are reduced one after the other.
@@ -228,13 +249,14 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
+    head += [EXTREMES.rstrip("\n")] if any(printer.is_extreme(r) for r in nest.reductions) else []
     head += ["", *functions_called(nest, CUDA)]
     head += [DRAWS.strip("\n"), ""] if printer.draws else []
     head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
         type = CUDA.type_of(accumulator_dtype(r))
-        joined = r.accumulator.combine.format("x", "y")
+        joined = printer.combine(r).format("x", "y")
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
@@ -735,6 +757,14 @@ class CudaPrinter(Printer):
         if statement.value in self.draws:
             return [f"{self.declared(statement.value)} = d{statement.value}.at[e];"]
         return super().assigned(statement)
+
+    @staticmethod
+    def is_extreme(r: Reduction) -> bool:
+        """Whether a reduction is a maximum or minimum in float32 that nan is part of."""
+        return bool(r.accumulator.of_numbers) and compute_dtype(r.dtype) == np.float32
+
+    def combine(self, r: Reduction) -> str:
+        return EXTREME_OF[r.accumulator.start] if self.is_extreme(r) else super().combine(r)
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         (line,) = super().accumulated(r, part)
