@@ -213,8 +213,7 @@ def _vector(
     contiguous = contiguous_arrays(nest)
     if not contiguous:
         return 1, False
-    cached = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
-    widest = max([nest.arrays[array].itemsize for array in contiguous] + cached)
+    widest = max(nest.arrays[array].itemsize for array in contiguous)
     most = vector = ACCESS_BYTES // widest
     offsets, misaligned = set(), nest.columns
     for array in contiguous:

@@ -60,7 +60,7 @@ HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector { T at[N]; };
 
 template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p)
 {
