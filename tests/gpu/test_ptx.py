@@ -52,7 +52,7 @@ def _cross_entropy(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     return [-(y * np.log(p)).sum(keepdims=True) / len(x), (p * y.sum(axis=1, keepdims=True) - y) / len(x)]
 
 
-#: Golden trees of so many rows, columns or elements on a device of so many multiprocessors, where the kernels are the same
+#: Golden trees of so many rows, columns or elements on a device of so many multiprocessors, where kernels are the same
 #: as of many on a large device; and what NumPy says in float64.
 SMALL: dict[Callable[..., Any], tuple[int, int, Callable[..., list[np.ndarray]]]] = {
     golden.chain_of_millions: (1 << 15, 1, lambda a, b, c, d: [a * b + c * np.sin(d)]),

@@ -93,7 +93,7 @@ def labelled(be: Any, dtype: str, length: int) -> Any:
     """Cross entropy with labels, and its gradient."""
     rows = COUNT // length
     x, labels = _of(dtype, rows, length), TensorType("int32", (rows,))("labels")
-    loss = -be.mean(be.take_along_axis(be.log_softmax(x, axis=1), be.expand_dims(labels, 1), 1))
+    loss = be.mean(be.cross_entropy(x, labels))
     return function([x, labels], [loss, grad(loss, x)])
 
 
@@ -111,9 +111,7 @@ LAYER_NORM = (256, 1024, 8192)
 #: What is counted, by name.
 COUNTED: dict[str, Tree] = {
     **{tree.__name__: tree for tree in CUDA_TREES},
-    **{
-        f"{workload.__name__} {dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES
-    },
+    **{f"{workload.__name__} {dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES},
     **{
         f"{workload.__name__} of {length} {dtype}": partial(workload, dtype=dtype, length=length)
         for workload, lengths in ((softmax, SOFTMAX), (layer_norm, LAYER_NORM), (labelled, VOCABULARIES))

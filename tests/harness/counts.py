@@ -31,6 +31,8 @@ from optree.compile.loopnest import LoopNest
 APART, REPEATED = 1 << 40, 3 << 12
 
 #: What PTX instructions become that are neither one machine instruction nor none, by pipe.
+_DIVIDED = {"slow": 3, "float": 6, "integer": 12}
+_DIVIDED_LONG = {"slow": 4, "float": 40, "integer": 40}
 EXPANDED = {
     "div.rn.f32": {"slow": 2, "float": 5, "control": 3},
     "div.approx.ftz.f32": {"slow": 1, "float": 3},
@@ -39,13 +41,25 @@ EXPANDED = {
     "div.rn.f64": {"slow": 1, "double": 8, "integer": 4, "control": 3},
     "rcp.rn.f64": {"slow": 1, "double": 5, "integer": 3, "control": 3},
     "sqrt.rn.f64": {"slow": 1, "double": 8, "integer": 4, "control": 3},
-    **dict.fromkeys(("div.s32", "rem.s32", "div.u32", "rem.u32"), {"slow": 3, "float": 6, "integer": 12}),
-    **dict.fromkeys(("div.s64", "rem.s64", "div.u64", "rem.u64"), {"slow": 4, "float": 40, "integer": 40}),
     "mul.lo.s64": {"float": 4},
+    **{f"{base}.{type}": _DIVIDED for base in ("div", "rem") for type in ("s32", "u32")},
+    **{f"{base}.{type}": _DIVIDED_LONG for base in ("div", "rem") for type in ("s64", "u64")},
 }
 
 #: Names of registers, which cost nothing, and conjunctions of conditions, which comparisons make on their way.
-FREE = ("and.pred", "or.pred", "mov", "cvta", "cvt.u64.u32", "cvt.u32.u64", "cvt.s64.s32", "cvt.u16.u32", "cvt.u32.u16", "ld.param", "ret")
+FREE = (
+    "and.pred",
+    "or.pred",
+    "mov",
+    "cvta",
+    "cvt.u64.u32",
+    "cvt.u32.u64",
+    "cvt.s64.s32",
+    "cvt.u16.u32",
+    "cvt.u32.u16",
+    "ld.param",
+    "ret",
+)
 
 #: Threads of a warp that a multiprocessor of compute capability 9.0 serves in a cycle, of 128 in all, by pipe.
 THREADS = {"float": 128, "integer": 64, "double": 64, "slow": 16, "memory": 32, "control": 64}
@@ -169,7 +183,9 @@ class CountingHost(RecordingHost):
 
     def imagine(self, size: int, dtype: np.dtype) -> int:
         """The address of an array that takes no memory."""
-        values = np.random.RandomState(0).uniform(0.5, 2, REPEATED) * (1 if dtype.kind == "f" or dtype.itemsize == 2 else 4)
+        values = np.random.RandomState(0).uniform(0.5, 2, REPEATED) * (
+            1 if dtype.kind == "f" or dtype.itemsize == 2 else 4
+        )
         start = APART * (1 + len(self.memory.regions))
         self.memory.add(Imaginary(start, size, values.astype(dtype)))
         return start
@@ -204,9 +220,18 @@ class CountingHost(RecordingHost):
         warps = resident_warps(self.arch, launch.block, usage.registers, shared)
         self.counted.append(
             Counted(
-                launch, usage.registers, usage.shared, warps, pipes_of(compiled.cubin)[name], issued,
-                round(whole["load"]), round(whole["store"]), self.least, round(whole["conflicts"]), self.elements,
-            )  # fmt: skip
+                launch,
+                usage.registers,
+                usage.shared,
+                warps,
+                pipes_of(compiled.cubin)[name],
+                issued,
+                round(whole["load"]),
+                round(whole["store"]),
+                self.least,
+                round(whole["conflicts"]),
+                self.elements,
+            )
         )
 
 

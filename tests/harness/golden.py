@@ -110,8 +110,8 @@ TREES = (
 )
 
 
-# For CUDA, which lays kernels out by sizes: of arrays that have no memory. Of fewer rows, columns or elements, they are the
-# same kernels on a smaller device (tests/gpu/test_ptx.py).
+# For CUDA, which lays kernels out by sizes: of arrays that have no memory. With fewer rows, columns or elements, they
+# are the same kernels on a smaller device (tests/gpu/test_ptx.py).
 
 
 def chain_of_millions(be: Any, count: int = 1 << 24) -> Any:

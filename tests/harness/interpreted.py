@@ -49,9 +49,7 @@ class Interpreter(Collector):
         What they are laid out for.
     """
 
-    def __init__(
-        self, arch: str = "sm_90", sources: Sequence[str] = (), device: DeviceLimits | None = None
-    ) -> None:
+    def __init__(self, arch: str = "sm_90", sources: Sequence[str] = (), device: DeviceLimits | None = None) -> None:
         super().__init__(device or DEVICES[arch])
         self.arch, self.modules = arch, modules_of(sources, arch)
 

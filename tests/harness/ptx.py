@@ -1,9 +1,9 @@
 """PTX as NVRTC emits it, run in NumPy: all threads of some blocks at once, with masks where they diverge.
 
-`parse` reads a module; `Machine` runs blocks of a kernel on `Memory`. Of the threads that are not waiting, those furthest
-behind go on first, so that warps reconverge where their paths meet, as the hardware's schedule for structured code.
-Accesses beyond an array, misaligned ones, shared or local memory that nobody wrote, and threads that wait for others that
-never come are `PtxFault`. Threads of a block take turns at barriers alone; races are what `harness.cuda` finds.
+`parse` reads a module; `Machine` runs blocks of a kernel on `Memory`. Of the threads that are not waiting, those
+furthest behind go on first, so that warps reconverge where their paths meet, as they do on a device. Accesses beyond an
+array, misaligned ones, and threads that wait for others that never come are a `PtxFault`; registers and memory that
+nobody wrote are nan. Threads of a block take turns at barriers alone: races are what `harness.cuda` finds.
 
 A run counts what warps issue: `Counts`.
 """
@@ -27,7 +27,9 @@ WARP = 32
 LIMIT = 2_000_000
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_FUNCTION = re.compile(r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$]+)\s*\(([^)]*)\)([^{;]*)\{")
+_FUNCTION = re.compile(
+    r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$]+)\s*\(([^)]*)\)([^{;]*)\{"
+)
 _POINTER = r"(?:\.ptr\s+(?:\.global\s+)?(?:\.align\s+\d+\s+)?)?"
 _PARAMETER = re.compile(rf"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+{_POINTER}([\w$]+)(?:\[(\d+)\])?")
 _VARIABLE = re.compile(r"\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
@@ -221,8 +223,8 @@ class Counts:
     issued : Counter
         How often warps issue an instruction, by its name.
     requests, sectors, bytes : Counter
-        Of global memory: instructions of a warp, sectors of 32 bytes that each takes, and bytes that threads ask for, by
-        ``'load'`` and ``'store'``.
+        Of global memory, by ``'load'`` and ``'store'``: instructions of warps, sectors of 32 bytes that each takes, and
+        bytes that threads ask for.
     passes, conflicts : int
         Of shared memory: how often a warp's access goes through its banks, and how often more than its size needs.
     """
@@ -310,7 +312,9 @@ class _Registers(dict[str, np.ndarray]):
 
     def __missing__(self, name: str) -> np.ndarray:
         dtype = register_dtype(name, self.function)
-        found = self[name] = np.full(self.count * dtype.itemsize, 0xFF if dtype != np.bool_ else 0, np.uint8).view(dtype)
+        found = self[name] = np.full(self.count * dtype.itemsize, 0xFF if dtype != np.bool_ else 0, np.uint8).view(
+            dtype
+        )
         return found
 
 
@@ -417,7 +421,7 @@ def register_dtype(name: str, function: Function) -> np.dtype:
 
 def _getter(text: str, dtype: np.dtype, function: Function) -> Callable[[Frame], Any]:
     """What reads an operand as a dtype."""
-    if text.startswith("0f") or text.startswith("0d"):
+    if text.startswith(("0f", "0d")):
         bits = np.array(int(text[2:], 16), np.uint32 if text[1] == "f" else np.uint64)
         value = bits.view(TYPES["f32" if text[1] == "f" else "f64"])[()]
         return lambda frame: value if value.dtype == dtype else bits.view(dtype)[()]
@@ -672,8 +676,8 @@ def access(
         counts.requests[kind] += len(np.unique(warps))
         counts.bytes[kind] += size * len(lanes)
         counts.sectors[kind] += sectors_of(addresses, warps)
-        return machine.memory.load(addresses, dtype, width) if values is None else machine.memory.store(
-            addresses, values
+        return (
+            machine.memory.load(addresses, dtype, width) if values is None else machine.memory.store(addresses, values)
         )
     if space == "shared":
         passes, least = conflicts_of(addresses, lanes, size)

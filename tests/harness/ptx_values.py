@@ -86,7 +86,9 @@ def _directed(exact: Array, mode: str) -> Array:
     too_large, too_small = back > exact, back < exact
     if mode == "rz":
         too_large, too_small = too_large & (exact > 0), too_small & (exact < 0)
-    return np.where(too_large & (mode in ("rm", "rz")), below, np.where(too_small & (mode in ("rp", "rz")), above, near))
+    return np.where(
+        too_large & (mode in ("rm", "rz")), below, np.where(too_small & (mode in ("rp", "rz")), above, near)
+    )
 
 
 def _rounding(mods: tuple[str, ...]) -> str:

@@ -54,6 +54,4 @@ def _sections(elf: bytes) -> dict[str, bytes]:
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     heads = [struct.unpack_from("<IIQQQQ", elf, table + size * number) for number in range(count)]
     texts = elf[heads[names][4] :]
-    return {
-        texts[head[0] : texts.index(b"\0", head[0])].decode(): elf[head[4] : head[4] + head[5]] for head in heads
-    }
+    return {texts[head[0] : texts.index(b"\0", head[0])].decode(): elf[head[4] : head[4] + head[5]] for head in heads}
