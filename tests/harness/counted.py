@@ -111,9 +111,9 @@ LAYER_NORM = (256, 1024, 8192)
 #: What is counted, by name.
 COUNTED: dict[str, Tree] = {
     **{tree.__name__: tree for tree in CUDA_TREES},
-    **{f"{workload.__name__} {dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES},
+    **{f"{workload.__name__}-{dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES},
     **{
-        f"{workload.__name__} of {length} {dtype}": partial(workload, dtype=dtype, length=length)
+        f"{workload.__name__}-{length}-{dtype}": partial(workload, dtype=dtype, length=length)
         for workload, lengths in ((softmax, SOFTMAX), (layer_norm, LAYER_NORM), (labelled, VOCABULARIES))
         for length in lengths
         for dtype in DTYPES

@@ -20,7 +20,6 @@ from backends.gpu.launch_config import DEVICES, Launch
 from backends.gpu.runtime import OPTIONS
 from backends.inspection import specialize_all
 from harness import ptx
-from harness.interpreted import module_of
 from harness.nvrtc import compile_cuda
 from harness.ptx_memory import SECTOR, Imaginary, Memory
 from harness.ptx_values import TYPES
@@ -193,7 +192,8 @@ class CountingHost(RecordingHost):
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
         compiled = compile_cuda(source, self.arch, OPTIONS)
-        return [(module_of(source, self.arch), name, compiled) for name in names]
+        module = ptx.parse(compiled.ptx)
+        return [(module, name, compiled) for name in names]
 
     def scratch(self, size: int) -> tuple[int, Any]:
         return self.imagine(size, np.dtype(np.float64)), None
