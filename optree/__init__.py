@@ -8,8 +8,7 @@ from optree.compat import metadiff  # metadiff, for the methods that it gives va
 from optree.errors import OptreeError
 from optree.ops.apply import Apply
 from optree.ops.op import Op
-from optree.run.function import Function, debugprint, function
-from optree.run.mode import Mode
+from optree.run.function import Function, Mode, debugprint, function
 from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 #: Modules imported lazily, at the first access to one of their names.
-LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing")
+LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing", "xp")
 
 __all__ = [
     "Apply",
@@ -63,6 +62,7 @@ __all__ = [
     "ops",
     "testing",
     "value_and_grad",
+    "xp",
 ]
 
 installation.warn_of_others()

@@ -1,4 +1,4 @@
-"""Memory planning for functions: values share memory over their lifetimes, and steps are bound to it."""
+"""Memory planning for functions: values of disjoint lifetimes share memory, and steps are bound to it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from backends.execution.memory import empty_array
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of, shapes_told
-from optree.compile.steps import Note, Step, outputs_of, run_steps
+from optree.compile.steps import Note, Step, outputs_of, plain, run_steps
 from optree.tree.types import TensorType
 
-#: The most combinations of its arguments' sizes for which a function has memory.
+#: Maximum combinations of its arguments' sizes for which a function holds memory.
 COMBINATIONS = 4
 
 
 class BoundSteps:
-    """A program's steps, for one caller at a time, whose leaves other than the arguments stay the same.
+    """A program's steps, for one caller at a time, bound to the leaves that are the same in each call and to memory.
 
     Parameters
     ----------
     program : Program
     steps : list of CallStep and KernelStep
     arguments : list of int
-        The leaves that are given anew at each call.
+        The leaves that differ from call to call.
     open : list
-        What follows the leaves' values before anything has been computed.
+        The registers that follow the leaves at the start of a call.
     note : callable
     """
 
@@ -46,8 +46,8 @@ class BoundSteps:
         self.open, self.note, self.outputs = open, note, outputs_of(program)
         self.slots = slots_of(program, steps)
         for step in steps:
-            step.persistent = set(step.makes) & self.slots.keys()
-        #: By the arguments' sizes what runs the steps that are bound for them.
+            step.persistent = set(step.plannable) & self.slots.keys()
+        #: By the arguments' sizes, the function that runs the steps bound for them.
         self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
     def run(self, values: list[Any], roots: Any) -> Sequence[Any]:
@@ -57,23 +57,23 @@ class BoundSteps:
         return self._first(sizes, values, roots) if run is None else run(values, roots)
 
     def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
-        """The first run for arguments of some sizes, which finds out what stays the same."""
+        """The first run for arguments of some sizes, which binds the steps."""
         registers, bound = values + self.open, list[Step]()
         for i, array in planned(self.program, self.slots, registers, empty_array).items():
             registers[i] = array
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
-        found = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
+        outputs = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
         rest = [x if i in fixed else None for i, x in enumerate(registers) if i >= len(values)]
-        self.runs[sizes] = partial(run_steps, bound, rest, self.outputs, self.note)
-        return found
+        self.runs[sizes] = partial(run_steps, plain(bound), rest, self.outputs, self.note)
+        return outputs
 
     def _binding(self, registers: list[Any], fixed: set[int], bound: list[Step]) -> Iterator[Step]:
-        """The steps, each bound after it has run; the values that stay the same are added to the fixed ones."""
+        """The steps, each bound after it has run; registers that hold the same object in each call are fixed."""
         for step in self.steps:
-            fast: list[Any] = []
+            fast_calls: list[Any] = []
             if isinstance(step, KernelStep):
-                yield step.step()._replace(call=partial(_noting, fast, step), dead=())
-                again = step.bind(registers, fixed, *fast)
+                yield step.step()._replace(call=partial(_run_kernel, step, fast_calls), dead=())
+                again = step.bind(registers, fixed, *fast_calls)
             else:
                 yield step.step()._replace(dead=())
                 again = step.bind(registers, fixed)
@@ -84,9 +84,9 @@ class BoundSteps:
                 bound.append(again._replace(dead=dead))
 
 
-def _noting(fast: list[Any], step: KernelStep, registers: list[Any]) -> None:
-    """Run a step, and note what it gives."""
-    fast.append(step(registers))
+def _run_kernel(step: KernelStep, fast_calls: list[Any], registers: list[Any]) -> None:
+    """Run a kernel's step, and append the fast call for its arrays."""
+    fast_calls.append(step(registers))
 
 
 def _shape_of(value: Any) -> Any:
@@ -94,15 +94,15 @@ def _shape_of(value: Any) -> Any:
 
 
 def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[int, int]:
-    """For each value that can have memory of its own the number of that memory; values of different times share one."""
-    told = shapes_told(program)
-    goes = {i for step in steps for i in step.dead}
+    """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape."""
+    is_known = shapes_told(program)
+    temporary = {i for step in steps for i in step.dead}
     slots: dict[int, int] = {}
     free: list[int] = []
     count = 0
     for step in steps:
-        for i in step.makes:
-            if i in goes and told[i] and isinstance(program.type_of(i), TensorType):
+        for i in step.plannable:
+            if i in temporary and is_known[i] and isinstance(program.type_of(i), TensorType):
                 if not free:
                     free.append(count)
                     count += 1
@@ -114,14 +114,14 @@ def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[i
 def planned(
     program: Program, slots: dict[int, int], values: Sequence[Any], empty: Callable[..., Any]
 ) -> dict[int, Any]:
-    """Arrays for the values that have a slot, those of one slot in the same memory.
+    """An array for each value that has a slot, those of one slot in the same memory.
 
     Parameters
     ----------
     slots : dict
-        What `slots_of` gives.
+        The result of `slots_of`.
     values : sequence
-        The leaves' values come first.
+        The leaves' values, and others.
     empty : callable
         From a size and a dtype to a new array.
     """

@@ -143,8 +143,8 @@ TEAM_REDUCTIONS = {
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
 {
     #pragma unroll
-    for (int apart = lanes / 2; apart > 0; apart /= 2)
-        x = join(x, (T)__shfl_xor_sync(~0u, x, apart));
+    for (int offset = lanes / 2; offset > 0; offset /= 2)
+        x = join(x, (T)__shfl_xor_sync(~0u, x, offset));
     return (T)__shfl_sync(~0u, x, 0, lanes);
 }
 """,
@@ -164,9 +164,9 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 {
     parts[threadIdx.x] = x;
     __syncthreads();
-    for (int apart = blockDim.x / 2; apart >= width; apart /= 2) {
-        if (threadIdx.x < apart)
-            parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + apart]);
+    for (int offset = blockDim.x / 2; offset >= width; offset /= 2) {
+        if (threadIdx.x < offset)
+            parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + offset]);
         __syncthreads();
     }
     x = parts[threadIdx.x % width];
