@@ -58,6 +58,7 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, and kernels beside other libraries
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)

@@ -14,12 +14,13 @@ import numpy as np
 
 from backends.backend import Backend
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
+from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
@@ -31,7 +32,7 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, outputs_of, run_steps
+from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -155,6 +156,23 @@ class GPUBackend(Backend):
         """Wait until the device has finished the work of all streams."""
         with self.active():
             self.cupy.cuda.Device(self.device_id).synchronize()
+
+    def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
+        with self.active():
+            uploads = Uploads(self.cupy, self._in_flight)
+
+        def upload(array: np.ndarray) -> Callable[[], Tensor]:
+            wanted = array.dtype if array.dtype.kind in "biu" else self.datatype
+            with self.active():
+                found, wait = uploads(array.astype(as_dtype(wanted), copy=False))
+
+            def arrive() -> Tensor:
+                wait()
+                return self.over(found)
+
+            return arrive
+
+        return upload
 
     def info(self) -> str:
         """The device, the executor of assignments, and the allocator."""
@@ -328,6 +346,11 @@ class GPUBackend(Backend):
     @property
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)
+
+    def planned(self, program: Program) -> Steps:
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        return planned_steps(lowered, self._steps(lowered, True, False), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "plan":
