@@ -49,7 +49,7 @@ EXTRAS = {
     "optree.pictures": {"grandalf", "matplotlib"},
     "optree.train.checkpoints": {"safetensors"},
     "optree.train.images": {"PIL"},
-    "optree.train.roofline": {"matplotlib"},
+    "optree.train.pictures": {"matplotlib"},
     "optree.train.watching": {"tqdm"},
 }
 
