@@ -18,7 +18,7 @@ from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import implementation_of
+from backends.gpu.calls import convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
@@ -184,7 +184,8 @@ class GPUBackend(Backend):
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
             f"by CuPy {self.cupy.__version__}, products by cuBLASLt, those of float32 in "
-            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, memory from {memory}"
+            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, convolutions by {convolutions_by(self)}, "
+            f"memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:
@@ -231,10 +232,11 @@ class GPUBackend(Backend):
         return self._uploaded(value) if isinstance(leaf, Constant) and isinstance(value, np.ndarray) else value
 
     def _uploaded(self, value: np.ndarray) -> Any:
-        """A constant's array on the device, copied there once."""
+        """A constant's array on the device, copied there once: before it returns, for other streams read it, too."""
         found = self._constants.get(id(value))
         if found is None:
-            found = self._constants[id(value)] = self.from_host(value)
+            with self.active():
+                found = self._constants[id(value)] = self.cupy.array(value, order="C", blocking=True)
             finalize(value, self._constants.pop, id(value), None)
         return found
 

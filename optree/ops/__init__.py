@@ -6,7 +6,9 @@ from optree.ops import (
     attention,
     bits,
     choice,
+    columns,
     contraction,
+    convolution,
     einsum,
     elementwise,
     factorisation,
@@ -20,6 +22,7 @@ from optree.ops import (
     normalization,
     ordering,
     padding,
+    pooling,
     random,
     recurrent,
     reduction,
@@ -31,6 +34,8 @@ from optree.ops import (
     statistics,
     structure,
     transcendental,
+    vision,
+    windows,
 )
 
 __all__ = [
@@ -39,7 +44,9 @@ __all__ = [
     "attention",
     "bits",
     "choice",
+    "columns",
     "contraction",
+    "convolution",
     "einsum",
     "elementwise",
     "factorisation",
@@ -53,6 +60,7 @@ __all__ = [
     "normalization",
     "ordering",
     "padding",
+    "pooling",
     "random",
     "recurrent",
     "reduction",
@@ -64,4 +72,6 @@ __all__ = [
     "statistics",
     "structure",
     "transcendental",
+    "vision",
+    "windows",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from harness import windowed
 from optree.ops import philox
 
 #: Ops that go by another name in NumPy.
@@ -161,6 +162,13 @@ def _softmax(x: Any, axis: Any = None) -> Any:
             powers = np.where(part == np.inf, 1.0, 0.0) if top == np.inf else np.exp(part - top)
             result[at] = powers / np.sum(powers)
     return result
+
+
+def _cross_entropy(x: Any, labels: Any) -> Any:
+    wide = x.astype(np.float64)
+    labels = np.asarray(labels)
+    found = -np.take_along_axis(_log_softmax(wide, -1), labels.reshape(*x.shape[:-1], 1), -1)
+    return found.reshape(labels.shape).astype(_mean_dtype(x.dtype))
 
 
 def _log_softmax(x: Any, axis: Any = None) -> Any:
@@ -342,6 +350,7 @@ MEANINGS: dict[str, Meaning] = {
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
     "embedding": lambda table, ids, axis=0, flat=False: np.take(table, ids, axis=0),
     "take_along_axis": np.take_along_axis,
+    "cross_entropy": _cross_entropy,
     "gather": lambda x, *arrays, index: x[_to_index(index, arrays)],
     "scatter": _scatter,
     "index_add": _index_add,
@@ -349,4 +358,5 @@ MEANINGS: dict[str, Meaning] = {
     "onehot": _onehot,
     "flat_indices": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
     "drawn_at": _drawn_at,
+    **windowed.MEANINGS,
 }
