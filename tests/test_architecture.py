@@ -31,7 +31,8 @@ PACKAGES = (
         "optree.arrays",
     ),
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree.train", "optree"),
+    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree.train"),
+    *("optree.distributed", "optree"),
     *(
         "backends.intact",
         "backends.lazy",
@@ -45,6 +46,8 @@ PACKAGES = (
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
 EXTRAS = {
+    "optree.distributed.mpi": {"mpi4py"},
+    "optree.distributed.nccl": {"cupy", "cupyx"},
     "optree.pictures": {"grandalf", "matplotlib"},
     "optree.train.checkpoints": {"safetensors"},
     "optree.train.images": {"PIL"},
