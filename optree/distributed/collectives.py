@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import portable
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
@@ -46,6 +47,7 @@ class Collective(Op):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return np.dtype("uint64"), promote(dtypes[1]), promote(dtypes[1])
 
+    @portable
     def value(self, *arrays: Any) -> Any:
         return self.compute(arrays[1])
 

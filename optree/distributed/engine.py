@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_narrow, rounded
+
 
 class Engine:
     """The operations on this rank's arrays; values are new arrays, the same bits on all ranks where they are one value.
@@ -59,3 +61,27 @@ class Engine:
     def split(self, color: int) -> Engine:
         """The engine of the ranks that give the same color."""
         return self
+
+
+def as_bytes(x: Any) -> Any:
+    """An array's elements as one vector of bytes, which engines move whatever the dtype is."""
+    return contiguous(x).reshape(-1).view(np.uint8)
+
+
+def contiguous(x: Any) -> Any:
+    """An array, or a copy of it, in C order."""
+    return x if x.flags.c_contiguous else x.copy(order="C")
+
+
+def wide(x: Any) -> Any:
+    """A contiguous array of a dtype that engines reduce: of halves, in float32; of bools, as bytes."""
+    if is_narrow(x.dtype):
+        return contiguous(x.astype(np.float32))
+    return contiguous(x).view(np.uint8) if x.dtype.kind == "b" else contiguous(x)
+
+
+def narrowed(made: Any, x: Any) -> Any:
+    """A reduction's result in the dtype of the operand."""
+    if made.dtype == x.dtype:
+        return made
+    return made.view(x.dtype) if x.dtype.kind == "b" else rounded(made, x.dtype)

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from optree.distributed.engine import Engine
+from optree.distributed.engine import Engine, as_bytes, narrowed, wide
 from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
-from optree.dtypes import is_narrow, rounded
 
 #: The bytes of what a rank says that it does.
 WORDS = 240
@@ -79,11 +78,11 @@ class MPIEngine(Engine):
             self._disagree()
 
     def _disagree(self) -> None:
-        mine, texts = _as_bytes(self._words), np.empty((self.size, WORDS), np.uint8)
+        mine, texts = _encoded(self._words), np.empty((self.size, WORDS), np.uint8)
         self._wait(self._comm.Iallgather(mine, texts))
         ranks: dict[str, list[int]] = {}
         for rank, text in enumerate(texts):
-            ranks.setdefault(_as_text(text), []).append(rank)
+            ranks.setdefault(_decoded(text), []).append(rank)
         listed = "; ".join(f"{_listed(those)} at {text}" for text, those in ranks.items())
         self._fail(f"{self._who}: the ranks are not at one operation: {listed}")
 
@@ -117,7 +116,7 @@ class MPIEngine(Engine):
 
     def _announce(self) -> None:
         """Tell the other ranks what this one waits at."""
-        said = _as_bytes(self._words)
+        said = _encoded(self._words)
         for rank in range(self.size):
             if rank != self.rank:
                 self._sending.append((self._control.Isend(said, rank, WAITS), said))
@@ -129,7 +128,7 @@ class MPIEngine(Engine):
         while self._control.Iprobe(MPI.ANY_SOURCE, WAITS, status):
             text = np.empty(WORDS, np.uint8)
             self._control.Recv(text, status.source, WAITS)
-            waiting[status.source] = _as_text(text)
+            waiting[status.source] = _decoded(text)
         absent = [rank for rank in range(self.size) if rank not in waiting]
         others = [f"rank {rank} waits at {words}" for rank, words in sorted(waiting.items()) if rank != self.rank]
         gone = f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} not come, or ended" if absent else ""
@@ -140,7 +139,7 @@ class MPIEngine(Engine):
 
     def all_reduce(self, x: Any, kind: str) -> Any:
         self.agree(f"all_reduce, {kind} of {_spec(x)}")
-        given = _wide(x)
+        given = wide(x)
         op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
         made = np.empty_like(given)
         if given.nbytes < SMALL or self.size == 1:
@@ -151,7 +150,7 @@ class MPIEngine(Engine):
             made = self._in_parts(given, op)
         if kind == "mean":
             made = made / made.dtype.type(self.size)
-        return _narrowed(made, x)
+        return narrowed(made, x)
 
     def _in_parts(self, given: Any, op: Any) -> Any:
         """A reduction of which each rank makes a part."""
@@ -166,33 +165,33 @@ class MPIEngine(Engine):
     def all_gather(self, x: Any) -> Any:
         self.agree(f"all_gather of {_spec(x)}")
         made = np.empty((self.size, *x.shape), x.dtype)
-        self._wait(self._comm.Iallgather(_bytes(x), _bytes(made)))
+        self._wait(self._comm.Iallgather(as_bytes(x), as_bytes(made)))
         return made
 
     def reduce_scatter(self, parts: Any) -> Any:
         self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
-        given = _wide(parts)
+        given = wide(parts)
         made = np.empty(given.shape[1:], given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
-        return _narrowed(made, parts)
+        return narrowed(made, parts)
 
     def broadcast(self, x: Any, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {_spec(x)}")
         made = np.array(x, order="C")
-        self._wait(self._comm.Ibcast(_bytes(made), root))
+        self._wait(self._comm.Ibcast(as_bytes(made), root))
         return made
 
     def reduce(self, x: Any, root: int) -> Any:
         self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
-        given = _wide(x)
+        given = wide(x)
         made = np.zeros_like(given)
         self._wait(self._comm.Ireduce(given, made if self.rank == root else None, MPI.SUM, root))
-        return _narrowed(made, x)
+        return narrowed(made, x)
 
     def all_to_all(self, parts: Any) -> Any:
         self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
         made = np.empty_like(parts, order="C")
-        self._wait(self._comm.Ialltoall(_bytes(parts), _bytes(made)))
+        self._wait(self._comm.Ialltoall(as_bytes(parts), as_bytes(made)))
         return made
 
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
@@ -203,16 +202,16 @@ class MPIEngine(Engine):
         # What is sent is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
         self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
         if to is not None:
-            memory, head = np.array(x, order="C"), _as_bytes(_spec(x))
+            memory, head = np.array(x, order="C"), _encoded(_spec(x))
             self._sending.append((self._comm.Isend(head, to, HEAD), head))
-            self._sending.append((self._comm.Isend(_bytes(memory), to, DATA), memory))
+            self._sending.append((self._comm.Isend(as_bytes(memory), to, DATA), memory))
         made = np.zeros(x.shape, x.dtype)
         if source is not None:
             head = np.empty(WORDS, np.uint8)
             self._wait(self._comm.Irecv(head, source, HEAD))
-            if _as_text(head) != _spec(x):
-                self._fail(f"{self._who}: recv of {_spec(x)} from rank {source}, which sends {_as_text(head)}")
-            self._wait(self._comm.Irecv(_bytes(made), source, DATA))
+            if _decoded(head) != _spec(x):
+                self._fail(f"{self._who}: recv of {_spec(x)} from rank {source}, which sends {_decoded(head)}")
+            self._wait(self._comm.Irecv(as_bytes(made), source, DATA))
         return made
 
     def split(self, color: int) -> Engine:
@@ -293,31 +292,12 @@ def _spec(x: Any) -> str:
     return f"{x.dtype} {x.shape}"
 
 
-def _as_bytes(text: str) -> np.ndarray:
+def _encoded(text: str) -> np.ndarray:
     found = np.zeros(WORDS, np.uint8)
     data = text.encode()[:WORDS]
     found[: len(data)] = np.frombuffer(data, np.uint8)
     return found
 
 
-def _as_text(data: np.ndarray) -> str:
+def _decoded(data: np.ndarray) -> str:
     return data.tobytes().rstrip(b"\0").decode(errors="replace")
-
-
-def _bytes(x: np.ndarray) -> np.ndarray:
-    """An array's elements as bytes, which MPI knows of every dtype."""
-    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-
-
-def _wide(x: Any) -> Any:
-    """A contiguous array of a dtype that MPI reduces: of halves, in float32; of bools, as bytes."""
-    if is_narrow(x.dtype):
-        return x.astype(np.float32, order="C")
-    return np.asarray(x.view(np.uint8) if x.dtype.kind == "b" else x, order="C")
-
-
-def _narrowed(made: Any, x: Any) -> Any:
-    """A reduction's result in the dtype of the operand."""
-    if made.dtype == x.dtype:
-        return made
-    return made.view(bool) if x.dtype.kind == "b" else rounded(made, x.dtype)

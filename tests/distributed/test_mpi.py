@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_ranks import CHECKS
+from on_ranks import CHECKS, HOST_ONLY
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -63,6 +63,13 @@ def test_checks_on_more_ranks(ranks: int, request: Any) -> None:
     if not request.config.getoption("all"):
         pytest.skip("four processes run with --all")
     assert outcomes(ranks).keys() == CHECKS.keys()
+
+
+def test_checks_on_a_stand_in_for_nccl() -> None:
+    made = launch(2, str(HERE / "on_ranks.py"), "nccl")
+    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-6000:]
+    found = json.loads(made.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(CHECKS.keys() - set(HOST_ONLY), "ok")
 
 
 def test_bits_are_the_same_in_each_run() -> None:
@@ -123,3 +130,7 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     made = launch(3, "-c", FAILS.format(last=last, others=OTHERS))
     assert made.returncode != 0 and time.monotonic() - start < 60
     assert "goes on" not in made.stdout
+    # Where the launcher leaves the others alone, they say who is missing, and at what.
+    made = launch(3, "-c", FAILS.format(last=last, others=OTHERS), options=("-disable-auto-cleanup",))
+    assert made.returncode != 0 and "goes on" not in made.stdout
+    assert "rank 2 has not come, or ended" in made.stderr and "all_reduce, sum of float32 (3,)" in made.stderr
