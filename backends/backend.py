@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -15,9 +15,10 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Observer, Plan, Steps
+from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, OperandError, brief, describe, names
+from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
@@ -25,13 +26,29 @@ from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
-from optree.tree.types import DTYPES, NUMBERS, as_dtype
+from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
+from optree.tree.waiting import settle, waiting
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
 
 COMPAT_MODES = (None, "neon")
+
+
+class Within(NamedTuple):
+    """A compiled function of arrays, for calls within a step of a plan.
+
+    Attributes
+    ----------
+    run : callable
+        Of a list of the arrays.
+    is_captured : bool
+        Whether a CUDA graph can capture it.
+    """
+
+    run: Callable[[Sequence[Any]], None]
+    is_captured: bool
 
 
 class Backend(RandomMethods):
@@ -61,15 +78,15 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowering on_host over owned planned plans program remark show sources tensor_of to_host uploads "
-        "value_of".split()
+        "internal compile_within lowered lowering noting on_host over owned planned plans program remark show sources "
+        "target tensor_of to_host uploads value_of within".split()
     )
 
     #: The number of devices of its kind.
     devices: int = 1
 
-    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, for it has
-    #: the printers of every language.
+    #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
+    #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
 
     def __init__(
@@ -172,23 +189,52 @@ class Backend(RandomMethods):
 
         return upload
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
+    def planned(self, program: Program) -> Steps:
+        """The steps that run a program, for reports; they run it, too."""
+        raise NotImplementedError
+
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         """Compile a program to a plan.
 
         Parameters
         ----------
-        keep : bool
-            Whether ops may reuse their outputs' memory from call to call, for one
-            caller at a time.
+        reuse : bool
+            Whether the plan is for one caller at a time, so that its steps may reuse
+            their outputs' memory from call to call.
         observe : callable, optional
             Called after each step with the instruction's index, its time in seconds,
             its inputs' values and its own.
         """
         raise NotImplementedError
 
-    def planned(self, program: Program) -> Steps:
-        """The steps that run a program, for reports; they run it, too."""
-        raise NotImplementedError
+    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+        """A program as a function of its leaves' values, for calls within a step; and whether a graph captures it."""
+        plan = self.compile(program)
+        return lambda values: plan.run(values, None), False
+
+    def within(self, key: Any, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
+        """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
+
+        Parameters
+        ----------
+        key : hashable
+            What tells it from others.
+        build : callable
+            Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
+        """
+        found = self.plans.get(("within", key))
+        if found is None:
+            leaves, roots = build()
+            program = self.program(roots)
+            run, is_captured = self.compile_within(program.outline())
+            self.compiles += 1
+            found = self.plans["within", key] = Within(_on_leaves(self, program, leaves, run), is_captured)
+        return found  # type: ignore[no-any-return]
+
+    def target(self, type: TensorType) -> Tensor:
+        """A tensor for `within` to assign to, of a type and without memory for its elements; None is any size."""
+        sizes = tuple(2 if n is None else n for n in type.shape)
+        return Tensor(self, np.broadcast_to(self.allocate((), type.dtype), sizes))
 
     # Running trees
 
@@ -208,6 +254,8 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
+        if waiting:
+            settle([target])
         if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
             if value.ran is None:
                 value.ran = signature_of_assigned(value, target, tree.origin)
@@ -245,7 +293,7 @@ class Backend(RandomMethods):
         if not trees:
             return []
         if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
-            for tree in trees:  # check for stale trees first: later ones are meant to read what the assignments write
+            for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
         (tree, *others), found = trees, None
@@ -286,6 +334,8 @@ class Backend(RandomMethods):
         written = assignments(checked_updates("update", updates))
         if not written:
             return
+        if waiting:
+            settle([assignment[1] for assignment in written])
         key, leaves = signature_of_evaluated(written)
         owners: dict[int, int] = {}  # the schedule depends on which leaves share memory
         aliases = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
@@ -332,6 +382,21 @@ class Backend(RandomMethods):
         program: Program = lower(roots)
         return program
 
+    def lowered(self, program: Program) -> Program:
+        """The program, lowered to the ops that this backend's kernels have."""
+        found: Program = lower(program, self.lowering, "parts", "parts")
+        return found
+
+    def noting(self, program: Program, is_lowered: bool = True) -> Note:
+        """The `note` of a program's steps, which names the failed instruction by its node in the trees that ran."""
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            ran = program if roots is None else self.program(roots)
+            ran = self.lowered(ran) if is_lowered and roots is not None else ran
+            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+
+        return note
+
     def value_of(self, leaf: Any) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value."""
         if isinstance(leaf, Tensor):
@@ -351,6 +416,11 @@ class Backend(RandomMethods):
     def linalg(self) -> LinearAlgebra:
         """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
         return LinearAlgebra(self)
+
+    @cached_property
+    def xp(self) -> Any:
+        """The array API standard on this backend (`optree.xp`): arrays with NumPy's meaning, still fused."""
+        return lazy.namespace.Namespace(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
@@ -380,6 +450,21 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
+def _on_leaves(backend: Backend, program: Program, given: Sequence[Any], run: Any) -> Callable[[Sequence[Any]], None]:
+    """A function of the values of some leaves, of which the program may read but a part; those of others are known."""
+    indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in given]
+    known = [None if i in indices else backend.value_of(leaf) for i, leaf in enumerate(program.leaves)]
+    pairs = [(n, i) for n, i in enumerate(indices) if i is not None]
+
+    def call(arrays: Sequence[Any]) -> None:
+        values = known.copy()
+        for n, i in pairs:
+            values[i] = arrays[n]
+        run(values)
+
+    return call
+
+
 def _check_stale(tree: Any) -> None:
     """Warn if a tree that has not run is stale, as running it does."""
     if type(tree) is not OpTreeNode:
@@ -395,7 +480,7 @@ _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 
 def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A function's arguments, with a tensor in the place of the first where that is a number and none is a variable."""
+    """A function's arguments, the first converted to a tensor if it is a number and none is a variable."""
     if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
         return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
     return args
@@ -459,8 +544,12 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
     """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
-    for tree in trees:
-        if tree.spec.home not in (backend.home, None):
+    pending = list(trees)
+    while pending:  # they may be nested, and None
+        tree = pending.pop()
+        if tree.__class__ is not OpTreeNode and isinstance(tree, tuple | list):
+            pending += tree
+        elif tree is not None and tree.spec.home not in (backend.home, None):
             raise _foreign(backend, name, tree)
     if out is None:
         return trees

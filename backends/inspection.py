@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ TARGETS = ("c", "cuda")
 #: The assumed size of an axis whose size is known only at the call.
 UNKNOWN = 64
 
-#: The memory of arrays that are never accessed, aligned as a device's.
-NOWHERE = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
+#: The memory of arrays that are never accessed, aligned as on a device.
+UNUSED = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
 def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
@@ -45,7 +46,7 @@ def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
     if target not in TARGETS:
         raise BackendError(f"source: there is no target {target!r}; there are {names(TARGETS)}")
     if target == "cuda":
-        return _notes(program, arch).sources
+        return _recorded(program, arch).sources
     found: list[str] = []
 
     def record(nest: LoopNest) -> Any:
@@ -66,16 +67,16 @@ def launched(program: Program, target: str, arch: str) -> list[Launch]:
     """
     if target != "cuda":
         raise BackendError(f"launches: the target is 'cuda', not {target!r}: nothing else is launched in blocks")
-    return _notes(program, arch).launches
+    return _recorded(program, arch).launches
 
 
-def _notes(program: Program, arch: str) -> RecordingHost:
-    """The sources and launches of a program on an architecture."""
+def _recorded(program: Program, arch: str) -> RecordingHost:
+    """A host with the sources and launches of a program on an architecture."""
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
-    notes = RecordingHost(DEVICES[arch])
-    specialize_all(program, partial(CudaNest, host=notes), is_gpu=True)
-    return notes
+    host = RecordingHost(DEVICES[arch])
+    specialize_all(program, partial(CudaNest, host=host), is_gpu=True)
+    return host
 
 
 def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
@@ -85,7 +86,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu:
         sizes = _sizes(program, known.dims)
         for step in with_epilogues(program, steps, _products(program))[0] if is_gpu else steps:
             if isinstance(step, Kernel):
-                _specialize(FusedKernel(program, step, known, compile, NOWHERE), program, known, sizes)
+                _specialize(FusedKernel(program, step, known, compile, UNUSED), program, known, sizes)
 
 
 def _products(program: Program) -> list[int]:
@@ -105,17 +106,15 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
 
 
 def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
-    """Specialize a kernel to arrays in C order, which have a shape but no memory."""
+    """Specialize a kernel to arrays in C order, of which only one element is allocated."""
 
     def array(value: int) -> np.ndarray:
         dtype = np.dtype(program.type_of(value).dtype)
         shape = tuple(sizes.get(dim, UNKNOWN) for dim in known.dims[value] or ())
-        strides = [dtype.itemsize]
-        for size in shape[:0:-1]:
-            strides.append(strides[-1] * size)
-        return as_strided(np.empty(1, dtype), shape, strides[::-1][: len(shape)] if shape else ())
+        strides = [dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return as_strided(np.empty(1, dtype), shape, strides)
 
     values = [*program.leaves, *[None] * len(program.instructions)]
-    for i in (*kernel.reads, *kernel.likes, *(leaf for leaf, _ in known.sources.values())):
+    for i in (*kernel.reads, *kernel.shape_inputs, *(leaf for leaf, _ in known.sources.values())):
         values[i] = array(i)
     kernel.run(values, [array(i) for i in kernel.writes])

@@ -15,6 +15,7 @@ MODULES = {
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "inspection": "backends.inspection",
+    "namespace": "optree.xp.namespace",
 }
 
 

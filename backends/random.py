@@ -199,20 +199,20 @@ class RandomMethods(Creation):
     def randint(
         self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, out: Tensor | None = None
     ) -> Any:
-        """Integers from `low` to `high`, that excluded; from 0 to `low` where there is no `high`.
+        """Integers of [low, high); without `high`, of [0, low).
 
-        Each is as probable as the others but for one part in 2**53 over their number.
+        They are equally probable, up to 2**-53 times their number.
         """
         low, high = (0, low) if high is None else (low, high)
         first, end = (_as_integer(each, "randint") for each in (low, high))
         if isinstance(first, int) and isinstance(end, int) and not 0 < end - first <= 2**53:
-            raise ParameterError(f"randint: from {first} to {end}, that excluded, are no integers, or more than 2**53")
+            raise ParameterError(f"randint: [{first}, {end}) has no integers, or more than 2**53")
         numbers = self._draw("rand", size, np.float64, out, first, end)
         counted = in_dtype(f.floor(numbers * (end - first)), np.dtype("int64")) + first
         return self._finish(in_dtype(counted, as_dtype(dtype)), out)
 
     def permutation(self, x: Any, axis: int = 0, out: Tensor | None = None) -> Any:
-        """The elements of an operand along an axis in random order; of a number the integers from 0 to it."""
+        """The elements of an operand along an axis in random order; for a number n, the integers below n."""
         if isinstance(x, Variable | np.ndarray) and np.ndim(x):
             x = x if isinstance(x, Variable) else constant(x)
             axis = normalise_axis(axis, x.ndim, "permutation")
@@ -221,17 +221,17 @@ class RandomMethods(Creation):
         return self._finish(self._order(self._like(_as_integer(x, "permutation"), None)), out)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None, out: Tensor | None = None) -> Any:
-        """Elements of a vector, or rows of a matrix, picked by chance; of a number the integers from 0 to it.
+        """Random elements of a vector, or rows of a matrix; for a number n, random integers below n.
 
         Parameters
         ----------
         a : int or operand
         size : int, tuple of int, or operand
-            How many; the value has this shape.
+            The shape of the value.
         replace : bool
-            Whether an element may be picked twice.
+            Whether elements are drawn with replacement.
         p : vector, optional
-            The probability of each; only their proportions count.
+            The probability of each element, up to a common factor.
         """
         rows = None if hasattr(a, "__index__") and not np.ndim(a) else self._rows(a)
         count = _as_integer(a, "choice") if rows is None else rows.shape[0]
@@ -239,7 +239,7 @@ class RandomMethods(Creation):
         if chances is not None and (chances.ndim != 1 or chances.shape[0] != count):
             raise ShapeError(f"choice: {describe(chances)} is no probability for each of {count}")
         if count is None or count < 1:
-            raise ShapeError(f"choice: it is known of how many one is picked, and they are 1 or more, not {count}")
+            raise ShapeError(f"choice: the number of elements to pick from is known and 1 or more, not {count}")
         if not replace:
             picked = self._without_replacement(count, chances, self._like(size, out))
         elif chances is None:
@@ -251,17 +251,17 @@ class RandomMethods(Creation):
         return self._finish(picked if rows is None else f.take(rows, picked, axis=0), out)
 
     def _without_replacement(self, count: int, chances: Any, like: Variable) -> Any:
-        """Integers below a count in random order, as many as an operand has elements: the first to be picked first."""
+        """Distinct random integers below a count, in the shape of an operand."""
         if None in like.shape or like.size > count:
-            raise ShapeError(f"choice: without replacement there are {count} at the most, not {like.shape}")
+            raise ShapeError(f"choice: without replacement there are at most {count} elements, not {like.shape}")
         if chances is None:
             order = self._order(self._like(count, None))
-        else:  # of exponentially distributed waits at these rates, who comes first is as probable as its rate
+        else:  # of exponential variables, each is the least with a probability proportional to its rate
             order = f.argsort(self.exponential(1.0, count, np.float64) / chances, 0)
         return f.reshape(f.slice(order, (slice(0, like.size),)), like.shape)
 
     def _order(self, like: Variable) -> Any:
-        """The places of a vector in random order."""
+        """The indices of a vector in random order."""
         return f.argsort(f.rand(self.rng_state, like, dtype=np.dtype("float64")), 0)
 
     def _rows(self, values: Any) -> Any:

@@ -21,7 +21,7 @@ import optree
 from backends import gen_backend
 
 #: The stages from a tree to a plan, by the names of the functions that they are.
-STAGES = ("flatten", "rewrite", "apart", "schedule", "decompose", "compile")
+STAGES = ("flatten", "rewrite", "unalias_outputs", "schedule", "decompose", "compile")
 
 #: In the chain, over and over: every kind that rewrites and fusion look at, and values that stay near 1.
 OPS: tuple[Callable[[Any, Any, Any], Any], ...] = (
@@ -101,7 +101,7 @@ def first_run(title: str, count: int, run: Callable[[], Any]) -> float:
     print(f"{title}: {whole:.2f} s, {whole / count * 1e3:.4f} ms for each of {count:,} operations")
     rest = whole - sum(clock.seconds.values())
     for stage, seconds in [*clock.seconds.items(), ("the rest", rest)]:
-        print(f"  {stage:12} {seconds:8.3f} s  {seconds / count * 1e3:8.4f} ms an operation")
+        print(f"  {stage:15} {seconds:8.3f} s  {seconds / count * 1e3:8.4f} ms an operation")
     return whole
 
 

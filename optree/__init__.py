@@ -8,8 +8,7 @@ from optree.compat import metadiff  # metadiff, for the methods that it gives va
 from optree.errors import OptreeError
 from optree.ops.apply import Apply
 from optree.ops.op import Op
-from optree.run.function import Function, debugprint, function
-from optree.run.mode import Mode
+from optree.run.function import Function, Mode, debugprint, function
 from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
@@ -35,6 +34,7 @@ LATER = (
     "run.jit",
     "testing",
     "train",
+    "xp",
 )
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "testing",
     "train",
     "value_and_grad",
+    "xp",
 ]
 
 installation.warn_of_others()

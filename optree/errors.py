@@ -12,9 +12,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from optree.clock import clock
+#: The logical time, which advances with each write to a tensor; nodes and tensors keep it, for `optree.tree.stale`. A
+#: list, which operators read without a call. It is advanced without a call in between, and so without a thread switch.
+clock: list[int] = [0]
 
-#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `optree.clock`.
+#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `clock`.
 Origin = tuple[CodeType, int, int]
 
 #: The characters of a value that an error shows, at most.
@@ -27,6 +29,7 @@ _OWN_PACKAGES = frozenset(
         *(
             "optree.testing",
             "optree.compat",
+            "optree.xp",
             "backends",
             "backends.execution",
             "backends.cpu",
@@ -56,7 +59,7 @@ class DTypeError(OptreeError, TypeError):
 
 
 class NumberOverflowError(OptreeError, OverflowError):
-    """A number that the dtype it meets cannot hold."""
+    """A number out of range of the dtype that it is converted to."""
 
 
 class ParameterError(OptreeError, ValueError):
@@ -155,7 +158,7 @@ def line_of(origin: Origin | None) -> str | None:
         return None
     code, offset, _ = origin
     file = Path(code.co_filename)
-    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record their caller alone
+    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record only their caller
         return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():

@@ -57,3 +57,13 @@ def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Cal
         return composed
 
     return register
+
+
+def numpy_function(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that registers the equivalent of NumPy functions, with their parameters, and no name of its own."""
+
+    def register(composed: Callable[..., Any]) -> Callable[..., Any]:
+        NUMPY_FUNCTIONS.update(dict.fromkeys(functions, composed))
+        return composed
+
+    return register

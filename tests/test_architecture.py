@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *(
         "optree.installation",
-        "optree.clock",
         "optree.errors",
         "optree.settings",
         "optree.cache",
         "optree.locks",
         "optree.arrays",
     ),
-    *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree.train"),
-    *("optree.distributed", "optree"),
+    # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
+    *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
+    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
+    *("optree.train", "optree.distributed", "optree"),
     *(
         "backends.intact",
         "backends.lazy",

@@ -1,9 +1,9 @@
-"""The CPU backend: NumPy memory, and assignments run by NumPy's own loops."""
+"""The CPU backend: tensors in NumPy arrays, and plans of C kernels and NumPy calls."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -11,22 +11,20 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementation_of
+from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
-from backends.cpu.plan import ALWAYS, BLOCKS, KernelPlan, WhileItCompiles, where_it_pays
-from backends.execution.errstate import quietly
-from backends.execution.executor import runnable, steps_of
+from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
+from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
-from backends.execution.listing import steps_text
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
-from optree.compile.pipeline import Options, lower
-from optree.compile.program import Instruction, Program
+from optree.compile.pipeline import Options
+from optree.compile.program import Program
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.errors import BackendError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
@@ -49,21 +47,19 @@ class CPUBackend(Backend):
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
         self.product = matrix_product()
         if self.compiler is not None and (jit is True or requested_compiler()):
-            # One that is asked for and does not work says so at once, not in the middle of a training. All kernels
-            # need what it makes here, and the cache folder has it but for the first time.
+            # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
+            # need this library, which is cached on disk.
             compile_source(ENTER, "builtin", compiler=self.compiler)
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
-        pays = where_it_pays(self._optional)
-        if jit == "always":
-            pays = pays._replace(work=0)
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else pays
-        if "logging" in sys.modules:  # nobody listens else
-            _say_once(self.info())
+        optional = When(self._optional, 0, 0 if jit == "always" else WORK)
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
+        if "logging" in sys.modules:  # else there is no handler
+            _log_once(self.info())
 
     def info(self) -> str:
-        """How assignments run here, and what would make them faster."""
+        """The executor of assignments, and how to get a faster one."""
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -93,7 +89,8 @@ class CPUBackend(Backend):
         return found
 
     def owned(self, value: Any, dtype: np.dtype | None = None) -> np.ndarray:
-        return np.asarray(value, dtype, order="C")
+        array = np.asarray(value, dtype, order="C")
+        return array if array.flags.writeable else array.copy()  # NumPy broadcasts to read-only arrays
 
     def borrowed(self, array: np.ndarray) -> np.ndarray:
         return array
@@ -102,7 +99,7 @@ class CPUBackend(Backend):
         return array.copy(order="C")
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
-        """A tensor over a NumPy array, not a copy; over a memory map, as long as it may be written to."""
+        """A tensor over a NumPy array or a writable memory map, without a copy."""
         check_unmasked(array, "adopt")
         if not isinstance(array, np.ndarray):
             raise OperandError(
@@ -136,66 +133,49 @@ class CPUBackend(Backend):
 
     @property
     def lowering(self) -> Options:
-        # NumPy draws numbers quicker by whole blocks than place by place.
+        # NumPy draws numbers faster in blocks than one by one.
         return Options(draws=self.compiler is not None)
 
-    def _simple(self, program: Program) -> Program:
-        """The program as kernels take it."""
-        simple: Program = lower(program, self.lowering, "parts", "parts")
-        return simple
-
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        calls = steps_of(program, self._implementations(program, keep))
-        steps = runnable(calls, observe)
-        instructions = program.instructions
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            _note(error, index, instructions if roots is None else self.program(roots).instructions)
-
-        run = partial(quietly, run_steps, steps, [None] * len(instructions), outputs_of(program), note)
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+        by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
         if observe is not None:
-            return Plan(run)
-        simple = self._simple(program)
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
+            return Plan(by_numpy())
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
+        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
+        implementations = self._implementations(outline, reuse)
+        return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
 
-        def note_simple(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            _note(error, index, (outline if roots is None else self._simple(self.program(roots))).instructions)
-
-        arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if keep else None
-        implementations = self._implementations(outline, keep)
-        return KernelPlan(outline, constants, partial(quietly, run), implementations, note_simple, self.when, arguments)
+    def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
+        """A function that runs a program by NumPy calls."""
+        steps = runnable(steps_of(program, self._implementations(program, reuse)), observe)
+        registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
+        return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
     def planned(self, program: Program) -> Steps:
-        simple = self._simple(program)
-        is_long = len(simple.instructions) > LONGEST
-        executor = None if is_long else self.when.executor
-        steps = steps_of(simple, self._implementations(simple, True), executor)
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        return planned_steps(simple, steps, constants)
+        lowered = self.lowered(program)
+        executor = self.when.executor if len(lowered.instructions) <= LONGEST else None
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        return planned_steps(lowered, steps_of(lowered, self._implementations(lowered, True), executor), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
             return "\n".join(self.sources(program, "c"))
-        simple, calls = self._simple(program), steps_of(program, self._implementations(program, False))
-        if len(simple.instructions) > LONGEST:
+        lowered, calls = self.lowered(program), steps_of(program, self._implementations(program, False))
+        if len(lowered.instructions) > LONGEST:
             return steps_text(program, calls)
-        kernels = steps_text(simple, steps_of(simple, self._implementations(simple, False), self.when.executor))
+        kernels = steps_text(lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor))
         if not self.when.work and not self.when.small:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
-    def _implementations(self, program: Program, keep: bool) -> ImplementationOf:
+    def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return partial(implementation_of, self, program, last_uses(program) if keep else None)
+        return implementations_of(self, program, last_uses(program) if reuse else None)
 
 
 @cache
-def _say_once(info: str) -> None:
-    """Log what runs assignments, once in a process."""
+def _log_once(info: str) -> None:
+    """Log the executor of assignments, once in a process."""
     lazy.logging.getLogger(__name__).info("assignments run by %s", info)
-
-
-def _note(error: Exception, index: int, ran: Sequence[Instruction]) -> None:
-    """Say what failed, by the node of the trees that ran, not of those that were compiled."""
-    error.add_note(f"while running {describe(ran[index].node)}")

@@ -1,4 +1,4 @@
-"""Tiling of a kernel's domain, so that NumPy's temporaries stay in the cache."""
+"""Tiling of a kernel's domain, so that NumPy's temporaries fit in the cache."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 #: A tile: for each axis, its range.
 Tile = tuple[slice, ...]
 
-#: The least elements of a tile's rows, or as many as there are: NumPy is slow on shorter ones.
+#: The least elements of a tile's rows, where the domain has as many: NumPy is slow on shorter ones.
 MIN_ROW = 512
 
-#: The least rows of a tile where several tiles are reduced together.
+#: The least rows of a tile where a reduction spans several tiles.
 MIN_ROWS = 8
 
 
@@ -28,7 +28,7 @@ class Tiling:
     reduced : sequence of int
         The axes that are reduced.
     elements : int
-        The elements that a tile should have.
+        The target size of a tile in elements.
     whole : bool
         Whether reduced axes must not be cut.
 
@@ -43,7 +43,7 @@ class Tiling:
     def __init__(self, sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> None:
         self.sizes, self.reduced = tuple(sizes), tuple(reduced)
         largest = _tile_sizes(sizes, self.reduced, max(1, elements), whole)
-        # As equal as possible: a last tile of a few elements costs as many calls as the others.
+        # Of equal sizes: a last tile of a few elements would cost as many calls as the others.
         counts = [-(-size // tile) for size, tile in zip(sizes, largest, strict=True)]
         self.tile_sizes = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
         self.cut_axes = {axis for axis, size in enumerate(sizes) if self.tile_sizes[axis] < size}
@@ -55,12 +55,12 @@ class Tiling:
 
     @property
     def cuts_reduced(self) -> bool:
-        """Whether several tiles are reduced together."""
+        """Whether a reduction spans several tiles."""
         return not self.cut_axes.isdisjoint(self.reduced)
 
     @property
     def count(self) -> int:
-        """The number of elements that are reduced together."""
+        """The number of elements that are reduced to one."""
         return prod(self.sizes[axis] for axis in self.reduced)
 
     @property
@@ -82,7 +82,7 @@ class Tiling:
         return tuple([part.stop - part.start for part in tile])
 
     def cut(self, array: np.ndarray, tile: Tile) -> np.ndarray:
-        """The part of an array in a tile; all of it along axes that it is broadcast along."""
+        """The part of an array in a tile, whole along axes of size 1."""
         if not self.cut_axes:
             return array
         if array.shape == self.sizes:
@@ -108,9 +108,9 @@ class Tiling:
 def _tile_sizes(sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> list[int]:
     """The maximum size of a tile along each axis.
 
-    If a tile holds all that is reduced together, in rows that are long enough,
-    or reduced axes must not be cut, they are whole. If not, tiles take
-    contiguous elements first, and at least `MIN_ROWS` rows of them.
+    Reduced axes are whole if they must not be cut, or fit in a tile with rows that
+    are long enough. Otherwise tiles have contiguous elements first, in at least
+    `MIN_ROWS` rows.
     """
     tile = [1] * len(sizes)
     inner = len(sizes)  # the first of the innermost axes that are not reduced

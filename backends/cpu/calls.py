@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from backends.execution.routines import Implementation, Routine, routine_of
+from backends.cpu.thread_pool import share
+from backends.execution.loops import loop
+from backends.execution.routines import Implementation, ImplementationOf, Routine, always, routine_of, views
+from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
+from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul
-from optree.ops.scattering import Scatter
+from optree.ops.loops import Scan
+from optree.ops.recurrent import Parts
+from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
 
@@ -29,27 +36,58 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
+def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
+    """Attention, in tiles that BLAS multiplies; threads share the heads."""
+    return partial(op.run, BackendTiles(backend, backend.product, share))
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
+_ATTENTION = Routine(_in_tiles, always)
 
 #: The routines by which libraries compute ops.
-ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
+ROUTINES: dict[type, Routine] = {
+    Dot: _PRODUCT,
+    MatMul: _PRODUCT,
+    Attention: _ATTENTION,
+    AttentionGradient: _ATTENTION,
+    Parts: Routine(views, always, computes=False),
+}
 
 
-def implementation_of(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
-    """The implementation of an instruction.
+def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:
+    """The implementations of a program's instructions.
 
     Parameters
     ----------
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
+    known: dict[int, Implementation] = {}  # of ufuncs, by node: applications of one type from one line share theirs
+
+    def implementation_of(index: int) -> Implementation:
+        node = id(program.instructions[index].node)
+        found = known.get(node)
+        if found is None:
+            found = _implementation(backend, program, last, index)
+            if isinstance(found.call, np.ufunc):
+                known[node] = found
+        return found
+
+    return implementation_of
+
+
+def _implementation(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     instruction = program.instructions[index]
     op = instruction.op
-    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
-        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(backend, op)
+    if isinstance(op, Scan):
+        return loop(backend, program, index)
+    if isinstance(op, Output):
+        return Implementation(op.value)
+    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
+        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):
-        return Implementation(checked(instruction), update=op.write if isinstance(op, Scatter) else None)
+        return Implementation(checked(instruction), update=op.update)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

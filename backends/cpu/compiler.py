@@ -84,7 +84,7 @@ class _Loaded:
         self.relief: list[WeakMethod[Callable[[], None]]] = []
         self.crowded = CROWDED
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
-        self.told = False  # whether the message has appeared
+        self.announced = False  # whether the message on compiling has appeared
         self.renew_locks()
 
     def renew_locks(self) -> None:
@@ -312,7 +312,7 @@ def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compile
     start = time.perf_counter()
     binary = _compile(source, compiler, folder)
     _count(misses=1, seconds=time.perf_counter() - start)
-    _tell_of_wait(folder)
+    _announce(folder)
     if folder:
         write(folder, key, binary)
     try:
@@ -321,12 +321,12 @@ def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compile
         raise CompilerError(f"{compiler}: its shared object cannot be loaded: {error}") from None
 
 
-def _tell_of_wait(folder: Path | None) -> None:
+def _announce(folder: Path | None) -> None:
     """Print a message on the terminal, once, when compiling has taken `PATIENCE`."""
     counts = _loaded.counts
-    if _loaded.told or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
+    if _loaded.announced or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
         return
-    _loaded.told = True
+    _loaded.announced = True
     cached = f"; they are cached in {folder} for later runs" if folder else ""
     print(
         f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{cached}",

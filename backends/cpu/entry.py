@@ -1,11 +1,10 @@
 """The fast path into kernels on the CPU: a builtin function that checks the layout of arrays, and runs the kernel.
 
-A call passes a list of Python objects. A few lines of C read the arrays among
-them, as every extension module does that is built with Python's and NumPy's
-headers, and compare their layouts with those of the entry. If they are equal,
-the kernel runs. In Python, an array's address alone takes longer than all that.
-The C is a builtin function, made here as an extension module makes its own: a
-call takes a fifth of one through ctypes.
+A call passes a list of Python objects. C code reads the arrays among them by the
+layouts of Python's and NumPy's headers, as an extension module does, and compares
+their layouts with those of the entry; if they are equal, the kernel runs. In
+Python, the address of an array alone takes longer. The C code is a builtin function,
+created as in an extension module: a call takes a fifth of one through ctypes.
 """
 
 from __future__ import annotations
@@ -153,21 +152,21 @@ API = ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunct
 
 @cache
 def _builtin() -> Any:
-    """The function that makes the builtin, held for good: its library has the builtin's code."""
+    """The function that creates the builtin, never freed, as its library has the builtin's code."""
     return compile_source(SOURCE, "builtin")
 
 
 @cache
 def enter() -> Callable[[bytes, list[Any]], int] | None:
     """The builtin that enters kernels; None where objects do not have the layout of the headers."""
-    if sys.implementation.name != "cpython" or not _looks_right([np.zeros((2, 3))[:, ::2]]):
+    if sys.implementation.name != "cpython" or not _has_layout([np.zeros((2, 3))[:, ::2]]):
         return None
     api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
     address = ctypes.cast(_builtin(), ctypes.c_void_p).value or 0
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)((ctypes.c_void_p * len(api))(*api))
 
 
-def _looks_right(values: list[np.ndarray]) -> bool:
+def _has_layout(values: list[np.ndarray]) -> bool:
     """Whether a list and the array in it have the layout that the C reads."""
     (x,), word = values, ctypes.sizeof(ctypes.c_void_p)
 
@@ -186,20 +185,20 @@ def _looks_right(values: list[np.ndarray]) -> bool:
 
 
 class KernelEntry:
-    """The fast call of a C kernel, for arrays of one layout (`backends.execution.runner.FastCall`).
+    """The fast call of a C kernel, for arrays of one layout (`backends.execution.executor.FastCall`).
 
     Parameters
     ----------
     kernel : ctypes function
         Of packed arguments (`backends.cpu.codegen.printer.source`); the entry holds its library.
     reads, writes, in_place, numbers
-        As of `backends.execution.runner.Runner.entry`.
+        As of `backends.execution.specialize.Runner.entry`.
     flat_indices : int
         The number of null pointers between the addresses of reads and writes.
     words : sequence of int
         The arguments between the addresses and the numbers.
     scratch : sequence of int
-        The offset of each scratch array, and at last the stride between those of two threads.
+        The offset of each scratch array, and last the stride between those of two threads.
     shared : bool
         Whether threads share the scratch arrays.
     parallel : bool
@@ -247,7 +246,7 @@ class KernelEntry:
         if self._parallel:
             return self._packed
         call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]))
-        call.entry = self  # type: ignore[attr-defined]  # keeps the record alive that the packed bytes point to
+        call.entry = self  # type: ignore[attr-defined]  # a reference to the record that the packed bytes point to
         return call
 
     def _packed(self, values: list[Any]) -> int:

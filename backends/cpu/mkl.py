@@ -2,8 +2,8 @@
 
 MKL runs in the calling thread, and `thread_pool` shares a large product: so
 OPTREE_NUM_THREADS applies, forked children work, and there is no second thread
-pool. Other users of MKL in the process keep their settings: nothing is set for
-longer than a call.
+pool. MKL's settings are changed for the time of a call alone, for other users of it
+in the process.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.thread_pool import share, thread_count
-from backends.execution.matrix_layout import order_and_leading_dimension
-from backends.execution.memory import HOST
+from backends.execution.memory import HOST, order_and_leading_dimension
 from optree import settings
 from optree.errors import BackendError
 from optree.locks import cached_property
@@ -85,9 +84,6 @@ class Product:
     path : str
         The path of the library, which is loaded at the first call.
     """
-
-    #: It writes into `out`, as a ufunc does.
-    is_product = True
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""A plan that runs by kernels where they pay, and by NumPy call by call where not."""
+"""Plans that run kernels where they pay, and NumPy calls where they do not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
-from backends.execution.errstate import quietly
-from backends.execution.executor import Executor, KernelStep, Runnable, runnable, steps_of
+from backends.execution.executor import (
+    ExecutableKernel,
+    Executor,
+    FastCall,
+    KernelStep,
+    quietly,
+    runnable,
+    steps_of,
+)
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
-from backends.execution.runner import FastCall
 from backends.execution.specialize import FusedKernel
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
@@ -25,10 +31,10 @@ from optree.compile.shapes import shapes_of
 from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
 
-#: What a plan does by NumPy before kernels are compiled for it, in elements times instructions.
+#: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25
 
-#: A call of NumPy's takes as long as so many elements do.
+#: The overhead of a NumPy call, in elements.
 CALL = 1 << 10
 
 #: With fewer elements than this in every value, NumPy's calls on whole arrays are as quick as blocks.
@@ -36,15 +42,15 @@ SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
-    """The executor of kernels, and the work from which on it is used.
+    """The executor of kernels, and the thresholds below which NumPy runs a plan instead.
 
     Attributes
     ----------
     executor : callable
     small : int
-        With fewer elements than this in every value, NumPy runs the plan.
+        Elements of the largest value.
     work : int
-        As long as it has done less, in elements times instructions, NumPy runs the plan.
+        Work of the plan so far, in elements times instructions.
     """
 
     executor: Executor
@@ -58,14 +64,15 @@ def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementati
 
 
 class WhileItCompiles:
-    """An executor of compiled kernels that hands over to NumPy, for good, when the compiler fails.
+    """An executor of compiled kernels that compiles no more once the compiler has failed.
 
-    Kernels that were compiled before go on. That another op's own expression does not compile is its fault alone.
+    NumPy runs what is not compiled by then. Where an op's own kernel expression does not compile, that is true of
+    its kernel alone.
 
     Attributes
     ----------
     failure : CompilerError or None
-        Why nothing more is compiled.
+        The compiler's failure.
     """
 
     def __init__(self) -> None:
@@ -77,7 +84,7 @@ class WhileItCompiles:
         return _OptionalKernel(program, kernel, sizes, self)
 
     def compiled(self, nest: LoopNest) -> CompiledNest:
-        """A nest, compiled.
+        """Compile a nest.
 
         Raises
         ------
@@ -89,7 +96,7 @@ class WhileItCompiles:
         return CompiledNest(nest)
 
     def give_up(self, error: CompilerError, is_foreign: bool) -> None:
-        """Log, once, that NumPy runs from now on what is not compiled: all of it, or a kernel of a user's own op."""
+        """Log, once, that NumPy runs what is not compiled from now on: everything, or a kernel of a user's op."""
         if self.failure is not None:
             return
         if not is_foreign:
@@ -104,7 +111,7 @@ class WhileItCompiles:
 
 
 class _OptionalKernel(FusedKernel):
-    """A compiled kernel whose work NumPy does, call by call, once it could not be compiled for some layout."""
+    """A compiled kernel that is replaced by NumPy calls once its compilation has failed for a layout."""
 
     def __init__(self, program: Program, kernel: Kernel, sizes: Sizes, executor: WhileItCompiles) -> None:
         super().__init__(program, kernel, sizes, executor.compiled)
@@ -119,9 +126,9 @@ class _OptionalKernel(FusedKernel):
             self._give_up(error)
             return None
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
+    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
         try:
-            return super().entry(values, places)
+            return super().entry(values, written)
         except CompilerError as error:
             self._give_up(error)
             return None
@@ -133,49 +140,42 @@ class _OptionalKernel(FusedKernel):
 
 def numpy_kernel(
     program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
-) -> Runnable | None:
-    """A kernel run by NumPy in blocks; None if it cannot be."""
+) -> ExecutableKernel | None:
+    """A kernel run by NumPy in blocks; None if one of its ops cannot be."""
     return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
-#: By a C compiler from the first call on.
+#: Compiled kernels from the first call on.
 ALWAYS = When(compiled_kernel, 0, 0)
 
-
-#: By NumPy in blocks, without a compiler.
+#: NumPy in blocks, without a compiler.
 BLOCKS = When(numpy_kernel, SMALL_FOR_BLOCKS, 0)
 
 
-def where_it_pays(executor: WhileItCompiles) -> When:
-    """By a C compiler where that pays, and as long as it works."""
-    return When(executor, 0, WORK)
-
-
 class KernelPlan(Plan):
-    """A program's kernels, run where that pays; a plan as backends run them.
+    """The plan of a program, by kernels where they pay, and by NumPy calls where they do not.
 
     Parameters
     ----------
     program : Program
-        Its outline, so that the plan keeps no tensor alive.
+        Its outline, which holds no tensors.
     constants : list
         The values of its last leaves, which the plan is not given.
     by_numpy : callable
-        The plan that runs the program by NumPy.
+        It makes the function that runs the program by NumPy calls, when that is first needed.
     implementation_of : callable
-        For instructions that no kernel runs.
+        From the index of an instruction that no kernel runs to its implementation.
     note : callable
     when : When
     arguments : list of int, optional
-        The leaves that are given anew at each call: the plan has one caller at a
-        time then, and the other leaves stay.
+        The leaves that differ from call to call, in a plan for one caller at a time.
     """
 
     def __init__(
         self,
         program: Program,
         constants: Sequence[Any],
-        by_numpy: Callable[[list[Any], Any], Sequence[Any]],
+        by_numpy: Callable[[], Callable[[list[Any], Any], Sequence[Any]]],
         implementation_of: ImplementationOf,
         note: Note,
         when: When,
@@ -184,30 +184,36 @@ class KernelPlan(Plan):
         self.program, self.by_numpy, self.implementation_of = program, by_numpy, implementation_of
         self.note, self.when, self.arguments = note, when, arguments
         self.count = len(program.instructions)
-        #: What follows the leaves' values before anything has been computed.
+        #: The registers that follow the leaves at the start of a call.
         self.open = [*constants, *[None] * self.count]
         self.work = 0
+        #: The shapes of the last call, and its largest value's elements.
         self._known: tuple[Any, int] = (None, 0)
-        super().__init__(self._weigh)
+        super().__init__(self._choose)
+        self._calls: Any = None
         self._kernels: Any = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
 
-    def _weigh(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
-        """Run by NumPy where that is as quick, and until so much has been done that kernels would have paid."""
-        if self.count > LONGEST or not self._has_paid(values):
-            return self.by_numpy(values, roots)
+    def _choose(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
+        """Run by NumPy calls below the thresholds of `when`, and by kernels above."""
+        size = self._largest(values)
+        self.work += self.count * size
+        if self.count > LONGEST or size < self.when.small or self.work < self.when.work:
+            if self._calls is None:
+                self._calls = self.by_numpy()
+            return self._calls(values, roots)
         if self._kernels is None:
             self._kernels = self._fused()
         found = self._kernels(values, roots)
-        if not self.when.small:  # from now on
+        if not self.when.small:  # later calls do not choose
             self.run = self._kernels
-            if self.bound is not None and not self.arguments:  # the first call has bound the steps for all calls
+            if self.bound is not None and not self.arguments:  # the steps are bound for all calls
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
     def _fused(self) -> Any:
-        """The program's steps, bound; kernels are compiled when they first run."""
+        """The plan by kernels, each of which is compiled when it first runs."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
         self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
@@ -217,17 +223,11 @@ class KernelPlan(Plan):
         return self._quiet(self.bound.run)
 
     def _quiet(self, run: Any) -> Any:
-        """The same without warnings: kernels alone give none, and their step asks for quiet where NumPy runs it."""
+        """The same without NumPy's warnings; kernels give none, and `KernelStep` turns off those of its calls."""
         return run if self._is_quiet else partial(quietly, run)
 
-    def _has_paid(self, values: Sequence[Any]) -> bool:
-        """Whether kernels are worth it, by how much there is to do and has been done without."""
-        size = self._largest(values)
-        self.work += self.count * size
-        return size >= self.when.small and self.work >= self.when.work
-
     def _largest(self, values: Sequence[Any]) -> int:
-        """How many elements the largest of all values has, those on the way too: pairs of a few can be many."""
+        """The elements of the largest value, intermediate ones included."""
         shapes = tuple([value.shape if value.__class__ is np.ndarray else None for value in values])
         if shapes != self._known[0]:
             leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]

@@ -15,7 +15,7 @@ from backends.cpu.entry import KernelEntry, enter
 from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, Memory
-from backends.execution.runner import Layout
+from backends.execution.specialize import Layout
 from optree.compile.loopnest import LoopNest
 
 

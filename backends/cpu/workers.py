@@ -1,9 +1,8 @@
 """Work sharing of compiled kernels among threads, in C.
 
-The calling thread works too, and steals the ranges that others have not begun:
-it does not wait for threads that sleep, or whose processor runs another
-process. OpenMP's regions wait for all their threads; measured on a busy
-machine, a kernel of 0.1 milliseconds took 8.
+The calling thread works too, and steals ranges that others have not started, so
+it does not wait for threads that sleep or are descheduled. OpenMP's regions wait
+for all of their threads: on a busy machine, a kernel of 0.1 milliseconds took 8.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
 
 @cache
 def _function() -> Any:
-    """The work-sharing function, held for good: its threads run in its library."""
+    """The work-sharing function, never freed, as its threads run in its library."""
     return compile_source(SOURCE, "share")
 
 

@@ -1,4 +1,4 @@
-"""Dialects of the printer: a language's types and qualifiers, and the text that all of the languages share."""
+"""Dialects of the printer: a language's types and qualifiers, and the source that all languages share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compute_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def unpacked(expression: str, dtype: np.dtype) -> str:
-    """An array's element, converted for computing."""
+    """An array's element, converted to its compute dtype."""
     return f"from_{NARROW_NAMES[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
@@ -143,8 +143,8 @@ def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
     return [*integer_functions(nest, dialect), *random_functions(nest, dialect)]
 
 
-#: Quotients of 64-bit integers, 0 by 0, by multiplication with the divisor's reciprocal, rounded down: compilers make
-#: it before a loop of one divisor, and take the rest into vectors. The result is at most 2 too small.
+#: Quotients of 64-bit integers, rounded down, and 0 for a divisor of 0. The product with the divisor's reciprocal is at
+#: most 2 too small. Compilers hoist the reciprocal out of a loop with one divisor, and vectorise the rest.
 QUOTIENTS = """
 {0} unsigned long long upper_product(unsigned long long a, unsigned long long b)
 {{

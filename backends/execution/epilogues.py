@@ -1,4 +1,4 @@
-"""Kernels that only scale a product and add to it, as the product's own epilogues: BLAS computes that along with it."""
+"""Epilogues of matrix products: kernels that scale a product and add to it, which BLAS computes along with it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Factor(NamedTuple):
     number: int | None = None
 
     def of(self, values: dict[int, Any]) -> float:
-        """Its value, where the number has one."""
+        """Its value for the program's values."""
         return self.sign * (1.0 if self.number is None else float(values[self.number]))
 
 
-#: The factor of what is not multiplied.
-ONCE = Factor()
+#: The factor of a term without one.
+ONE = Factor()
 
 
 class Epilogue(NamedTuple):
@@ -35,19 +35,19 @@ class Epilogue(NamedTuple):
     Attributes
     ----------
     product : int
-        The place of the product's instruction.
+        The index of the product's instruction.
     inputs : tuple of int
-        The values of the program that all works on, those of x and y first.
+        The operands among the program's values, x and y first.
     alpha, beta : Factor
     addend, bias : int or None
-        Which of them these are.
+        The addend and the bias among the inputs.
     """
 
     product: int
     inputs: tuple[int, ...]
     alpha: Factor
     addend: int | None = None
-    beta: Factor = ONCE
+    beta: Factor = ONE
     bias: int | None = None
 
 
@@ -57,7 +57,7 @@ class ProductWithEpilogue:
     Parameters
     ----------
     product : callable
-        Takes x, y, alpha, the addend, beta, the bias, and as `out` where to write.
+        Of x, y, alpha, the addend, beta, the bias, and `out`.
     epilogue : Epilogue
     """
 
@@ -65,102 +65,104 @@ class ProductWithEpilogue:
         self._product, self.epilogue = product, epilogue
 
     def __call__(self, x: Any, y: Any, *others: Any, out: Any = None) -> Any:
-        along = self.epilogue
-        given: dict[Any, Any] = dict(zip(along.inputs[2:], others, strict=True))
-        addend, bias = given.get(along.addend), given.get(along.bias)
-        return self._product(x, y, along.alpha.of(given), addend, along.beta.of(given), bias, out=out)
+        epilogue = self.epilogue
+        values: dict[Any, Any] = dict(zip(epilogue.inputs[2:], others, strict=True))
+        addend, bias = values.get(epilogue.addend), values.get(epilogue.bias)
+        return self._product(x, y, epilogue.alpha.of(values), addend, epilogue.beta.of(values), bias, out=out)
 
 
 def with_epilogues(
     program: Program, steps: Sequence[Kernel | Call], products: Collection[int]
 ) -> tuple[list[Kernel | Call], dict[int, Epilogue]]:
-    """The steps without the kernels that do to a product what its epilogue can; and by their places those products.
+    """The steps, with kernels fused into products as their epilogues; and the epilogues by their last instructions.
 
     Parameters
     ----------
     products : collection of int
-        The places of the products that can have epilogues.
+        The indices of the products that take epilogues.
     """
     first = len(program.leaves)
     made_by = {
-        first + step.place: n for n, step in enumerate(steps) if isinstance(step, Call) and step.place in products
+        first + step.instruction: n
+        for n, step in enumerate(steps)
+        if isinstance(step, Call) and step.instruction in products
     }
     found: dict[int, Epilogue] = {}
-    kept = dict(enumerate(steps))
-    memories = alias_sets(program) if made_by else []
+    remaining = dict(enumerate(steps))
+    aliases = alias_sets(program) if made_by else []
     for n, step in enumerate(steps) if made_by else ():
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
-        if product is None or not _may_wait(program, memories, product, steps[made_by[product] : n], step.places):
+        if product is None or not _may_wait(program, aliases, product, steps[made_by[product] : n], step.instructions):
             continue
         epilogue = _epilogue(program, step, product)
         if epilogue is not None:
-            place = step.places[-1]
-            found[place], kept[n] = epilogue, Call(place, (product - first, *step.places[:-1]))
-            del kept[made_by[product]]
-    return list(kept.values()), found
+            *others, last = step.instructions
+            found[last], remaining[n] = epilogue, Call(last, (product - first, *others))
+            del remaining[made_by[product]]
+    return list(remaining.values()), found
 
 
 def _may_wait(
     program: Program,
-    memories: Sequence[frozenset[int]],
+    aliases: Sequence[frozenset[int]],
     product: int,
     between: Sequence[Kernel | Call],
     users: Sequence[int],
 ) -> bool:
-    """Whether only these instructions need a product, and none before them overwrites its operands."""
+    """Whether a product may run later: only these instructions use it, and no step in between destroys its operands."""
     first = len(program.leaves)
-    reading = {place for place, instruction in enumerate(program.instructions) if product in instruction.inputs}
-    if product in program.outputs or not reading.issubset(users):
+    readers = {index for index, instruction in enumerate(program.instructions) if product in instruction.inputs}
+    if product in program.outputs or not readers.issubset(users):
         return False
-    operands = frozenset().union(*(memories[i] for i in program.instructions[product - first].inputs))
-    passed = [program.instructions[place] for step in between for place in places(step)]
-    return not any(memories[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
+    operands = frozenset().union(*(aliases[i] for i in program.instructions[product - first].inputs))
+    passed = [program.instructions[index] for step in between for index in step.instructions]
+    return not any(aliases[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
 
 
 def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None:
-    """A product with what a kernel does to it; None if that is more than an epilogue computes."""
+    """A kernel as a product's epilogue; None if it computes anything else."""
     first = len(program.leaves)
-    value = first + kernel.places[-1]
+    value = first + kernel.instructions[-1]
     terms = _terms(program, kernel, program.type_of(product).dtype)
     if kernel.reduced or kernel.writes != [value] or terms is None or product not in terms:
         return None
-    alpha, along = terms.pop(product), kernel.axes[product]
-    if along != kernel.axes[value] or None in along:
+    alpha, axes = terms.pop(product), kernel.axes[product]
+    if axes != kernel.axes[value] or None in axes:
         return None
-    addends = {i: factor for i, factor in terms.items() if kernel.axes[i] == along}
-    biases = [i for i, factor in terms.items() if i not in addends and factor == ONCE]
+    addends = {i: factor for i, factor in terms.items() if kernel.axes[i] == axes}
+    biases = [i for i, factor in terms.items() if i not in addends and factor == ONE]
     if len(addends) > 1 or len(biases) > 1 or len(addends) + len(biases) < len(terms):
         return None
-    if biases and (kernel.axes[biases[0]] != along[-1:] or program.type_of(product).dtype == np.float64):
+    if biases and (kernel.axes[biases[0]] != axes[-1:] or program.type_of(product).dtype == np.float64):
         return None  # in float64, BLAS adds no bias
-    addend, beta = next(iter(addends.items()), (None, ONCE))
+    addend, beta = next(iter(addends.items()), (None, ONE))
     others = [i for i in (alpha.number, addend, beta.number, *biases) if i is not None]
     inputs = (*program.instructions[product - first].inputs, *dict.fromkeys(others))
     return Epilogue(product - first, inputs, alpha, addend, beta, next(iter(biases), None))
 
 
 def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Factor] | None:
-    """The terms of a kernel's last value, each an outside value with its factor; None if it is no such sum."""
+    """A kernel's last value as a linear combination of its operands, the factor of each; None if it is none."""
     first = len(program.leaves)
     sums: dict[int, dict[int, Factor]] = {}
-    for place in kernel.places:
-        op, inputs, _ = program.instructions[place]
+    for index in kernel.instructions:
+        op, inputs, _ = program.instructions[index]
         numbers = [i for i in inputs if i < first and type(program.leaves[i]) in (int, float)]
-        arrays = [sums.get(i, {i: ONCE}) for i in inputs if i not in numbers]
+        arrays = [sums.get(i, {i: ONE}) for i in inputs if i not in numbers]
         outside = [i for i in inputs if i not in numbers and i not in sums]
-        if not arrays or any(program.type_of(i).dtype != dtype for i in (*outside, first + place)):
+        if not arrays or any(program.type_of(i).dtype != dtype for i in (*outside, first + index)):
             return None
         found = _combined(op, arrays, numbers)
         if found is None:
             return None
-        sums[first + place] = found
-    return sums[first + kernel.places[-1]]
+        sums[first + index] = found
+    return sums[first + kernel.instructions[-1]]
 
 
 def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
-    """The sum that an op makes of sums."""
+    """An op's value as a linear combination, from those of its operands; None if it is none."""
     if type(op) is Mul and len(numbers) == 1 and all(factor.number is None for factor in terms[0].values()):
         return {i: Factor(factor.sign, numbers[0]) for i, factor in terms[0].items()}
     coefficients = vars(type(op)).get("coefficients")  # its own: a subclass may compute something else
@@ -168,8 +170,3 @@ def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int
         return None
     signed = zip(coefficients, terms, strict=True)
     return {i: Factor(sign * x.sign, x.number) for sign, factors in signed for i, x in factors.items()}
-
-
-def places(step: Kernel | Call) -> Sequence[int]:
-    """The instructions of a step."""
-    return step.places if isinstance(step, Kernel) else (*step.along, step.place)

@@ -5,72 +5,153 @@ Without an executor all steps are calls. Either way `optree.compile.steps.run_st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.epilogues import ProductWithEpilogue, places, with_epilogues
-from backends.execution.errstate import quietly
+from backends.execution.epilogues import ProductWithEpilogue, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.runner import FastCall
-from backends.execution.specialize import LAST
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
 from optree.compile.dimensions import Sizes
-from optree.compile.fusion import Axes, Call, Kernel
+from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import lower
 from optree.compile.program import Program
-from optree.compile.schedule import may_fail
-from optree.compile.steps import Observer, Step, observed, run_steps, taker
+from optree.compile.schedule import failing
+from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.tree.types import TensorType
 
-#: The most combinations of shapes that a step remembers, and the most layouts of each.
+#: Maximum entries of a step's cache of fast calls, by shapes, and the maximum layouts of each.
 SHAPES, ENTRIES = 256, 4
 
+#: The stage of a store that follows all stages.
+AFTER_STAGES = inf
 
-class Runnable(Protocol):
-    """A kernel as an executor runs it.
+
+class FastCall(Protocol):
+    """A call of a kernel for arrays of one layout among the values of a program, which checks the layout alone."""
+
+    @property
+    def run(self) -> Callable[[list[Any]], int]:
+        """Run the kernel on the arrays among these values.
+
+        Returns
+        -------
+        int
+            0 if it has run, 1 if an array has another layout, 2 if a write overlaps a read,
+            and 3 if there is no memory for scratch arrays.
+        """
+
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
+        """`run`, bound to the numbers among these values."""
+
+
+class ExecutableKernel:
+    """A kernel of a program, as an executor runs it.
 
     Attributes
     ----------
     reads, writes : list of int
-        The values of the program that it takes as arrays, and those that it makes.
-    takes : set of int
-        All values that it takes from outside.
+        The values of the program that it loads and stores.
+    shape_inputs : list of int
+        The values of which it uses the shape alone.
+    uses : set of int
+        All values that it uses from outside.
     axes : dict
         The axes of the kernel's domain that each value runs along.
     last_read, written_in : dict
-        The last walk that reads each array, and the one that writes each; those of no walk are left out.
+        The last stage that loads each array, and the stage that stores each; without those outside of stages.
     memory : Memory
-        Of the arrays.
+        The memory of the arrays.
     """
 
     reads: list[int]
-    writes: list[int]
-    takes: set[int]
-    axes: dict[int, Axes]
-    last_read: dict[int, int]
-    written_in: dict[int, int]
-    memory: Memory
+    shape_inputs: list[int]
+    uses: set[int]
+
+    def __init__(self, kernel: Kernel, sizes: Sizes, memory: Memory) -> None:
+        self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
+        self.last_read: dict[int, int] = {}
+        self.written_in: dict[int, int] = {}
+        self.memory, self._known = memory, sizes
 
     def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
-        """The values that it makes, in the targets that are given or in new arrays; None if NumPy is to make them."""
+        """The values that it stores; None if it is to be run by its instructions' implementations.
 
-    def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shapes of what it takes for its shape alone."""
+        Parameters
+        ----------
+        values : sequence
+            Those of all leaves and instructions of the program, None where there is none.
+        targets : sequence
+            For each stored value an array to store it in, or None for a new one.
+        """
+        raise NotImplementedError
 
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
-        """The fast call for values that are laid out as these are, and are written in these places, if there is one."""
+    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
+        """The fast call for arrays of the same layout as these; None where there is none.
+
+        Parameters
+        ----------
+        values : sequence
+        written : sequence of int
+            The index among `values` of the array that each value is stored in.
+        """
+        return None
+
+    def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of `shape_inputs`."""
+        known = self._known
+        return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
+
+    def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
+        """The size of each axis of the domain.
+
+        Parameters
+        ----------
+        arrays : sequence
+            Those that are loaded, then those that are stored; None where there is none.
+        input_shapes : sequence of tuple of int
+        """
+        sizes = [1] * self.rank
+        shapes = [None if x is None else x.shape for x in arrays]
+        values = (*self.reads, *self.writes, *self.shape_inputs)
+        for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
+            if shape is not None:
+                for axis, size in zip(self.axes[value], shape, strict=True):
+                    if axis is not None:
+                        sizes[axis] = size
+        return sizes
 
 
-#: From a program, a kernel of it, the program's sizes and its instructions' implementations to what runs the kernel;
-#: None if the executor does not.
-Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], Runnable | None]
+#: From a program, a kernel, the program's sizes and its instructions' implementations to the executable kernel; None
+#: if the executor does not run it.
+Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
+
+
+class _Quiet(threading.local):
+    """A context of each thread with NumPy's warnings off, entered in a tenth of np.errstate's time."""
+
+    def __init__(self) -> None:
+        self.context = copy_context()
+        self.context.run(np.seterr, all="ignore")
+        self.context.run(_is_quiet.set, True)
+
+
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+_quiet = _Quiet()
+
+
+def quietly(run: Callable[..., Any], *args: Any) -> Any:
+    """Call a function with NumPy's floating-point warnings off; calls may be nested."""
+    return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
 
 
 def steps_of(
@@ -81,96 +162,98 @@ def steps_of(
     Parameters
     ----------
     executor : callable, optional
-        Runs kernels. Without it, and where it declines, each instruction is a call.
+        It runs kernels. Without it, and where it declines, each instruction is a call.
     memory : Memory
-        Of the arrays.
+        The memory of the arrays.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
     if executor is None:
         calls = {index: CallStep(program, index, each) for index, each in enumerate(implementations)}
         return _live(program, [[index] for index in calls], {}, calls, _of_one_type(program))
     _, sizes, steps = lower(program, first="fusion", last="fusion")
-    takers = [index for index, each in enumerate(implementations) if each.takes_epilogue]
-    fused, epilogues = with_epilogues(program, steps, takers)
+    products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
+    steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
     calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
-        along = implementations[epilogue.product]._replace(call=call, into=call)
-        calls[index] = CallStep(program, index, along, sizes, memory, epilogue.inputs)
-    parts: list[Sequence[int]] = []
-    kernels: dict[int, Runnable] = {}
-    for step in fused:
+        implementation = implementations[epilogue.product]._replace(call=call, into=call)
+        calls[index] = CallStep(program, index, implementation, sizes, memory, epilogue.inputs)
+    groups: list[Sequence[int]] = []  # the instructions of each step
+    kernels: dict[int, ExecutableKernel] = {}
+    for step in steps:
         kernel = executor(program, step, sizes, implementations.__getitem__) if isinstance(step, Kernel) else None
         if kernel is not None:
-            kernels[len(parts)] = kernel
-        whole = kernel is not None or isinstance(step, Call)
-        parts += [places(step)] if whole else [[index] for index in places(step)]
-    return _live(program, parts, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
+            kernels[len(groups)] = kernel
+        if kernel is None and isinstance(step, Kernel):
+            groups += [[index] for index in step.instructions]
+        else:
+            groups.append(step.instructions)
+    return _live(program, groups, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
 
 
 def _live(
     program: Program,
     steps: Sequence[Sequence[int]],
-    kernels: Mapping[int, Runnable],
+    kernels: Mapping[int, ExecutableKernel],
     calls: Mapping[int, CallStep],
     fits: Callable[[int, int], bool],
 ) -> list[CallStep | KernelStep]:
-    """The steps of these instructions: by kernels, which have the steps' numbers, or else by calls."""
+    """Steps with their targets and liveness, from the instructions of each; those without a kernel are calls."""
     first = len(program.leaves)
     targets = _targets(program, steps, kernels, calls, fits)
     assigned = {assign for _, assign in targets.values()}
-    left = [n for n, step in enumerate(steps) if n in kernels or step[-1] not in assigned]
-    run = [steps[n] for n in left]
+    remaining = [n for n, step in enumerate(steps) if n in kernels or step[-1] not in assigned]
+    run = [steps[n] for n in remaining]
     found: list[CallStep | KernelStep] = []
-    for n, dead in zip(left, dead_after(program, last_uses(program, run), len(run)), strict=True):
+    for n, dead in zip(remaining, dead_after(program, last_uses(program, run), len(run)), strict=True):
         index = steps[n][-1]
         if n in kernels:
-            made: CallStep | KernelStep = KernelStep(kernels[n], targets, first, [calls[i] for i in steps[n]])
+            step: CallStep | KernelStep = KernelStep(kernels[n], targets, first, [calls[i] for i in steps[n]])
         else:
-            made = calls[index]
+            step = calls[index]
             if first + index in targets:
                 target, assignment = targets[first + index]
-                made.assign_to(target, first + assignment)
-            elif made.implementation.in_place and not made.sizes:
-                made.out = next((i for i in dead if i in made.inputs and _is_writable(program, calls, i, index)), None)
-        made.dead = dead
-        found.append(made)
+                step.assign_to(target, first + assignment)
+            elif step.implementation.in_place and not step.sizes:
+                step.out = next((i for i in dead if i in step.inputs and _is_writable(program, calls, i, index)), None)
+        step.dead = dead
+        found.append(step)
     return found
 
 
 def runnable(
     steps: Sequence[CallStep | KernelStep], observe: Observer | None = None, wait: Callable[[], None] | None = None
-) -> list[Step]:
-    """The steps as the loop runs them; after the last one all values go.
+) -> list[tuple[Any, ...]]:
+    """The steps as `run_steps` takes them; the last frees nothing, as the registers are freed after it.
 
     Parameters
     ----------
     observe, wait : callable, optional
-        Those of `observed`, for calls.
+        As in `observed`, for calls.
     """
     found = [step.step() for step in steps]
     if observe is not None:
         found = [observed(step, observe, wait) for step in found]
-    return [*found[:-1], *(step._replace(dead=()) for step in found[-1:])]
+    return plain([*found[:-1], *(step._replace(dead=()) for step in found[-1:])])
 
 
 class CallStep:
-    """The step of an instruction's implementation; an operand of which it takes a known shape alone need not be there.
+    """The step of an instruction's implementation, which does not need operands of which it uses a known shape alone.
 
     Attributes
     ----------
     inputs : sequence of int
-        The values that the call takes.
-    makes : list of int
-        The values that it can write into memory that is there.
+        The call's operands.
+    plannable : list of int
+        The values that it can write into preallocated memory.
     persistent : set of int
-        Those for which the registers have memory that stays from run to run.
-    takes, gives : list of int
-        The values that it works on, and those that it sets.
+        Those of them whose memory stays in the registers from run to run.
+    uses, defines : list of int
+        The registers that it reads, and those that it sets.
     target : int or None
-        The tensor in which it computes what is assigned to that alone.
+        The tensor that its value is assigned to and computed in.
     dead : list of int
-        The values that nothing needs after it.
+        The values whose last use it is.
     """
 
     def __init__(
@@ -188,17 +271,17 @@ class CallStep:
         self.output = len(program.leaves) + index
         self.out: int | None = None
         self.target: int | None = None
-        #: The dtypes of the operands that need not be there, for their known shape is all that counts.
+        #: The dtypes of the operands of which it uses a shape that is known without them.
         self.shaped: dict[int, np.dtype] = {}
         if sizes is not None and self.op.shape_only:
-            alone = [n for n in self.op.shape_only if sizes.is_known(self.inputs[n])]
-            self.shaped = {n: program.type_of(self.inputs[n]).dtype for n in alone}
-        # Kernels are handed over arrays; a library's function of arrays without axes may give a scalar.
+            known = [n for n in self.op.shape_only if sizes.is_known(self.inputs[n])]
+            self.shaped = {n: program.type_of(self.inputs[n]).dtype for n in known}
+        # Kernels take arrays; a library's function of arrays without axes may return a scalar.
         is_scalar = sizes is not None and isinstance(instruction.type, TensorType) and not instruction.type.ndim
         self._call = partial(_as_array, implementation.call) if is_scalar else implementation.call
         self._memory = memory
-        self.makes = [] if implementation.into is None else [self.output]
-        self.takes, self.gives = [*self.inputs], [self.output]
+        self.plannable = [] if implementation.into is None else [self.output]
+        self.uses, self.defines = [*self.inputs], [self.output]
         self.persistent: set[int] = set()
         self.dead: Sequence[int] = ()
 
@@ -208,23 +291,23 @@ class CallStep:
         return len(self.shaped) == len(self.inputs) > 0
 
     def assign_to(self, target: int, assignment: int) -> None:
-        """Let the value be computed in the target that it is assigned to alone."""
-        self.target, self.output, self.makes, self.gives = target, assignment, [], [assignment]
-        if self.implementation.update is not None:  # it is the target's own value, of which parts change
+        """Compute the value in the target of its only assignment."""
+        self.target, self.output, self.plannable, self.defines = target, assignment, [], [assignment]
+        if self.implementation.update is not None:
             self._call = self.implementation.update
         else:
-            self.takes.append(target)
+            self.uses.append(target)
             self.out = target
 
     def step(self) -> Step:
-        """The step as the loop runs it."""
-        take = self._taken if self.shaped else taker(self.inputs)
+        """The step as `run_steps` takes it."""
+        take = self._operands if self.shaped else taker(self.inputs)
         out = self.output if self.persistent else self.out
         call = self._call if out is None else self.implementation.into
         assert call is not None
         return Step(call, take, self.output, out, self.dead, self.index)
 
-    def _taken(self, values: list[Any]) -> list[Any]:
+    def _operands(self, values: list[Any]) -> list[Any]:
         assert self.sizes is not None
         found = [values[i] for i in self.inputs]
         for n, dtype in self.shaped.items():
@@ -246,6 +329,12 @@ class CallStep:
         call = partial(step.call, *[values[i] for i in self.inputs], out=values[step.out])
         return step._replace(call=call, take=taker(()), out=None)
 
+    def __str__(self) -> str:
+        made = f"call {self.op}({_numbered(self.inputs)}) gives %{self.output}"
+        out = self.out if self.target is None else self.target
+        memory = sorted(self.inputs[i] for i in self.op.shared_inputs()) if out is None else [out]
+        return f"{made} in the memory of {_numbered(memory)}" if memory else f"{made} in new memory"
+
 
 def _as_array(call: Callable[..., Any], *operands: Any) -> Any:
     value = call(*operands)
@@ -253,59 +342,60 @@ def _as_array(call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _is_view(x: Any, of: Any) -> bool:
-    """Whether an array looks into the memory of another."""
+    """Whether an array is a view of another."""
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, with the shapes and dtypes of what it makes anew, and the shapes of what is like it.
+#: A fast call, the shapes and dtypes of the arrays that it is given anew, and the kernel's `input_shapes`.
 _Entry = tuple[FastCall, list[Any], Any]
 
 
 class KernelStep:
-    """A kernel's step: what is only assigned goes into its target, where that overlaps nothing that is read.
+    """A kernel's step; a value that is only assigned is stored in its target, where that overlaps nothing it loads.
 
-    What the kernel leaves to NumPy goes through the calls of its instructions.
-    Arrays that are laid out as some were before are handed over as they are (`backends.cpu.entry`).
+    A kernel that does not run is replaced by the calls of its instructions. Arrays of
+    a layout that has occurred before are passed by a fast call (`backends.cpu.entry`).
 
     Attributes
     ----------
-    makes : list of int
-        The values that it can write into memory that is there.
+    plannable : list of int
+        The values that it can write into preallocated memory.
     persistent : set of int
-        Those for which the registers have memory that stays from run to run.
-    takes, gives : list of int
-        The values that it works on, and those that it sets.
+        Those of them whose memory stays in the registers from run to run.
+    uses, defines : list of int
+        The registers that it reads, and those that it sets.
+    assigned : list of (int, int, int)
+        The values that are computed in their targets, with the target and the assignment of each.
     dead : list of int
-        The values that nothing needs after it.
+        The values whose last use it is.
     numbers : list of int
-        Its instructions, by their numbers.
+        The numbers of its instructions.
     index : int
         The last of them.
     """
 
     def __init__(
-        self, kernel: Runnable, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
+        self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
         self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
         self._calls = [call.step() for call in calls]
-        #: The numbers of what is assigned, of its target and of the assignment.
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
-        self.makes = [i for i in kernel.writes if i not in self.target_of]
+        self.plannable = [i for i in kernel.writes if i not in self.target_of]
         self.persistent: set[int] = set()
         self.dead: Sequence[int] = ()
-        self.takes = [*kernel.takes, *self.target_of.values()]
-        self.gives = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
-        #: Fast calls for arrays that are laid out as some were, by the shapes of those that are there before; the last.
+        self.uses = [*kernel.uses, *self.target_of.values()]
+        self.defines = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
+        #: Fast calls by the shapes of the arrays that exist before; and the last one.
         self._entries: Cache = Cache("fast calls of kernels", SHAPES)
         self._last: list[_Entry] = []
 
     def step(self) -> Step:
-        """The step as the loop runs it."""
+        """The step as `run_steps` takes it."""
         return Step(self, None, -1, None, self.dead, self.index)
 
     def __call__(self, values: list[Any]) -> FastCall | None:
-        """Run; the fast call for arrays that are laid out as these are, if there is one."""
+        """Run the kernel; the fast call for arrays of the same layout, if there is one."""
         return (
             self._entered(self._last, values)
             or self._entered(self._entries.get(self._shapes(values), ()), values)
@@ -313,12 +403,12 @@ class KernelStep:
         )
 
     def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> FastCall | None:
-        """Run by one of some fast calls, if one is for arrays that are laid out as these are."""
+        """Run by the first of some fast calls whose layout is that of the arrays; None if there is none."""
         for known in entries:
-            entry, made, likes = known
-            if likes and likes != self.kernel.shapes_like(values):
+            entry, new, input_shapes = known
+            if input_shapes and input_shapes != self.kernel.input_shapes(values):
                 continue
-            for i, shape, dtype in made:
+            for i, shape, dtype in new:
                 values[i] = self.kernel.memory.empty(shape, dtype)
             if not entry.run(values):
                 for i, target, assignment in self.assigned:
@@ -329,88 +419,113 @@ class KernelStep:
         return None
 
     def _shapes(self, values: list[Any]) -> tuple[Any, ...]:
-        """The shapes of the arrays that are there before."""
+        """The shapes of the arrays that exist before the step."""
         return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
 
     def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
-        """The step for these registers after it has run on them; of a call, None if there is nothing to run again.
+        """The step, bound to registers on which it has run; of a call, None if it need not run again.
 
         Parameters
         ----------
         values : list
         fixed : set of int
-            The values that stay the same objects; those that this step makes so are added.
+            The registers that hold the same objects in each run; those that this step fixes are added.
         fast : FastCall or None
-            What it has given.
+            The result of the run.
         """
         fixed |= self.persistent
         fixed.update(i for written, target, assign in self.assigned if target in fixed for i in (written, assign))
-        is_fixed = fixed.issuperset(self.takes) and self.persistent.issuperset(self.makes)
+        is_fixed = fixed.issuperset(self.uses) and self.persistent.issuperset(self.plannable)
         if fast is None or not is_fixed:
             return self.step()
         return Step(fast.bind(values), None, -1, None, self.dead, self.index, self)
 
     def run(self, values: list[Any]) -> FastCall | None:
-        """Run on any arrays."""
+        """Run the kernel on arrays of any layout."""
         kernel, memory = self.kernel, self.kernel.memory
-        places = [self.target_of.get(i, i if i in self.persistent else None) for i in kernel.writes]
-        there = [None if place is None else values[place] for place in places]
+        registers = [self.target_of.get(i, i if i in self.persistent else None) for i in kernel.writes]
+        given = [None if register is None else values[register] for register in registers]
         reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
-        direct = [
-            x if x is not None and _is_apart(x, kernel.axes[i], kernel.written_in.get(i, LAST), reads, memory) else None
-            for i, x in zip(kernel.writes, there, strict=True)
+        stages = [kernel.written_in.get(i, AFTER_STAGES) for i in kernel.writes]
+        targets = [
+            x if x is not None and _is_writable_by(x, kernel.axes[i], stage, reads, memory) else None
+            for i, x, stage in zip(kernel.writes, given, stages, strict=True)
         ]
-        outputs = kernel.run(values, direct)
-        ran = outputs is not None
+        outputs = kernel.run(values, targets)
+        has_run = outputs is not None
         if outputs is None:
             outputs = list(run_steps(self._calls, [], taker(kernel.writes), _unnoted, values))
-        for i, output, x in zip(kernel.writes, outputs, there, strict=True):
+        for i, output, x in zip(kernel.writes, outputs, given, strict=True):
             if x is not None and output is not x:
                 x[...] = output
             values[i] = output if x is None else x
         for i, _, assignment in self.assigned:
             values[assignment] = values[i]
-        is_direct = all(x is y for x, y in zip(direct, there, strict=True))
-        return self.remember(values) if ran and is_direct else None
+        is_direct = all(x is y for x, y in zip(targets, given, strict=True))
+        return self._remember(values) if has_run and is_direct else None
 
-    def remember(self, values: list[Any]) -> FastCall | None:
-        """Let arrays that are laid out as these are be handed over as they are."""
+    def _remember(self, values: list[Any]) -> FastCall | None:
+        """Cache the fast call for arrays of this layout."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:
-            made = [(i, values[i].shape, values[i].dtype) for i in self.makes if i not in self.persistent]
-            shapes, known = self._shapes(values), (entry, made, self.kernel.shapes_like(values))
-            # A new list, for another thread may go through the old one.
+            new = [(i, values[i].shape, values[i].dtype) for i in self.plannable if i not in self.persistent]
+            shapes, known = self._shapes(values), (entry, new, self.kernel.input_shapes(values))
+            # A new list: another thread may be iterating over the old one.
             self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
             self._last = [known]
         return entry
 
+    def __str__(self) -> str:
+        written = [
+            f"%{value} in the memory of %{self.target_of[value]}"
+            if value in self.target_of
+            else f"%{value} in new memory"
+            for value in self.kernel.writes
+        ]
+        return f"kernel({_numbered(sorted(self.kernel.uses))}) writes {' and '.join(written)}"
 
-def _is_apart(target: Any, axes: Axes, walk: float, reads: Sequence[tuple[Any, Axes, int]], memory: Memory) -> bool:
-    """Whether a kernel that writes an array in a walk reads nothing there but, up to then, what it writes there."""
+
+def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:
+    """The steps of a program, a line each: what each reads, the memory that it writes, and what it frees."""
+    defined, lines = {value for step in steps for value in step.defines}, []
+    for step in steps:
+        freed = [value for value in step.dead if value in defined and step is not steps[-1]]  # all are, after the last
+        lines.append(f"{step}, frees {_numbered(freed)}" if freed else str(step))
+    return "\n".join([*lines, f"return {_numbered(program.outputs)}"])
+
+
+def _numbered(values: Iterable[int]) -> str:
+    return ", ".join(f"%{value}" for value in values)
+
+
+def _is_writable_by(
+    target: Any, axes: Axes, stage: float, reads: Sequence[tuple[Any, Axes, int]], memory: Memory
+) -> bool:
+    """Whether a kernel may store a value in an array at a stage: it loads no other element of it, nor any later."""
     for x, along, last in reads:
         if is_array(x) and overlap(x, target):
-            here = memory.address(x) == memory.address(target)
-            same = here and along == axes and x.shape == target.shape and x.strides == target.strides
-            if not same or last > walk:
+            is_same_address = memory.address(x) == memory.address(target)
+            is_same = is_same_address and along == axes and x.shape == target.shape and x.strides == target.strides
+            if not is_same or last > stage:
                 return False
     return True
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:
-    """Leave it to the loop around this one to say what failed."""
+    """Add no note: the caller's loop does."""
 
 
 def _targets(
     program: Program,
     steps: Sequence[Sequence[int]],
-    kernels: Mapping[int, Runnable],
+    kernels: Mapping[int, ExecutableKernel],
     calls: Mapping[int, CallStep],
     fits: Callable[[int, int], bool],
 ) -> dict[int, tuple[int, int]]:
     """For each value that its step may compute in the tensor that it is assigned to: the tensor, and the assignment.
 
-    Nothing outside the step needs the value. What reads the tensor's memory runs no later than the step, and what may
-    fail earlier: it is a kernel, which cannot, or a call that writes into memory of any layout.
+    Nothing outside the step needs the value. No later step reads the tensor's memory, and none from this one on may
+    fail: it is a kernel, which cannot, or a call that writes into memory of any layout.
 
     Parameters
     ----------
@@ -421,17 +536,17 @@ def _targets(
     assigned = [index for step in steps for index in step if isinstance(instructions[index].op, Assign)]
     if not assigned:
         return {}
-    memories = alias_sets(program)
+    aliases = alias_sets(program)
     step_of = {index: n for n, step in enumerate(steps) for index in step}
-    failing = max([n for i, n in step_of.items() if may_fail(instructions[i].op, instructions[i].node)], default=-1)
+    last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1)
     readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
-    # The last two that read each memory: one of them is perhaps the assignment itself.
-    latest: dict[Any, list[int]] = {x: [] for index in assigned for x in memories[instructions[index].inputs[0]]}
+    # The last two readers of each memory: one of them may be the assignment itself.
+    latest: dict[Any, list[int]] = {x: [] for index in assigned for x in aliases[instructions[index].inputs[0]]}
     for index in step_of:
         for i in instructions[index].inputs:
             if i in readers:
                 readers[i].append(index)
-            for memory in memories[i] & latest.keys():
+            for memory in aliases[i] & latest.keys():
                 if index not in latest[memory]:
                     latest[memory] = [*latest[memory][-1:], index]
     found: dict[int, tuple[int, int]] = {}
@@ -441,17 +556,17 @@ def _targets(
         if value < first or value in outputs or value - first not in step_of:
             continue
         made, n = instructions[value - first], step_of[value - first]
-        how = calls[value - first].implementation
-        fills = n in kernels or (how.into is not None and how.is_strided)
+        implementation = calls[value - first].implementation
+        fills = n in kernels or (implementation.into is not None and implementation.is_strided)
         fills = fills and made.type.dtype == program.type_of(target).dtype and fits(value, target)
-        changes = n not in kernels and how.update is not None and made.inputs[0] == target
-        if not (fills or changes):
+        updates = n not in kernels and implementation.update is not None and made.inputs[0] == target
+        if not (fills or updates):
             continue
-        is_alone = all(reader == index or step_of[reader] == n for reader in readers[value])
-        others = [step_of[reader] for memory in memories[target] for reader in latest[memory] if reader != index]
+        is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
+        others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
         others = [] if instructions[index].op.owns_target else others
-        is_there = target < first or step_of[target - first] < n
-        if is_alone and is_there and all(other <= n for other in others) and failing < n + changes:
+        is_available = target < first or step_of[target - first] < n
+        if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + updates:
             found[value] = (target, index)
     return found
 
@@ -461,7 +576,7 @@ def _of_one_type(program: Program) -> Callable[[int, int], bool]:
 
 
 def _is_writable(program: Program, calls: Mapping[int, CallStep], operand: int, index: int) -> bool:
-    """Whether a value may be written over an operand, which nothing else needs: a call has made it, in new memory."""
+    """Whether a value may be written over an operand without other uses: a call has allocated it, of the same type."""
     made = operand - len(program.leaves)
     type = program.instructions[index].type
     return calls[made].implementation.into is not None and program.instructions[made].type is type and bool(type.shape)

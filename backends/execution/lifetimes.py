@@ -18,11 +18,11 @@ def planned_steps(program: Program, steps: Sequence[CallStep | KernelStep], cons
 
 
 def _kernel(step: KernelStep) -> PlannedStep:
-    takes = [*step.kernel.takes, *step.target_of.values()]
-    return PlannedStep(step.step(), "kernel", step.numbers, takes, step.gives, step.makes, None, step.dead)
+    takes = [*step.kernel.uses, *step.target_of.values()]
+    return PlannedStep(step.step(), "kernel", step.numbers, takes, step.defines, step.plannable, None, step.dead)
 
 
 def _call(step: CallStep) -> PlannedStep:
     is_new = step.target is None and step.out is None and not step.op.shared_inputs()
     made = [step.output] if is_new else []
-    return PlannedStep(step.step(), "call", [step.index], step.takes, step.gives, made, step.out, step.dead)
+    return PlannedStep(step.step(), "call", [step.index], step.uses, step.defines, made, step.out, step.dead)

@@ -1,4 +1,4 @@
-"""The memory of a backend's arrays: allocation, alignment and addresses."""
+"""The memory of arrays: allocation, alignment, addresses, and layout in BLAS's terms."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Memory(NamedTuple):
     address: Callable[[Any], int]
 
     def shaped(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array of which only the shape is read: one element, broadcast."""
+        """An array that is used for its shape alone: one element, broadcast."""
         return np.broadcast_to(self.empty((), dtype), shape)
 
 
 #: The bytes of a cache line, to which scratch arrays are aligned, against false sharing.
 LINE = 64
 
-#: Arrays of fewer bytes are not aligned.
+#: The least bytes of an array that is aligned to a cache line.
 SMALL = 1 << 15
 
 
@@ -61,3 +61,18 @@ def _address(array: np.ndarray) -> int:
 
 #: The memory of NumPy's arrays.
 HOST = Memory(np.ndarray, np.asarray, empty_array, _address)
+
+
+def order_and_leading_dimension(x: Any) -> tuple[str | None, int]:
+    """A matrix's order, 'C' or 'F', and its leading dimension; None and 0 where it is strided both ways.
+
+    Of a stack, those of each matrix.
+    """
+    (rows, columns), (down, along) = x.shape[-2:], x.strides[-2:]
+    for order, size, near, count, far in (("C", columns, along, rows, down), ("F", rows, down, columns, along)):
+        is_contiguous = near == x.itemsize or size <= 1
+        if is_contiguous and count <= 1:
+            return order, max(size, 1)
+        if is_contiguous and far >= size * x.itemsize and far % x.itemsize == 0:
+            return order, far // x.itemsize
+    return None, 0

@@ -1,16 +1,15 @@
 """The code generator of loop nests, common to all languages.
 
-A nest is, at each outer index, a sequence of stages. Each passes over the inner
+A nest has a sequence of stages at each outer index. Each stage traverses the inner
 domain and ends in accumulators; between stages come the reduced values, and the
-statements of the outer level that use them. `Printer` prints all that in a
-`Dialect`. A language's own printer schedules the loops: which thread has which
-outer indices, how a stage loads, accumulates and stores elements, and how the
-accumulators of several threads are joined.
+statements of the outer level that use them. `Printer` prints these in a `Dialect`.
+A language's own printer schedules the loops: it assigns outer indices to threads,
+says how a stage loads, accumulates and stores elements, and joins the accumulators
+of several threads.
 
-So a new language needs a `Dialect`, a `Printer` with `base_pointer`, `number`
-and `stage_loops` that puts the parts into a function, and a runtime that
-compiles and launches it. The least that computes everything is
-tests/harness/plain_c.py; the other hooks are for speed.
+So a new language needs a `Dialect`, a `Printer` with `base_pointer`, `number` and
+`stage_loops` that assembles a function, and a runtime that compiles and launches it.
+tests/harness/plain_c.py is a minimal one; the other hooks are for speed.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Printer:
         return f"const {self.dialect.read_type(self.nest.reads[array])} *"
 
     def has_stride(self, array: int, axis: int) -> bool:
-        """Whether an array's stride along a loop is an argument: it varies along the loop, and is not known."""
+        """Whether an array's stride along a loop is an argument: neither 0 by its level nor known by the nest."""
         level = self.nest.levels[array]
         known = axis == self.nest.vector and self.nest.vector_strides[array] >= 0
         return not known and level != "once" and (level == "inner" or axis < self.nest.outer)
@@ -161,7 +160,7 @@ class Printer:
         return [f"{self.pointer_type(p)}y{p} = {self.advanced(p, f'x{p}', axes)};" for p in arrays]
 
     def loaded(self, array: int, pointer: str, offset: str) -> str:
-        """An array's element, converted for computing; of flat indices, the index itself."""
+        """An array's element, converted to its compute dtype; of flat indices, the index itself."""
         if self.nest.is_flat_index(array):
             return f"{pointer} + {offset}"
         return unpacked(f"{pointer}[{offset}]", self.nest.reads[array])
@@ -197,7 +196,7 @@ class Printer:
             found = self.name(argument)
             given = self.nest.dtype_of(argument)
             if given != dtype:
-                found = f"(int){found}" if given == np.bool_ else found  # GCC takes no _Bool to vectors
+                found = f"(int){found}" if given == np.bool_ else found  # GCC does not vectorise _Bool
                 lines.append(
                     f"const {dialect.type_of(dtype)} v{statement.value}_{i} = {dialect.converted(found, dtype)};"
                 )
@@ -206,7 +205,7 @@ class Printer:
         expression = statement.expression.replace("(T)", f"({dialect.type_of(statement.dtype)})").format(*names)
         return [*lines, f"{self.declared(statement.value)} = {dialect.converted(f'({expression})', statement.dtype)};"]
 
-    # Once
+    # Loop invariants
 
     def numbers(self) -> Lines:
         """The declarations of Python numbers."""

@@ -1,17 +1,17 @@
-"""Fused kernels ready to run: bound to arrays, printed and compiled for each layout that they meet."""
+"""Kernels specialised to the layouts of their arrays: printed and compiled once for each kind of layout."""
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Sequence
-from math import inf, prod
-from typing import Any
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.axes import c_order_strides, collapsed_axes, strides_along
+from backends.execution.executor import AFTER_STAGES, ExecutableKernel, FastCall
 from backends.execution.memory import HOST, Memory
-from backends.execution.runner import FastCall, Runner, as_int64
 from optree.cache import Cache
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
@@ -21,22 +21,58 @@ from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
 
-#: The most combinations of its arrays' shapes and strides that a kernel remembers, and the most variants for them.
+#: Maximum entries of a kernel's caches of layouts and of variants.
 LAYOUTS = 256
 
-#: The reduced loops are shared out to threads where the kept ones have at most so many places (columns in tiles of
-#: `TILE` count as one), each with so many elements at least.
-PLACES, LARGE, TILE = 64, 1 << 17, 512
+#: The inner loops are split among threads where the outer ones have at most `MAX_SPLIT` indices (of columns, tiles of
+#: `TILE`), each with at least `LARGE` elements.
+MAX_SPLIT, LARGE, TILE = 64, 1 << 17, 512
 
-#: The stage in which a kernel writes what is known only after all of them.
-LAST = inf
+#: The least size of two loops that are tiled.
+MIN_TILED = 16
 
-#: Loops of fewer places are not taken in tiles.
-APART = 16
+#: The sizes of the loops, and for each array its strides along them, in elements.
+Layout = tuple[Sequence[int], Sequence[int]]
+
+#: For each array, its stride in elements along each axis of a domain.
+Strides = list[list[int]]
+
+_SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
-class FusedKernel:
-    """One kernel of a program.
+class Runner(Protocol):
+    """A compiled loop nest."""
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        """Run it on arrays at these addresses and on numbers, 8 bytes each as integers."""
+
+    def entry(
+        self,
+        reads: dict[int, Any],
+        writes: dict[int, Any],
+        in_place: Sequence[bool],
+        numbers: Sequence[tuple[int, np.dtype]],
+        layout: Layout,
+        memory: Memory,
+    ) -> FastCall | None:
+        """The fast call for arrays of the same layout as these; None where the runtime has none.
+
+        Parameters
+        ----------
+        reads, writes : dict
+            The arrays, each under its index in the list of values.
+        in_place : sequence of bool
+            For each write and, within it, each read, whether the two may begin at the same address.
+        numbers : sequence of (int, numpy.dtype)
+            The numbers' indices in the list of values, and the dtypes that they are converted to.
+        layout : tuple
+        memory : Memory
+            The memory of the arrays.
+        """
+
+
+class FusedKernel(ExecutableKernel):
+    """A kernel of a program, specialised and compiled at its first run for each kind of layout.
 
     Parameters
     ----------
@@ -45,21 +81,14 @@ class FusedKernel:
     sizes : Sizes
         The program's.
     compile : callable
-        From a `LoopNest` to what runs it; called once for each layout.
+        From a `LoopNest` to its `Runner`.
     memory : Memory
-        Of the arrays.
+        The memory of the arrays.
 
     Attributes
     ----------
-    reads, likes, writes : list of int
-        The values of the program that it takes as arrays, those that it takes for
-        their shapes, and those that it makes.
-    takes : set of int
-        All that it takes from outside.
     numbers : list of (int, numpy.dtype)
-        Those that it takes as Python numbers, once for each dtype that they are passed in.
-    axes : dict
-        The axes of the domain that each value runs along.
+        The values that it takes as Python numbers, once for each dtype in which they are passed.
     """
 
     def __init__(
@@ -70,137 +99,122 @@ class FusedKernel:
         compile: Callable[[LoopNest], Runner],
         memory: Memory = HOST,
     ) -> None:
-        self._compile, self._known, self.memory = compile, sizes, memory
+        super().__init__(kernel, sizes, memory)
+        self._compile = compile
         self._runners = Cache("variants of kernels", LAYOUTS)
         self._layouts = Cache("layouts of kernels", LAYOUTS)
-        self.rank = len(kernel.domain)
-        self.reads, self.numbers, self.likes = _operands(program, kernel)
+        self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
         first = len(program.leaves)
-        self._counted = [first + p for p in kernel.places if program.instructions[p].op.is_flat_index]
-        read = [*self.reads, *self._counted]
-        self.takes = {*self.reads, *self.likes, *(i for i, _ in self.numbers)}
-        self.writes = kernel.writes
+        self._flat_indices = [first + i for i in kernel.instructions if program.instructions[i].op.is_flat_index]
+        read = [*self.reads, *self._flat_indices]
+        self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
-        self.axes = kernel.axes
-        self._axes = [kernel.axes[i] for i in (*self.reads, *self.writes)]
-        self._counted_axes = [kernel.axes[i] for i in self._counted]
-        self._likes = [kernel.axes[i] for i in self.likes]
-        self._reduced = kernel.reduced
         self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
-        self._statements, places = _statements(program, kernel, [*read, *self.numbers])
-        self._written = tuple(places[i] for i in self.writes)
-        ops = (type(program.instructions[place].op) for place in kernel.places)
+        self._statements, numbering = _statements(program, kernel, [*read, *self.numbers])
+        self._written = tuple(numbering[i] for i in self.writes)
+        ops = (type(program.instructions[index].op) for index in kernel.instructions)
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
-        self.last_read, self.written_in = self._last_stages()
+        self._set_stages()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
-        """The values that it makes, in the targets that are given and in new arrays for the rest.
-
-        None if it reduces nothing, which NumPy does.
-
-        Parameters
-        ----------
-        values : sequence
-            Those of all leaves and instructions of the program, None where there is none.
-        """
-        inputs = [self.memory.array(values[i]) for i in self.reads]
-        likes = self.shapes_like(values)
-        address, count = self.memory.address, len(inputs)
-        places = [None if x is None else address(x) for x in (*inputs, *targets)]
-        lies = [
-            None if place is None else (x.shape, x.strides, place % x.dtype.alignment)
-            for x, place in zip((*inputs, *targets), places, strict=True)
+        """The values that it stores; None if it reduces no elements, or an array is unaligned."""
+        memory, count = self.memory, len(self.reads)
+        arrays = [*(memory.array(values[i]) for i in self.reads), *targets]
+        input_shapes = self.input_shapes(values)
+        addresses: list[Any] = [None if x is None else memory.address(x) for x in arrays]
+        layouts = [
+            None if address is None else (x.shape, x.strides, address % x.dtype.alignment)
+            for x, address in zip(arrays, addresses, strict=True)
         ]
-        key = tuple(lies), *likes
+        key = *layouts, *input_shapes
         known = self._layouts.get(key)
         if known is None:
-            known = self._layout(inputs, targets, likes)
-            self._layouts[key] = known
+            known = self._layouts[key] = self._layout(arrays, input_shapes)
         shapes, layout, runner = known
         outputs = [
-            self.memory.empty(shape, self.dtypes[i]) if target is None else target
+            memory.empty(shape, self.dtypes[i]) if target is None else target
             for i, shape, target in zip(self.writes, shapes, targets, strict=True)
         ]
         if layout is None:
             return None
         if runner is not None:
-            written = [address(x) if place is None else place for x, place in zip(outputs, places[count:], strict=True)]
-            pointers = [*places[:count], *[0] * len(self._counted), *written]
+            stored = zip(outputs, addresses[count:], strict=True)
+            written = [memory.address(x) if address is None else address for x, address in stored]
+            pointers = [*addresses[:count], *[0] * len(self._flat_indices), *written]
             runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
-    def shapes_like(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shapes of what it takes for its shape alone."""
-        return [self._known.shape_of(i, values) if self._known.is_known(i) else np.shape(values[i]) for i in self.likes]
-
-    def entry(self, values: Sequence[Any], places: Sequence[int]) -> FastCall | None:
-        """The fast call for values that are laid out as these are, and are written in these places.
-
-        None where there is none.
-        """
-        reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, places))
-        if any(type(x) is not self.memory.kind for x in (*reads.values(), *writes.values())):
+    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
+        reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, written))
+        arrays = [*reads.values(), *writes.values()]
+        if any(type(x) is not self.memory.kind for x in arrays):
             return None
-        _, layout, runner = self._layout([*reads.values()], [*writes.values()], self.shapes_like(values))
-        if runner is None:
+        _, layout, runner = self._layout(arrays, self.input_shapes(values))
+        if layout is None or runner is None:
             return None
         in_place = [
             self.axes[i] == self.axes[j]
             and (x.shape, x.strides) == (y.shape, y.strides)
-            and self.last_read.get(j, 0) <= self.written_in.get(i, LAST)
+            and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
             for i, x in zip(self.writes, writes.values(), strict=True)
             for j, y in reads.items()
         ]
         return runner.entry(reads, writes, in_place, self.numbers, layout, self.memory)
 
     def _layout(
-        self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]
-    ) -> Any:
-        """The shapes of the outputs, the layout, and what runs the nest for it; None if there is nothing to do."""
-        sizes = self._sizes([*inputs, *targets], likes)
-        everything = [x for x in (*inputs, *targets) if x is not None]
-        odd = any(
-            step % x.itemsize for x in everything for step, size in zip(x.strides, x.shape, strict=True) if size > 1
-        )
-        written = self._axes[len(inputs) :]
-        shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes) for axes in written]
-        if odd or any(self.memory.address(x) % x.dtype.alignment for x in everything):
-            return shapes, None, None  # elements that lie as no C array's do
-        strides = [strides_along(x, axes, self.rank) for x, axes in zip(inputs, self._axes, strict=False)]
-        strides += [c_order_strides(axes, sizes) for axes in self._counted_axes]
-        strides += [
-            c_order_strides(axes, sizes) if x is None else strides_along(x, axes, self.rank)
-            for x, axes in zip(targets, written, strict=True)
-        ]
-        kept = self._joined([axis for axis in range(self.rank) if axis not in self._reduced], sizes, strides)
-        reduced = self._joined(sorted(self._reduced), sizes, strides) if self._reduced else None
-        if self._reduced and not all(sizes):
-            return shapes, None, None
-        loops = [part for part in (kept, reduced) if part is not None]
-        found_sizes = [size for part in loops for size in part[0]]
-        found = [[step for part in loops for step in part[1][place]] for place in range(len(strides))]
-        if not all(found_sizes):
-            return shapes, (found_sizes, []), None
-        columns = reduced is not None and kept is not None and not _are_rows(kept, reduced, self._levels)
-        runner = self._runner(found_sizes, found, 0 if kept is None else len(kept[0]), columns)
-        return shapes, (found_sizes, [step for steps in found for step in steps]), runner
+        self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[list[tuple[int, ...]], Layout | None, Runner | None]:
+        """The shapes of the stored values; the layout, None where no kernel runs; the runner, None where nothing runs.
 
-    def _joined(self, axes: list[int], sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> Any:
-        """The loops along some axes, the longest steps first; None if there is none to make, but for all axes."""
+        Parameters
+        ----------
+        arrays : sequence
+            Those that are loaded, then those that are stored, None for a new one.
+        """
+        sizes = self.domain_sizes(arrays, input_shapes)
+        given = [x for x in arrays if x is not None]
+        is_fractional = any(
+            step % x.itemsize for x in given for step, size in zip(x.strides, x.shape, strict=True) if size > 1
+        )
+        axes, count = self.axes, len(self.reads)
+        shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes[i]) for i in self.writes]
+        if is_fractional or any(self.memory.address(x) % x.dtype.alignment for x in given):
+            return shapes, None, None
+        strides = [strides_along(x, axes[i], self.rank) for i, x in zip(self.reads, arrays, strict=False)]
+        strides += [c_order_strides(axes[i], sizes) for i in self._flat_indices]
+        strides += [
+            c_order_strides(axes[i], sizes) if x is None else strides_along(x, axes[i], self.rank)
+            for i, x in zip(self.writes, arrays[count:], strict=True)
+        ]
+        outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
+        inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
+        if self.reduced and not all(sizes):
+            return shapes, None, None
+        loops = [domain for domain in (outer, inner) if domain is not None]
+        loop_sizes = [size for domain in loops for size in domain[0]]
+        loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
+        if not all(loop_sizes):
+            return shapes, (loop_sizes, []), None
+        columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
+        runner = self._runner(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
+        return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), runner
+
+    def _collapsed(self, axes: list[int], sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides] | None:
+        """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
         first = next((x for x, level in zip(strides, self._levels, strict=True) if level == "inner"), strides[-1])
-        lead = strides[-1] if not self._reduced else first
+        lead = strides[-1] if not self.reduced else first
         order = sorted(axes, key=lambda axis: -abs(lead[axis]))
-        if self._reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self._reduced:
+        if self.reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self.reduced:
             return None
         return collapsed_axes([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
 
-    def _runner(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], kept: int, columns: bool) -> Runner:
-        vector = kept - 1 if columns else len(sizes) - 1
-        steps = tuple(each[vector] if each[vector] in (0, 1) else -1 for each in strides)
-        split = bool(self._reduced) and is_split(sizes, kept, columns)
-        key = len(sizes), kept, steps, columns, split, -1 if self._reduced else _across(sizes, strides)
+    def _runner(self, sizes: Sequence[int], strides: Strides, outer: int, columns: bool) -> Runner:
+        vector = outer - 1 if columns else len(sizes) - 1
+        vector_strides = tuple(steps[vector] if steps[vector] in (0, 1) else -1 for steps in strides)
+        split = bool(self.reduced) and is_split(sizes, outer, columns)
+        key = len(sizes), outer, vector_strides, columns, split, -1 if self.reduced else _across(sizes, strides)
         runner: Runner | None = self._runners.get(key)
         if runner is None:
             try:
@@ -209,7 +223,7 @@ class FusedKernel:
                 if self._foreign:
                     self._name_symbol(error)
                     foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
-                    error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before what is said of any failure
+                    error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
                 raise
         return runner
 
@@ -219,72 +233,64 @@ class FusedKernel:
         return bool(self._foreign)
 
     def _name_symbol(self, error: CompilerError) -> None:
-        """Begin a linker's or loader's error for what is not defined with the op whose expression has it."""
+        """Begin a linker's or loader's error for an undefined symbol with the op whose expression has it."""
         missing = re.search(r"undefined (?:symbol|reference)[^\w]*(\w+)", str(error))
         users = [op for op, written in self._foreign.items() if missing and re.search(rf"\b{missing[1]}\b", written)]
         if missing and users:
             error.args = (f"{names(users)}: there is no {missing[1]} in C, which its kernel expression has: {error}",)
 
     def nest(
-        self, rank: int, kept: int, steps: tuple[int, ...], columns: bool = False, split: bool = False, across: int = -1
+        self,
+        rank: int,
+        outer: int,
+        vector_strides: tuple[int, ...],
+        columns: bool = False,
+        split: bool = False,
+        across: int = -1,
     ) -> LoopNest:
-        """The loop nest for arrays that need so many loops, so many kept, with these steps along the vector loop."""
+        """The loop nest for arrays of one kind of layout; the parameters are attributes of `LoopNest`."""
         return LoopNest(
-            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self._counted)),
+            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self._flat_indices)),
             tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
             rank,
-            kept,
+            outer,
             self._levels,
-            steps,
+            vector_strides,
             columns,
             split,
             across,
-            len(self._counted),
+            len(self._flat_indices),
         )
 
-    def _last_stages(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The last stage that reads each array, and the one that writes each; those of no stage are left out."""
-        reads: dict[int, int] = {}
-        writes: dict[int, int] = {}
-        for number, stage in enumerate(stages_of(self.nest(1, 0 if self._reduced else 1, ()))):
-            arrays = [place for place in stage.reads if place < len(self.reads)]
-            reads.update(dict.fromkeys([self.reads[place] for place in arrays], number))
-            first = len(self.reads) + len(self._counted)
-            writes.update({self.writes[place - first]: number for place, _ in stage.writes})
-        return reads, writes
-
-    def _sizes(self, arrays: Sequence[np.ndarray | None], likes: Sequence[tuple[int, ...]]) -> list[int]:
-        """The size of each axis of the domain."""
-        sizes = [1] * self.rank
-        shapes = [None if x is None else x.shape for x in arrays]
-        for shape, axes in zip((*shapes, *likes), (*self._axes, *self._likes), strict=True):
-            if shape is not None:
-                for axis, size in zip(axes, shape, strict=True):
-                    if axis is not None:
-                        sizes[axis] = size
-        return sizes
+    def _set_stages(self) -> None:
+        """Set `last_read` and `written_in`."""
+        count = len(self.reads)
+        for number, stage in enumerate(stages_of(self.nest(1, 0 if self.reduced else 1, ()))):
+            self.last_read.update((self.reads[array], number) for array in stage.reads if array < count)
+            first = count + len(self._flat_indices)
+            self.written_in.update((self.writes[array - first], number) for array, _ in stage.writes)
 
 
 def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[int, np.dtype]], list[int]]:
-    """The values that a kernel takes from outside: arrays, Python numbers, and what only has a shape."""
+    """The values from outside that a kernel uses: as arrays, as Python numbers, and for their shape alone."""
     first = len(program.leaves)
-    made = {first + place for place in kernel.places}
+    made = {first + index for index in kernel.instructions}
     reads: dict[int, None] = {}
     numbers: dict[tuple[int, np.dtype], None] = {}
-    likes: dict[int, None] = {}
-    for place in kernel.places:
-        instruction = program.instructions[place]
-        _, like = instruction.op.broadcasts or (None, None)
+    shape_inputs: dict[int, None] = {}
+    for index in kernel.instructions:
+        instruction = program.instructions[index]
+        _, shaped = instruction.op.broadcasts or (None, None)
         for position, i in enumerate(instruction.inputs[:1] if instruction.op.moves_axes else instruction.inputs):
-            if position == like:
-                likes[i] = None
+            if position == shaped:
+                shape_inputs[i] = None
             elif _is_number(program, i):
                 numbers[i, _passed(loop_dtypes(program, instruction)[position])] = None
             elif i not in made:
                 reads[i] = None
-    return list(reads), list(numbers), [i for i in likes if i not in reads and i not in made]
+    return list(reads), list(numbers), [i for i in shape_inputs if i not in reads and i not in made]
 
 
 def _is_number(program: Program, value: int) -> bool:
@@ -292,62 +298,123 @@ def _is_number(program: Program, value: int) -> bool:
 
 
 def _passed(dtype: np.dtype) -> np.dtype:
-    """The dtype of 8 bytes, or bool, that a number is passed in to be computed in another."""
+    """The dtype, of 8 bytes or bool, in which a number is passed."""
     return np.dtype("float64" if is_floating(dtype) else {"u": "uint64", "i": "int64"}.get(dtype.kind, "bool"))
 
 
-def _are_rows(kept: Any, reduced: Any, levels: Sequence[str]) -> bool:
-    """Whether the elements that are reduced together lie together."""
+def as_int64(number: Any, dtype: np.dtype) -> int:
+    """The 8 bytes of a Python number in a dtype, as a signed integer."""
+    if dtype.kind == "f":
+        return _SIGNED.unpack(_FLOAT.pack(number))[0]
+    if dtype.kind == "u":
+        return _SIGNED.unpack(_UNSIGNED.pack(number))[0]
+    return int(number) if dtype.kind == "i" else int(bool(number))
+
+
+# Layouts
+
+
+def collapsed_axes(sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides]:
+    """The domain without axes of size 1, and with axes that are contiguous together in all arrays collapsed.
+
+    Examples
+    --------
+    >>> collapsed_axes([2, 3, 4], [[12, 4, 1], [12, 4, 1]])
+    ([24], [[1], [1]])
+    >>> collapsed_axes([2, 3], [[3, 1], [0, 1]])
+    ([2, 3], [[3, 1], [0, 1]])
+    """
+    axes = [axis for axis, size in enumerate(sizes) if size != 1]
+    found_sizes: list[int] = []
+    found: Strides = [[] for _ in strides]
+    for axis in axes:
+        is_contiguous = bool(found_sizes) and all(
+            own[-1] == given[axis] * sizes[axis] for own, given in zip(found, strides, strict=True)
+        )
+        if is_contiguous:
+            found_sizes[-1] *= sizes[axis]
+            for own, given in zip(found, strides, strict=True):
+                own[-1] = given[axis]
+        else:
+            found_sizes.append(sizes[axis])
+            for own, given in zip(found, strides, strict=True):
+                own.append(given[axis])
+    if not found_sizes:
+        return [1], [[0] for _ in strides]
+    return found_sizes, found
+
+
+def strides_along(array: np.ndarray, axes: Sequence[int | None], rank: int) -> list[int]:
+    """An array's stride in elements along each axis of a domain."""
+    found = [0] * rank
+    for axis, size, stride in zip(axes, array.shape, array.strides, strict=True):
+        if axis is not None and size != 1:
+            found[axis] = stride // array.itemsize
+    return found
+
+
+def c_order_strides(axes: Sequence[int | None], sizes: Sequence[int]) -> list[int]:
+    """The strides in elements of an array in C order with some axes of the domain, and so those of its flat index."""
+    found, stride = [0] * len(sizes), 1
+    for axis in reversed(axes):
+        if axis is not None and sizes[axis] != 1:
+            found[axis] = stride
+            stride *= sizes[axis]
+    return found
+
+
+def _are_rows(outer: Strides, inner: Strides, levels: Sequence[str]) -> bool:
+    """Whether the elements that are reduced together are closer together than those that are not."""
     steps = [
-        (abs(along[-1]), min((abs(step) for step in across if step), default=0))
-        for along, across, level in zip(reduced[1], kept[1], levels, strict=True)
+        (abs(within[-1]), min((abs(step) for step in between if step), default=0))
+        for within, between, level in zip(inner, outer, levels, strict=True)
         if level == "inner"
     ]
-    return all(along <= across or not across for along, across in steps)
+    return all(within <= between or not between for within, between in steps)
 
 
-def _across(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """The loop along which elements of some array lie together, where the vector loop takes them far apart."""
+def _across(sizes: Sequence[int], strides: Strides) -> int:
+    """The loop along which an array is contiguous that is strided along the vector loop (`LoopNest.across`)."""
     for steps in strides:
         if abs(steps[-1]) > 1 and 1 in steps:
             loop = list(steps).index(1)
-            return loop if min(sizes[loop], sizes[-1]) >= APART else -1
+            return loop if min(sizes[loop], sizes[-1]) >= MIN_TILED else -1
     return -1
 
 
-def is_split(sizes: Sequence[int], kept: int, columns: bool) -> bool:
-    """Whether the reduced loops are shared out to threads, for the kept ones are too few: a rule of sizes alone."""
-    places = prod(sizes[: kept - columns]) * (-(-sizes[kept - 1] // TILE) if columns else 1)
-    return prod(sizes) >= LARGE * places if places <= PLACES else False
+def is_split(sizes: Sequence[int], outer: int, columns: bool) -> bool:
+    """Whether the inner loops are split among threads, because the outer ones are too few; by sizes alone."""
+    count = prod(sizes[: outer - columns]) * (-(-sizes[outer - 1] // TILE) if columns else 1)
+    return prod(sizes) >= LARGE * count if count <= MAX_SPLIT else False
 
 
 def _statements(
     program: Program, kernel: Kernel, operands: Sequence[Any]
 ) -> tuple[tuple[Statement | Reduction, ...], dict[Any, int]]:
-    """A kernel's instructions as statements, and each value's number in the nest."""
+    """A kernel's instructions as statements, and the number in the nest of each value."""
     first = len(program.leaves)
-    places = {value: i for i, value in enumerate(operands)}
+    numbering = {value: i for i, value in enumerate(operands)}
     statements: list[Statement | Reduction] = []
-    for place in kernel.places:
-        instruction, number = program.instructions[place], len(places)
-        if first + place in places:  # places, which are read
+    for index in kernel.instructions:
+        instruction, number = program.instructions[index], len(numbering)
+        if first + index in numbering:  # a flat index, among the reads
             continue
         op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
-        places[first + place] = number
+        numbering[first + index] = number
         accumulator = op.accumulator_for(dtype) if isinstance(op, ReductionOperator) else None
         if accumulator is not None:
             stage = kernel.stages.get(inputs[0], 0)
-            statements.append(Reduction(number, places[inputs[0]], accumulator, dtype, stage))
+            statements.append(Reduction(number, numbering[inputs[0]], accumulator, dtype, stage))
             continue
-        level, stage = kernel.level(first + place), kernel.stages[first + place]
+        level, stage = kernel.level(first + index), kernel.stages[first + index]
         if op.moves_axes:
-            statements.append(Statement(number, "{0}", (places[inputs[0]],), (dtype,), dtype, level, stage))
+            statements.append(Statement(number, "{0}", (numbering[inputs[0]],), (dtype,), dtype, level, stage))
             continue
         loop = loop_dtypes(program, instruction)
-        spread = op.broadcasts
-        if spread is not None and spread[0] is not None:  # the other operand is only there for its shape
-            inputs[spread[1]], loop[spread[1]] = inputs[spread[0]], loop[spread[0]]
-        named = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
-        arguments = tuple(places[i] for i in named)
+        broadcast = op.broadcasts
+        if broadcast is not None and broadcast[0] is not None:  # of the other operand only the shape counts
+            inputs[broadcast[1]], loop[broadcast[1]] = inputs[broadcast[0]], loop[broadcast[0]]
+        passed = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
+        arguments = tuple(numbering[i] for i in passed)
         statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level, stage))
-    return tuple(statements), places
+    return tuple(statements), numbering

@@ -1,4 +1,4 @@
-"""The GPU backend: CuPy's memory on a CUDA device."""
+"""The GPU backend: tensors in CuPy arrays, and plans of CUDA kernels and CuPy calls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend
-from backends.execution.executor import CallStep, KernelStep, runnable, steps_of
+from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
-from backends.execution.listing import steps_text
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.runner import Runner
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
-from backends.gpu.cuda_graphs import Counts, Graphs
+from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
@@ -32,8 +30,7 @@ from optree.arrays import is_portable
 from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
-from optree.compile.loopnest import LoopNest
-from optree.compile.pipeline import Options, lower
+from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
@@ -51,13 +48,13 @@ CUDA_MEMORY = (2, 13)
 class GPUBackend(Backend):
     """Tensors in CuPy arrays on one CUDA device.
 
-    All runs in order on CuPy's current stream, and while the host goes on:
-    ``with cupy.cuda.Stream():`` chooses another, `synchronize` waits. What has
-    to be known on the host, such as `Tensor.get`, waits by itself.
+    Work is asynchronous, in order on CuPy's current stream: ``with cupy.cuda.Stream():``
+    chooses another, and `synchronize` waits. What needs a value on the host, such as
+    `Tensor.get`, synchronizes.
 
-    Memory is CuPy's: `Tensor.raw` gives the CuPy array, `adopt` makes a tensor
-    over one, or over what another library has on the device
-    (``__cuda_array_interface__``), `from_dlpack` over what comes by DLPack; none copies.
+    Without a copy, `Tensor.raw` gives the CuPy array, `adopt` makes a tensor over one
+    or over another library's array on the device (``__cuda_array_interface__``), and
+    `from_dlpack` over one by DLPack.
 
     Attributes
     ----------
@@ -65,23 +62,23 @@ class GPUBackend(Backend):
     errstate : callable
         CuPy's context manager for errors of linear algebra.
     host_calls : int
-        How many ops that know NumPy's arrays alone have run on the host.
+        The number of runs of ops on the host, because they support NumPy's arrays alone.
     kernels : KernelHost or None
-        What compiles and launches kernels, if that is wanted.
+        The host that compiles and launches kernels; None if ``jit`` is False.
 
     Parameters
     ----------
     allocator : {'pool', 'async'}
-        ``'pool'`` for CuPy's memory pool, or what `cupy.cuda.set_allocator` has
-        put in its place; ``'async'`` for CUDA's stream-ordered allocator.
+        ``'pool'`` for CuPy's current allocator, its memory pool unless
+        `cupy.cuda.set_allocator` was called; ``'async'`` for CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
-        What launches kernels.
+        The library that launches kernels.
     jit : bool
-        Whether runs of operations are fused and run as CUDA kernels; if not, operations run one by one by CuPy.
+        Whether operations are fused into CUDA kernels; if not, CuPy runs them one by one.
     graphs : bool
         Whether functions are captured as CUDA graphs (`backends.gpu.cuda_graphs`).
     tf32 : bool
-        Whether matrices of float32 are multiplied in TensorFloat-32, which keeps 10 bits of each number, or in float32.
+        Whether float32 matrices are multiplied in TensorFloat-32, with mantissas of 10 bits.
     """
 
     name = "gpu"
@@ -132,7 +129,7 @@ class GPUBackend(Backend):
     # The device
 
     def active(self) -> Active:
-        """Within it the device is the current one, its memory comes from the backend's allocator, and errors tell."""
+        """A context with the backend's device and allocator, and its own out-of-memory errors."""
         return Active(self.cupy.cuda, self.device_id, self._malloc, self._out_of_memory)
 
     def _out_of_memory(self, error: Exception) -> DeviceMemoryError:
@@ -149,14 +146,14 @@ class GPUBackend(Backend):
         return found
 
     def _memory(self) -> dict[str, int]:
-        """Bytes: held by the allocator, of these in use, free on the device, and in all."""
+        """The bytes held by the allocator and of these in use, and of the device the free ones and all."""
         pool = self._allocator or self.cupy.get_default_memory_pool()
         with self.cupy.cuda.Device(self.device_id) as device:
             free, total = device.mem_info
             return {"held": pool.total_bytes(), "used": pool.used_bytes(), "free": free, "total": total}
 
     def synchronize(self) -> None:
-        """Wait until all that the device was asked, on every stream, is done."""
+        """Wait until the device has finished the work of all streams."""
         with self.active():
             self.cupy.cuda.Device(self.device_id).synchronize()
 
@@ -178,7 +175,7 @@ class GPUBackend(Backend):
         return upload
 
     def info(self) -> str:
-        """The device, what runs assignments on it, and where its memory comes from."""
+        """The device, the executor of assignments, and the allocator."""
         runtime = self.cupy.cuda.runtime
         properties = runtime.getDeviceProperties(self.device_id)
         version = f"{properties['major']}.{properties['minor']}"
@@ -191,8 +188,8 @@ class GPUBackend(Backend):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the backend was made, and as ``memory`` bytes: held here, of these in use, free, and in all."""
-        kernels = {} if self.kernels is None else self.kernels.stats()
+        """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total."""
+        kernels = {} if self.kernels is None else asdict(self.kernels.counts)
         counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
         return {**super().stats(), **counts, "memory": self._memory()}
 
@@ -222,7 +219,7 @@ class GPUBackend(Backend):
             return self._in_flight.sent(array)[1]
 
     def _on_device(self, value: Any) -> Any:
-        """A value as a CuPy array, of whatever layout."""
+        """A value as a CuPy array, of any layout."""
         return value if isinstance(value, self.cupy.ndarray) else self.owned(value)
 
     def is_own(self, value: Any) -> bool:
@@ -241,10 +238,10 @@ class GPUBackend(Backend):
             finalize(value, self._constants.pop, id(value), None)
         return found
 
-    # Tensors of what other libraries hold
+    # Tensors over the memory of other libraries
 
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
-        """A tensor over a CuPy array, or over any that has ``__cuda_array_interface__``; not a copy."""
+        """A tensor over a CuPy array, or any with ``__cuda_array_interface__``, without a copy."""
         if not self.is_own(array):
             if not hasattr(array, "__cuda_array_interface__"):
                 raise OperandError(
@@ -258,7 +255,7 @@ class GPUBackend(Backend):
                 array = self.cupy.asarray(array)
         if array.device.id != self.device_id:
             raise BackendError(
-                f"adopt: the array lies on device {array.device.id}, and this backend's tensors on {self.device_id}: "
+                f"adopt: the array is on device {array.device.id}, and this backend's tensors on {self.device_id}: "
                 f"be.array(...) copies it over, and gen_backend('gpu', device_id={array.device.id}) takes it as it is"
             )
         return super().adopt(array, name)
@@ -280,16 +277,30 @@ class GPUBackend(Backend):
         if not self.is_own(values) and not hasattr(values, "__cuda_array_interface__"):
             return super().array(values, dtype, name)
         with self.active():
-            array = self.cupy.asarray(values)
+            array = self._on_device(values)
             if array.dtype.kind not in "biu" and not is_floating(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
             wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
-            return self.over(self.cupy.array(array, wanted, order="C"), name)
+            return self.over(self._copied(array, wanted), name)
+
+    def _copied(self, array: Any, dtype: np.dtype) -> Any:
+        """A copy of an array; of another device's, in the order of both devices' current streams."""
+        cuda, elsewhere = self.cupy.cuda, array.device.id
+        if elsewhere == self.device_id:
+            return self.cupy.array(array, dtype, order="C")
+        here = cuda.get_current_stream()
+        with cuda.Device(elsewhere):
+            there = cuda.get_current_stream()
+            written = there.record()
+        here.wait_event(written)
+        copy = self.cupy.array(array, dtype, order="C")
+        there.wait_event(here.record())  # before the array is written to again
+        return copy
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
-        """A tensor over the memory of another library's array on this device, by DLPack; not a copy.
+        """A tensor over the memory of another library's array on this device, by DLPack, without a copy.
 
-        The current stream waits for what that library has still to do on the array.
+        The current stream waits for that library's work on the array.
         """
         device = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else None
         if device is None or device[0] not in CUDA_MEMORY:
@@ -302,20 +313,17 @@ class GPUBackend(Backend):
 
     # Running
 
-    def compile(self, program: Program, keep: bool = False, observe: Observer | None = None) -> Plan:
-        simple = self._simple(program) if observe is None else program
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
-        steps = self._steps(outline, keep, observe is not None)
+    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+        lowered = self.lowered(program) if observe is None else program
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
+        steps = self._steps(outline, reuse, observe is not None)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
-        captured = keep and not uncaptured and bool(steps)
+        captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            ran = outline if roots is None else self._simple(self.program(roots))
-            error.add_note(f"while running {describe(ran.instructions[index].node)}")
+        note = self.noting(outline)
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             with self.active():
@@ -325,24 +333,29 @@ class GPUBackend(Backend):
 
         return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
+    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+        # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
+        steps = self._steps(outline, False, False)
+        rest = [*constants, *[None] * len(outline.instructions)]
+        run = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
+        return run, all(map(is_capturable, steps))
+
     @property
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)
 
-    def _simple(self, program: Program) -> Program:
-        """The program as kernels take it, where there are any."""
-        simple: Program = lower(program, self.lowering, "parts", "parts")
-        return simple
-
     def planned(self, program: Program) -> Steps:
-        simple = self._simple(program)
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        return planned_steps(simple, self._steps(simple, True, False), constants)
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        return planned_steps(lowered, self._steps(lowered, True, False), constants)
 
     def show(self, program: Program, stage: str) -> str:
-        simple = self._simple(program)
         if stage == "plan":
-            return steps_text(simple, self._steps(simple, False, False))
+            lowered = self.lowered(program)
+            return steps_text(lowered, self._steps(lowered, False, False))
         known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
         arch = known if known in DEVICES else "sm_90"
         return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
@@ -352,21 +365,25 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
 
-    def _steps(self, program: Program, keep: bool, is_observed: bool) -> list[CallStep | KernelStep]:
-        """The steps: kernels and calls, or one call for each instruction of those that are observed or too many."""
-        plain = partial(implementation_of, self, program, last_uses(program) if keep else None)
+    def _steps(self, program: Program, reuse: bool, is_observed: bool) -> list[CallStep | KernelStep]:
+        """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
+        plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
-            executor = partial(_fused, partial(CudaNest, host=self.kernels), self.memory)
-            return steps_of(program, plain, executor, self.memory)
+            compile = partial(CudaNest, host=self.kernels)
+
+            def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
+                return FusedKernel(program, kernel, sizes, compile, self.memory)
+
+            return steps_of(program, plain, fused, self.memory)
 
         def implementation(index: int) -> Implementation:
-            is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is in its parts
+            is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed
             return Implementation(self._parts(program, index)) if is_composite and is_observed else plain(index)
 
         return steps_of(program, implementation)
 
     def _parts(self, program: Program, index: int) -> Callable[..., Any]:
-        """A composite op's instruction as a function of arrays, by its simpler ops."""
+        """A composite op's instruction as a function of arrays, decomposed into simpler ops."""
         op, inputs, node = program.instructions[index]
         leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
         plan = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
@@ -378,7 +395,7 @@ class GPUBackend(Backend):
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         written = _written_leaves(program)
 
-        def run_there(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
+        def run_on_host(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             copies = [self.to_host(x) if self.is_own(x) else x for x in values]
             found = run(copies)
             for i in written:
@@ -386,28 +403,16 @@ class GPUBackend(Backend):
                     values[i][...] = self.from_host(copies[i])
             return found
 
-        return Plan(run_there, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
+        return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:
-    """Why functions are not captured; nothing if they are."""
+    """The reason why functions are not captured; empty if they are."""
     if not graphs:
         return "graphs=False"
     if not jit:
-        return "jit=False, and kernels are what is captured"
+        return "jit=False, and only kernels are captured"
     return "PyCUDA launches kernels on a stream that cannot be captured" if launcher == "pycuda" else ""
-
-
-def _fused(
-    compile: Callable[[LoopNest], Runner],
-    memory: Memory,
-    program: Program,
-    kernel: Kernel,
-    sizes: Sizes,
-    implementation_of: ImplementationOf,
-) -> FusedKernel:
-    """A kernel, specialised for CUDA."""
-    return FusedKernel(program, kernel, sizes, compile, memory)
 
 
 def _written_leaves(program: Program) -> list[int]:

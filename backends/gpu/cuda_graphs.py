@@ -1,9 +1,9 @@
-"""Functions on a GPU as CUDA graphs: runs of kernels are captured once, and launched again on the same memory.
+"""Functions on a GPU as CUDA graphs: sequences of steps are captured once, and replayed on the same memory.
 
-What cannot be captured (ops on the host, calls that wait for the device, what
-CuPy computes by functions of its own) runs between the graphs. What looks
-through indices is captured: it says in memory whether one is out of range, and
-what writes to tensors waits until the host has seen that none is.
+Steps that cannot be captured (ops on the host, calls that synchronize, CuPy's
+composite functions) run between the graphs. Steps that check indices are captured:
+they write a flag to memory where one is out of range, and steps that write to
+tensors run only after the host has read the flags.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
 
-#: The default stream that each thread has of its own is called the same in all of them (`cudaStreamPerThread`).
+#: `cudaStreamPerThread`: one handle for the default streams of all threads.
 PER_THREAD = 2
 
-#: A capture that comes to nothing is tried again so often: the run in between has loaded what a capture cannot load.
+#: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
+#: cannot do.
 RETRIES = 1
 
-#: Where memory was wanting, after 1, 2, 4 calls and so on, and at most so many.
+#: After out-of-memory errors a capture is repeated after 1, 2, 4, ... calls, at most this number.
 LONGEST_PAUSE = 1024
 
 
 @dataclass
 class Counts:
-    """How often a run of steps was captured, and a graph launched."""
+    """The number of captures, and of replays of graphs."""
 
     captures: int = 0
     replays: int = 0
 
 
 class Part(NamedTuple):
-    """Steps that follow each other: all of them in one graph, or none.
+    """Consecutive steps, captured as one graph or run uncaptured.
 
     Attributes
     ----------
     steps : list of CallStep and KernelStep
     is_graph : bool
     waits : bool
-        Whether they may only run when all that was to be looked through before them is known to be right.
+        Whether they run only after the host has checked the indices of all earlier steps.
     ready : list of Step
-        The steps as the loop runs them.
+        The steps as `run_steps` takes them.
     """
 
     steps: list[CallStep | KernelStep]
@@ -70,17 +71,16 @@ class Graphs:
     """A function's steps, for one caller at a time.
 
     The first call with arguments of some sizes runs step by step, which compiles
-    the kernels; the second captures each run of kernels, and later ones launch the
-    graphs. What a graph reads and writes stays at its address: tensors and
-    intermediate values do, outputs are copied out, and an argument that comes at
-    another address than before is copied into memory of the function's own from
-    then on; the call that finds that out runs step by step, too.
+    the kernels; the second captures the graphs, and later ones replay them. All that
+    a graph reads and writes must stay at its address. Tensors and planned memory do,
+    outputs are copied out, and an argument whose address changes is copied into a
+    buffer of the function from then on; that call runs step by step, too.
 
     Attributes
     ----------
     parts : list of Part
     refusal : str
-        Why CUDA or CuPy has refused to capture steps; those run uncaptured from then on.
+        The error by which CUDA or CuPy has refused a capture; steps run uncaptured from then on.
     """
 
     def __init__(
@@ -96,31 +96,31 @@ class Graphs:
         self.cupy, self.in_flight = in_flight.cupy, in_flight
         self.program, self.on_device, self.counts = program, on_device, counts
         self.steps, self.slots, self.given, self.open = steps, slots_of(program, steps), arguments, open
-        #: Steps that look at sizes alone: they run once for each combination of them.
+        #: Steps that depend on sizes alone: they run once for each combination of these.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
         for step in steps:
-            step.persistent = set(step.makes) & self.slots.keys()
+            step.persistent = set(step.plannable) & self.slots.keys()
         parts = _parts(program, [step for step in steps if step not in self.constant])
         self.parts, self.refusal = [part._replace(ready=[step.step() for step in part.steps]) for part in parts], ""
         self._failures = 0
         origins = alias_sets(program, range(len(program.leaves)))
-        needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.takes}
+        needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.uses}
         needed = needed.union(*(origins[i] for i in needed))
-        made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.gives}
-        #: The arguments that graphs read, and what other steps make for them in memory that is nobody's yet.
+        made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.defines}
+        #: The arguments that graphs read, and the values of uncaptured steps that are copied to a buffer for them.
         self.arguments = [i for i in arguments if i in needed]
-        there = made.union(self.slots, range(len(program.leaves)), *(step.gives for step in self.constant))
-        self.settled = {i for i in needed - there if origins[i] == {i}}
-        #: Views that other steps make for graphs: a graph is right only while they stay where they were.
+        resident = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
+        self.buffered = {i for i in needed - resident if origins[i] == {i}}
+        #: Views that uncaptured steps make for graphs: a graph is valid only while their addresses stay the same.
         self.views = {i for i in needed - made if origins[i] != {i}}
-        own = made.union(self.settled, self.arguments, *(step.gives for step in self.constant))
+        own = made.union(self.buffered, self.arguments, *(step.defines for step in self.constant))
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.workspace = Workspace(partial(_empty, self.cupy, self.stream))
-        #: The stream that was the last one, and, if that was a thread's own, the event of what it was asked for.
+        #: The stream of the last call, and if it was a per-thread one, the event that ends the call.
         self._last: Any = None
         self._done: Any = None
-        # The graphs of one that is dropped may be still running.
+        # The graphs of evicted memory may still be running.
         current = self.cupy.cuda.get_current_stream
         self._memories = Cache("memory of graphs", COMBINATIONS, lambda gone: in_flight.keep(current().record(), gone))
 
@@ -131,14 +131,15 @@ class Graphs:
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
         named = [_named(step.op) for step in calls if not _is_capturable(step) or _is_checked(step)]
-        apart = ", ".join(dict.fromkeys(named))
+        uncaptured = ", ".join(dict.fromkeys(named))
         if self.refusal:
             return f"not captured: {self.refusal}"
         if not graphs:
-            return f"not captured as a CUDA graph: {apart or 'nothing runs as a kernel'}"
+            return f"not captured as a CUDA graph: {uncaptured or 'nothing runs as a kernel'}"
         steps = sum(len(part.steps) for part in graphs)
         many = "a CUDA graph" if len(graphs) == 1 else f"{len(graphs)} CUDA graphs"
-        return f"captured as {many} of {steps} steps" + (f"; uncaptured between them: {apart}" if apart else "")
+        between = f"; uncaptured between them: {uncaptured}" if uncaptured else ""
+        return f"captured as {many} of {steps} steps{between}"
 
     def run(self, values: list[Any], note: Note) -> list[Any]:
         """The outputs, for the leaves' values."""
@@ -147,11 +148,11 @@ class Graphs:
         try:
             return self._run(stream, values, note)
         finally:
-            if stream.ptr == PER_THREAD:  # which only this thread can ask how far it is
+            if stream.ptr == PER_THREAD:  # of which only this thread can record an event
                 self._done = stream.record()
 
     def _wait(self, stream: Any) -> None:
-        """Let a stream wait for what there is still to do on another one: the memory is the same on every stream."""
+        """Order a stream after the last call's, which used the same memory."""
         if self._done is not None:
             stream.wait_event(self._done)
             self._done = None
@@ -168,7 +169,7 @@ class Graphs:
         return [self.copy(registers[i]) if is_own else registers[i] for i, is_own in self.outputs]
 
     def failed(self, error: Exception) -> None:
-        """Note why a capture has come to nothing."""
+        """Record a failed capture."""
         self._failures += 1
         if self._failures > RETRIES:
             self.refusal = f"{type(error).__name__}: {error}"
@@ -179,8 +180,8 @@ class Graphs:
 
     @staticmethod
     def write(target: Any, array: Any) -> Any:
-        """Copy an array into one in C order, and give that."""
-        if array.shape == target.shape and array.flags.c_contiguous:  # what assignment takes a microsecond to find out
+        """Copy an array into one in C order, and return that."""
+        if array.shape == target.shape and array.flags.c_contiguous:  # an assignment takes a microsecond more
             target.data.copy_from_device_async(array.data, array.nbytes)
         else:
             target[...] = array
@@ -194,16 +195,16 @@ class _Captured(NamedTuple):
     ----------
     graph : cupy.cuda.Graph
     views : dict
-        Where views lay when it was captured.
-    wrong : list
-        The bools on the device by which it tells of wrong indices.
+        The addresses and strides of views at its capture.
+    flags : list
+        The bools on the device that it sets where an index is out of range.
     held : list
-        The memory that it works on, which nobody else gets while it lives.
+        The memory that it uses, not to be reused while it exists.
     """
 
     graph: Any
     views: dict[int, Any]
-    wrong: list[Any]
+    flags: list[Any]
     held: list[Any]
 
 
@@ -211,9 +212,9 @@ class _Memory:
     """Memory for arguments of one combination of sizes, and the graphs on it."""
 
     def __init__(self, of: Graphs, registers: list[Any]) -> None:
-        self.of = proxy(of)  # so that the memory goes with the function at once
+        self.of = proxy(of)  # a weak reference: the memory is freed with the function
         self._malloc = of.cupy.get_default_memory_pool().malloc
-        #: The values that stay from call to call: those of leaves, planned memory, what is known by sizes alone.
+        #: The registers that are the same in each call: leaves, planned memory, and values that depend on sizes alone.
         self._fixed = registers.copy()
         for i in of.given:
             self._fixed[i] = None
@@ -222,60 +223,60 @@ class _Memory:
         for step in of.constant:
             (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())
             self._fixed[step.output] = of.on_device(value)
-        #: Where graphs find what others make, arguments among it, and which of that is the function's own memory.
-        self._found: dict[int, Any] = {}
-        self._own: set[int] = set()
-        #: For how many calls nothing is captured, because memory was wanting; and for how many the last time.
+        #: The arrays in which graphs read arguments and values of uncaptured steps, and those that are buffers.
+        self._sources: dict[int, Any] = {}
+        self._buffers: set[int] = set()
+        #: The calls until the next capture after an out-of-memory error, and their number the last time.
         self._pause = self._paused = 0
-        self._renew()
+        self._discard()
 
-    def _renew(self) -> None:
-        """Forget the graphs; the next call runs uncaptured, and the one after it captures them anew."""
+    def _discard(self) -> None:
+        """Discard the graphs; the next call runs uncaptured, and the one after it captures them again."""
         self._graphs: dict[int, _Captured] = {}
-        #: What a call begins with: what is fixed, and what graphs make.
+        #: The registers at the start of a call: the fixed ones, and the values of graphs.
         self._registers = self._fixed.copy()
         self._is_new = True
 
     def run(self, of: Graphs, values: list[Any], note: Note) -> list[Any]:
-        """Run all steps on the leaves' values; all values."""
+        """The registers after a run of all steps on the leaves' values."""
         for i in of.arguments:
-            if values[i] is not self._found.get(i):
-                self._find(i, of.on_device(values[i]))
-        registers = self._begun(of, values)
-        told: list[tuple[Any, np.ndarray]] = []
+            if values[i] is not self._sources.get(i):
+                self._set_argument(i, of.on_device(values[i]))
+        registers = self._initial(of, values)
+        flags: list[tuple[Any, np.ndarray]] = []
         uses_graphs = not self._is_new and not of.refusal
         self._pause = max(0, self._pause - 1)
         for number, part in enumerate(of.parts):
             captured = self._graph(number, part, registers) if part.is_graph and uses_graphs else None
-            # What is captured after it would look for its values where they lie in this call alone.
+            # A graph captured after it would read its values at the addresses of this call.
             uses_graphs = uses_graphs and (captured is not None or not part.is_graph)
-            if told and (part.waits or captured is None):
-                self._look(told, values, note)
-                told = []
+            if flags and (part.waits or captured is None):
+                self._check(flags, values, note)
+                flags = []
             if captured is None:
                 self._uncaptured(part, registers, note)
             else:
                 captured.graph.launch()
                 of.counts.replays += 1
-                told += [of.in_flight.sent(wrong) for wrong in captured.wrong]
-        if told:
-            self._look(told, values, note)
+                flags += [of.in_flight.sent(flag) for flag in captured.flags]
+        if flags:
+            self._check(flags, values, note)
         self._is_new = False
         return registers
 
-    def _begun(self, of: Graphs, values: list[Any]) -> list[Any]:
-        """The registers at the begin of a call: resident values, and the arguments."""
+    def _initial(self, of: Graphs, values: list[Any]) -> list[Any]:
+        """The registers at the start of a call: resident values, and the arguments."""
         registers = self._registers.copy()
         for i in of.given:
-            registers[i] = self._found.get(i, values[i])
+            registers[i] = self._sources.get(i, values[i])
         return registers
 
-    def _look(self, told: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Note) -> None:
-        """Wait for what graphs say of indices; where one is out of range, raise what running step by step raises."""
-        for event, wrong in told:
+    def _check(self, flags: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Note) -> None:
+        """Wait for the flags of graphs; where one is set, raise the error of a run step by step."""
+        for event, flag in flags:
             event.synchronize()
-            if wrong:
-                registers = self._begun(self.of, values)
+            if flag:
+                registers = self._initial(self.of, values)
                 for part in self.of.parts:
                     if not part.waits:
                         self._uncaptured(part, registers, note)
@@ -284,23 +285,23 @@ class _Memory:
     def _uncaptured(self, part: Part, registers: list[Any], note: Note) -> None:
         """Run steps uncaptured."""
         with self.of.workspace.shared():
-            run_steps(self._settling(part, registers), [], None, note, registers)
+            run_steps(self._buffering(part, registers), [], None, note, registers)
 
-    def _settling(self, part: Part, registers: list[Any]) -> Iterator[Step]:
-        """The steps of a part; what each makes for graphs goes to where they find it."""
+    def _buffering(self, part: Part, registers: list[Any]) -> Iterator[Step]:
+        """The steps of a part; after each, its values that graphs read are copied to their buffers."""
         for step, ready in zip(part.steps, part.ready, strict=True):
-            settled = self.of.settled.intersection(step.gives)
-            if not settled:
+            buffered = self.of.buffered.intersection(step.defines)
+            if not buffered:
                 yield ready
                 continue
             yield ready._replace(dead=())
-            for i in settled:
-                self._settle(i, registers)
+            for i in buffered:
+                self._buffer(i, registers)
             for i in step.dead:
                 registers[i] = None
 
     def _graph(self, number: int, part: Part, registers: list[Any]) -> _Captured | None:
-        """Steps as a graph, captured if they are not yet; None if they are refused, or memory was wanting lately."""
+        """The graph of a part, captured if it is not yet; None where captures fail, or pause for lack of memory."""
         captured = self._graphs.get(number)
         if captured is None:
             if self._pause:
@@ -309,43 +310,43 @@ class _Memory:
             if captured is None:
                 return None
             self._graphs[number] = captured
-        elif captured.views and any(_place(registers[i]) != where for i, where in captured.views.items()):
-            self.of.refusal = "a view that a graph reads lies elsewhere from call to call"
+        elif captured.views and any(_location(registers[i]) != known for i, known in captured.views.items()):
+            self.of.refusal = "a view that a graph reads changes its address from call to call"
             return None
         return captured
 
     def _capture(self, part: Part, registers: list[Any]) -> _Captured | None:
-        """Steps as a graph; None if that comes to nothing. Nothing of them has run then."""
+        """Capture a part; None if that fails. The steps do not run."""
         of, found, graph = self.of, registers.copy(), None
         held: list[Any] = []
         errors: list[Exception] = []
-        views = {i: _place(registers[i]) for i in of.views if i in _taken(part)}
+        views = {i: _location(registers[i]) for i in of.views if i in _used(part)}
         allocated = of.cupy.cuda.using_allocator(partial(self._hold, held))
-        with of.stream, allocated, putting_off() as wrong, of.workspace.shared(), _collected(errors):
+        with of.stream, allocated, putting_off() as flags, of.workspace.shared(), _collected(errors):
             of.stream.begin_capture()
             try:
                 with _collected(errors):
                     run_steps(part.ready, [], None, _unnoted, found)
             finally:
                 graph = of.stream.end_capture()
-        if errors:  # the first is the reason of the others
-            self._put_off(errors[0])
+        if errors:  # the first is the cause of the others
+            self._postpone(errors[0])
             return None
         of.counts.captures += 1
         for i, x in enumerate(found):
             if x is not None and x is not registers[i]:
                 self._registers[i] = registers[i] = x
-        return _Captured(graph, views, wrong, held)
+        return _Captured(graph, views, flags, held)
 
-    def _put_off(self, error: Exception) -> None:
-        """Capture later, or not at all, after an error."""
+    def _postpone(self, error: Exception) -> None:
+        """Postpone the capture after an error, or give it up."""
         if is_want_of_memory(self.of.cupy.cuda, error):
             self._pause = self._paused = min(2 * self._paused or 1, LONGEST_PAUSE)
         else:
             self.of.failed(error)
 
     def _hold(self, held: list[Any], size: int) -> Any:
-        """Memory for a graph."""
+        """Allocate memory for a graph."""
         memory = self._malloc(size)
         held.append(memory)
         return memory
@@ -353,34 +354,34 @@ class _Memory:
     def _empty(self, shape: Any, dtype: Any) -> Any:
         return _empty(self.of.cupy, self.of.stream, shape, dtype)
 
-    def _find(self, i: int, value: Any) -> None:
-        """Let graphs find an argument: it stays where it was first, or else is copied from then on."""
-        if i not in self._found:
-            self._found[i] = value
-        elif i not in self._own:
-            if _place(value) == _place(self._found[i]):
+    def _set_argument(self, i: int, value: Any) -> None:
+        """Set the array in which graphs read an argument: the first call's, or a buffer once its address changes."""
+        if i not in self._sources:
+            self._sources[i] = value
+        elif i not in self._buffers:
+            if _location(value) == _location(self._sources[i]):
                 return
-            self._own.add(i)
-            self._found[i] = self._empty(value.shape, value.dtype)
-            self._renew()  # kernels may depend on how addresses are aligned, and none is compiled in a capture
-        if i in self._own:
-            self.of.write(self._found[i], value)
+            self._buffers.add(i)
+            self._sources[i] = self._empty(value.shape, value.dtype)
+            self._discard()  # kernels may depend on the alignment, and none is compiled in a capture
+        if i in self._buffers:
+            self.of.write(self._sources[i], value)
 
-    def _settle(self, i: int, registers: list[Any]) -> None:
-        """Copy what a step has made to where graphs find it."""
+    def _buffer(self, i: int, registers: list[Any]) -> None:
+        """Copy the value of an uncaptured step to the buffer in which graphs read it."""
         value = self.of.on_device(registers[i])
-        if i not in self._found:
-            self._found[i] = self._empty(value.shape, value.dtype)
-        registers[i] = self.of.write(self._found[i], value)
+        if i not in self._sources:
+            self._sources[i] = self._empty(value.shape, value.dtype)
+        registers[i] = self.of.write(self._sources[i], value)
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:
-    """Leave an error as it is."""
+    """Add no note."""
 
 
 @contextmanager
 def _collected(errors: list[Exception]) -> Iterator[None]:
-    """Within it, the first exception ends the block, and goes into a list."""
+    """A block whose exception is appended to a list."""
     try:
         yield
     except Exception as error:
@@ -388,26 +389,26 @@ def _collected(errors: list[Exception]) -> Iterator[None]:
 
 
 def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
-    """An array in the function's own memory."""
-    # On the capturing stream, so that the pool gives the memory back to nothing but this function's graphs.
+    """An array in memory of the function alone."""
+    # On the capturing stream, so that the pool reuses the memory for this function's graphs alone.
     with stream, cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
         return cupy.empty(shape, dtype)
 
 
 def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
-    """The steps in order, as few parts as can be; a graph has a kernel or a product.
+    """The steps in order, in the fewest parts; a graph has a kernel or a library routine.
 
-    After the last step that looks through indices, and before the first that writes to tensors, a part ends: what is
-    between keeps the device busy while the host is told what was found. What looks through indices after something has
-    been written, a generator's state among it, is not captured: where one is wrong, what a graph has run runs again.
+    A part ends after the last step that checks indices, and another before the first that writes to tensors: the steps
+    in between keep the device busy while the host waits for the flags. A step that checks indices after a write, also
+    to a generator's state, is not captured: where an index is out of range, the steps of earlier graphs run again.
     """
-    told = shapes_told(program)
+    is_known = shapes_told(program)
     parts: list[Part] = []
     writes = next((n for n, step in enumerate(steps) if _writes(step)), len(steps))
     checking = [n for n, step in enumerate(steps[:writes]) if _is_checked(step)]
     ends = (checking[-1] + 1, writes) if checking else ()
     for n, step in enumerate(steps):
-        fits = _is_capturable(step) and all(told[i] for i in step.takes) and not (n > writes and _is_checked(step))
+        fits = _is_capturable(step) and all(is_known[i] for i in step.uses) and not (n > writes and _is_checked(step))
         if not parts or parts[-1].is_graph is not fits or n in ends:
             parts.append(Part([], fits, n >= writes))
         parts[-1].steps.append(step)
@@ -429,6 +430,11 @@ def _is_capturable(step: KernelStep | CallStep) -> bool:
     return isinstance(step, KernelStep) or step.implementation.is_captured
 
 
+def is_capturable(step: KernelStep | CallStep) -> bool:
+    """Whether a graph can capture a step that another step runs: it tells of no wrong indices."""
+    return _is_capturable(step) and not _is_checked(step)
+
+
 def _is_checked(step: KernelStep | CallStep) -> bool:
     return isinstance(step, CallStep) and step.op.checks_indices and _is_capturable(step)
 
@@ -440,14 +446,14 @@ def _writes(step: KernelStep | CallStep) -> bool:
     return step.target is not None or bool(step.op.destroy_map)
 
 
-def _taken(part: Part) -> set[int]:
-    """The values that a part takes from others."""
-    made = {i for step in part.steps for i in step.gives}
-    return {i for step in part.steps for i in step.takes} - made
+def _used(part: Part) -> set[int]:
+    """The values of other parts that a part uses."""
+    made = {i for step in part.steps for i in step.defines}
+    return {i for step in part.steps for i in step.uses} - made
 
 
-def _place(array: Any) -> tuple[int, tuple[int, ...]]:
-    """Where an array lies, and how."""
+def _location(array: Any) -> tuple[int, tuple[int, ...]]:
+    """The address and strides of an array."""
     return array.data.ptr, array.strides
 
 

@@ -1,4 +1,4 @@
-"""CuPy and its devices: how they are found, the current device, and memory in use by a stream."""
+"""CuPy and its devices: finding them, the current device, and memory in use by a stream."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TF32_CAPABILITY = 80
 
 
 class Active:
-    """A context in which a device is current, with an allocator, and errors of memory are our own.
+    """A context with a current device and an allocator, which describes out-of-memory errors.
 
-    Every assignment enters one: a generator's context manager takes three times as long.
+    Every assignment enters one; a context manager made of a generator takes three times as long.
 
     Parameters
     ----------

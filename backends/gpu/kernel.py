@@ -11,7 +11,7 @@ import numpy as np
 
 from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
-from backends.execution.runner import Layout, as_int64
+from backends.execution.specialize import Layout, as_int64
 from backends.gpu.codegen import printer as cuda
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
@@ -207,7 +207,7 @@ class _BoundCall(NamedTuple):
 
 
 class LaunchEntry:
-    """The launches of a nest on arrays of one layout (`backends.execution.runner.FastCall`).
+    """The launches of a nest on arrays of one layout (`backends.execution.executor.FastCall`).
 
     Where a call's arrays and numbers are the same objects as in an earlier call, its arguments are reused unchecked.
 
@@ -215,7 +215,7 @@ class LaunchEntry:
     ----------
     specialized : _Specialized
     reads, writes, in_place, numbers, memory
-        As of `backends.execution.runner.Runner.entry`.
+        As of `backends.execution.specialize.Runner.entry`.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class LaunchEntry:
         self._last: _BoundCall | None = None
 
     def run(self, values: list[Any]) -> int:
-        """Launch on the arrays among these values; the status of `backends.execution.runner.FastCall.run`."""
+        """Launch on the arrays among these values; the status of `backends.execution.executor.FastCall.run`."""
         call = self._last
         if call is None or not call.matches(values):
             call = self._calls.get(tuple([id(values[i]) for i in self._indices]))

@@ -61,7 +61,8 @@ class CuPyLauncher:
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
-        #: An argument of 8 bytes, of which the kernel reads as many as it needs; CuPy converts others at each launch.
+        #: An argument of 8 bytes, of which the kernel reads its parameter's size; CuPy would convert other types at
+        #: each launch.
         self._word = cupy.cuda.function.CIntptr
         self._shared: dict[Any, int] = {}
 
@@ -76,12 +77,10 @@ class CuPyLauncher:
             raise
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
-        # For any size: without it, static and dynamic shared memory together have 48 KiB.
+        # For any size: by default static and dynamic shared memory share 48 KiB.
         if shared > self._shared.get(kernel, 0):
             runtime, driver = self._cuda.runtime, self._cuda.driver
-            runtime.setDevice(
-                runtime.getDevice()
-            )  # the driver needs a context, which a thread that has only launched may not have
+            runtime.setDevice(runtime.getDevice())  # the driver's call needs a context in this thread
             driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
             driver.funcSetAttribute(kernel.ptr, SHARED_CARVEOUT, MAX_CARVEOUT)
             self._shared[kernel] = shared
@@ -90,16 +89,16 @@ class CuPyLauncher:
 
 
 class PyCUDALauncher:
-    """The launcher of PyCUDA, in the device's primary context, which is CuPy's too."""
+    """The launcher of PyCUDA, in the device's primary context, as CuPy."""
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
         try:
             self._driver = import_module("pycuda.driver")
-        except Exception as error:  # it links the driver, and raises any error of it
+        except Exception as error:  # it links the driver, and raises any of its errors
             raise BackendError(
-                f"launcher='pycuda' needs PyCUDA ({error}); pip install pycuda builds it, for which "
-                "the CUDA toolkit's nvcc has to be there; launcher='cupy' needs neither"
+                f"launcher='pycuda' needs PyCUDA ({error}); pip install pycuda builds it with the CUDA toolkit's nvcc; "
+                "launcher='cupy' needs neither"
             ) from error
         self._driver.init()
         self._context = self._driver.Device(cupy.cuda.runtime.getDevice()).retain_primary_context()
@@ -123,8 +122,8 @@ class PyCUDALauncher:
 
     def _launch(self, function: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int) -> None:
         current, default = self._cuda.get_current_stream(), self._cuda.Stream.null
-        elsewhere = current.ptr != default.ptr  # PyCUDA takes its own streams and the default one
-        if elsewhere:
+        is_other = current.ptr != default.ptr  # PyCUDA supports its own streams and the default one
+        if is_other:
             default.wait_event(current.record())
         self._context.push()
         try:
@@ -137,7 +136,7 @@ class PyCUDALauncher:
             raise DeviceMemoryError(f"PyCUDA has no memory to launch a kernel: {error}") from error
         finally:
             self._context.pop()
-        if elsewhere:
+        if is_other:
             current.wait_event(default.record())
 
 

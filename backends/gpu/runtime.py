@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -21,7 +21,7 @@ from optree.errors import CompilerError
 #: As for C: no contraction and no fast math, so that results are deterministic and follow IEEE 754.
 OPTIONS = ("--std=c++17", "--fmad=false")
 
-#: The most sources whose kernels stay loaded though nothing may use them.
+#: Maximum entries of the cache of loaded kernels.
 LOADED = 1024
 
 
@@ -55,10 +55,6 @@ class KernelHost:
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
         self._loaded = Cache("loaded CUDA kernels", LOADED)
 
-    def stats(self) -> dict[str, Any]:
-        """The counts by name."""
-        return asdict(self.counts)
-
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names.
 
@@ -78,7 +74,7 @@ class KernelHost:
             except ImageError as error:
                 if is_new:
                     raise self._not_loaded(error) from error
-                kernels = self._recompiled(source, names)  # cached with another driver, or damaged
+                kernels = self._recompiled(source, names)  # the cached image is damaged, or for another driver
             self._loaded[key] = kernels
         return kernels
 
@@ -99,7 +95,7 @@ class KernelHost:
         return memory.data.ptr, memory
 
     def _recompiled(self, source: str, names: Sequence[str]) -> list[Any]:
-        """The kernels of a source that is compiled again, which replaces the image on disk."""
+        """The kernels of a source, compiled again; the new image replaces that on disk."""
         image, _ = self._image(source, is_cached=False)
         try:
             return self._launcher.load(image, names)

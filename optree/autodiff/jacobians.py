@@ -18,8 +18,7 @@ from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inpu
 from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.registry import f as functions
-from optree.tree.deltas import sum_of_deltas, zero_gradient
-from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.gradient_types import is_disconnected, is_null, sum_of_deltas, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType

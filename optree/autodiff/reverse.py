@@ -12,8 +12,7 @@ from typing import Any
 
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.tree.deltas import zero_gradient
-from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null
+from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null, zero_gradient
 from optree.tree.node import OpTreeNode, operands_of, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType
@@ -181,7 +180,7 @@ class _Backward:
                 adjoints.pop(x)
 
     def _probe(self, variable: Any, op: Any, operands: list[Any], links: list[bool]) -> None:
-        """Of a value with zero derivative, send the null gradients alone: the other deltas are zero."""
+        """For a value with zero derivative, send only the null gradients: the other deltas are zero."""
         sent: dict[Variable, Any] = {}
         if isinstance(variable.type, TensorType):
             op.generate_adjoints(sent, self.zero(variable), *operands)

@@ -13,7 +13,7 @@ from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.variable import Input, Variable, as_variable, variable_of
 
 
 class _CalledLikeAFunction(type):
@@ -72,7 +72,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
         """Send each operand its delta, ``x.generate_add_delta(adjoints, a * delta)`` where df = a dx + ..."""
         if not self.defines("grad"):
             raise DefinitionError(
-                f"{self}: it cannot stand in a derivative: write generate_adjoints(self, adjoints, delta, *args)"
+                f"{self}: it has no derivative: write generate_adjoints(self, adjoints, delta, *args)"
             )
         super().generate_adjoints(adjoints, delta, *args)
 
@@ -83,7 +83,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
 
     def make_node(self, *inputs: Any) -> Apply:
         """The op applied to operands; the type is that of `transform`'s tree."""
-        operands = [as_variable(as_operand(x, str(self))) for x in inputs]
+        operands = [variable_of(x, str(self)) for x in inputs]
         return Apply(self, operands, [self._tree(operands).type()])
 
     def _tree(self, operands: list[Any]) -> Any:

@@ -1,7 +1,4 @@
-"""Alias sets and liveness: which values may share memory, and until when each is needed.
-
-Both are plain functions of a program, linear in its size. Values are numbered as in `Program`.
-"""
+"""Alias analysis and liveness, linear in the size of a program. Values are numbered as in `Program`."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from optree.ops.structure import Output
 
 
 def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[frozenset[Any]]:
-    """For each value the memories that it may be in; two values can overlap only if their sets do.
+    """The alias set of each value: two values can share memory only if their sets intersect.
 
-    A value is in a memory of its own, named by its number, or in those of what it is a view of or was written over.
+    A value's memory is its own, named by its number, or that of the inputs that it is a view of or overwrites.
 
     Parameters
     ----------
     memories : sequence, optional
-        For each leaf the name of its memory. By default leaves over the same array have one, the first one's number.
+        For each leaf the name of its memory; by default the number of the first leaf over the same array.
     """
     shared = shared_memories(program.instructions, program.memories() if memories is None else memories)
     return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
@@ -29,14 +26,14 @@ def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[
 def shared_memories(
     instructions: Sequence[Instruction], memories: Sequence[Any], order: Iterable[int] | None = None
 ) -> dict[int, frozenset[Any]]:
-    """The alias sets of the values that are not in memory of their own, the name of which is their number.
+    """The alias sets of the values that are not in memory of their own.
 
     Parameters
     ----------
     memories : sequence
         For each leaf the name of its memory.
     order : iterable of int, optional
-        The instructions' numbers in an order in which each comes after its inputs, if they are not in one.
+        A topological order of the instructions, if they are not in one.
     """
     first = len(memories)
     found = {i: frozenset((memory,)) for i, memory in enumerate(memories) if type(memory) is not int or memory != i}
@@ -49,9 +46,9 @@ def shared_memories(
 
 
 def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) -> list[int]:
-    """For each value the last step that needs its memory, also through a view of it; -1 for none.
+    """Liveness: for each value the last step that uses its memory, also through a view; -1 for none.
 
-    Outputs are needed to the end, which is the number of steps.
+    The last use of an output is the number of steps.
 
     Parameters
     ----------
@@ -67,17 +64,18 @@ def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) ->
         run: Iterable[tuple[int, int]] = ((n, n) for n in range(count - 1, -1, -1))
     else:
         run = ((n, index) for n in range(count - 1, -1, -1) for index in reversed(steps[n]))
-    extend(last, ((n, first + index, *_flow(instructions[index])) for n, index in run))
+    backwards = ((n, first + index, instructions[index]) for n, index in run)
+    extend(last, ((n, value, inputs, _shared(op, inputs)) for n, value, (op, inputs, _) in backwards))
     return last
 
 
 def extend(last: Any, uses: Iterable[tuple[int, int, Sequence[int], Sequence[int]]]) -> None:
-    """Put off the last uses of values, a list or dict, by instructions that are given from the last to the first.
+    """Update last uses, a list or dict, by instructions from the last to the first.
 
     Parameters
     ----------
     uses : iterable
-        For each instruction its step, its value, its inputs, and those of them whose memory the value may be in.
+        For each instruction its step, its value, its inputs, and those of them that the value may alias.
     """
     for step, value, inputs, shared in uses:
         for i in inputs:
@@ -89,7 +87,7 @@ def extend(last: Any, uses: Iterable[tuple[int, int, Sequence[int], Sequence[int
 
 
 def dead_after(program: Program, last: Sequence[int], count: int) -> list[list[int]]:
-    """For each of some steps the values, none of them leaves, that it is the last to need."""
+    """For each step the values, without leaves, of which it is the last use."""
     dead: list[list[int]] = [[] for _ in range(count)]
     for value in range(len(program.leaves), len(last)):
         if -1 < last[value] < count:
@@ -98,7 +96,7 @@ def dead_after(program: Program, last: Sequence[int], count: int) -> list[list[i
 
 
 def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool, ...]:
-    """For each output of an instruction, whether it, or a view of it, is an output of the program.
+    """For each output of an instruction, whether an output of the program is the same memory.
 
     Parameters
     ----------
@@ -117,11 +115,6 @@ def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool,
     return tuple(n in given for n in range(count))
 
 
-def _flow(instruction: Any) -> tuple[Sequence[int], Sequence[int]]:
-    op, inputs, _ = instruction
-    return inputs, _shared(op, inputs)
-
-
 def _shared(op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The inputs whose memory an op's value may be in."""
+    """The inputs that an op's value may alias."""
     return [inputs[n] for n in op.shared_inputs()] if op.view_map or op.destroy_map else ()

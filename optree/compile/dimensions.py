@@ -1,4 +1,4 @@
-"""Which sizes in a program are the same in every call, whatever they are."""
+"""Symbolic dimensions: axes of a program that are equal in every call, by unification."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from optree.tree.variable import as_variable
 #: The dimension of every axis of size 1: sizes of 1 are part of a plan's key.
 ONE = -1
 
-#: For each axis of a value a number, the same for axes that always have the same size.
+#: The dimension of each axis of a value: a number, equal for axes that always have equal sizes.
 Dims = tuple[int, ...]
 
 
 def dims_of(program: Program) -> list[Dims | None]:
     """The dimensions of each value; None for values that are no tensors.
 
-    Axes get the same number only where an op makes sure that their sizes are
-    equal: two leaves of equal shape may differ in the next call.
+    Dimensions are equal only if an op enforces it: two leaves of equal shape may differ in the next call.
     """
-    same = _Same()
-    found: list[Any] = [same.fresh(as_variable(leaf).type) for leaf in program.leaves]
+    dimensions = _Dimensions()
+    found: list[Any] = [dimensions.fresh(as_variable(leaf).type) for leaf in program.leaves]
     for instruction in program.instructions:
-        found.append(_dims(instruction, [found[i] for i in instruction.inputs], same))
-    return [None if dims is None else tuple(map(same.root, dims)) for dims in found]
+        found.append(_dims(instruction, [found[i] for i in instruction.inputs], dimensions))
+    return [None if dims is None else tuple(map(dimensions.root, dims)) for dims in found]
 
 
 class Sizes:
-    """Where a program's sizes come from, so that what reads a value's shape alone need not wait for the value.
+    """A program's dimensions, and the leaves that they can be read from.
 
     Attributes
     ----------
     dims : list of Dims
         The dimensions of each value, as `dims_of` gives them.
     sources : dict
-        For each dimension that a leaf has, the leaf's number and the axis.
+        For each dimension of a leaf, the leaf's number and the axis.
     """
 
     def __init__(self, program: Program) -> None:
@@ -52,25 +51,25 @@ class Sizes:
                     self.sources.setdefault(dim, (leaf, axis))
 
     def is_known(self, value: int) -> bool:
-        """Whether the leaves tell a value's shape."""
+        """Whether a value's shape follows from those of the leaves."""
         dims = self.dims[value]
         return dims is not None and all(dim == ONE or dim in self.sources for dim in dims)
 
     def shape_of(self, value: int, values: Sequence[Any]) -> tuple[int, ...]:
-        """The shape of a value that is known, from the leaves' values."""
+        """A known shape, from the leaves' values."""
         found = [1 if dim == ONE else self.sources[dim] for dim in self.dims[value] or ()]
         return tuple(size if isinstance(size, int) else np.shape(values[size[0]])[size[1]] for size in found)
 
     def waits_for(self, instruction: Instruction) -> list[int]:
-        """The values that an instruction takes, but for those of which it reads a shape that is known."""
+        """The inputs that an instruction depends on: without those of which it reads only a known shape."""
         alone = instruction.op.shape_only
         if not alone:
             return list(instruction.inputs)
         return [i for n, i in enumerate(instruction.inputs) if n not in alone or not self.is_known(i)]
 
 
-class _Same:
-    """Numbers that are found to be the same, as a forest."""
+class _Dimensions:
+    """A union-find of dimensions."""
 
     def __init__(self) -> None:
         self.parents: list[int] = []
@@ -93,38 +92,38 @@ class _Same:
         return dim
 
     def join(self, dims: Sequence[int]) -> int:
-        """The one dimension of axes that are broadcast together; ONE if all are."""
+        """Unify the dimensions of axes that are broadcast together; ONE if all are."""
         roots = [self.root(dim) for dim in dims if dim != ONE]
         for root in roots[1:]:
             self.parents[self.root(root)] = self.root(roots[0])
         return self.root(roots[0]) if roots else ONE
 
 
-def _dims(instruction: Instruction, given: list[Any], same: _Same) -> Dims | None:
+def _dims(instruction: Instruction, given: list[Any], dimensions: _Dimensions) -> Dims | None:
     """The dimensions of an instruction's value."""
     type = instruction.type
     if None in given or getattr(type, "shape", None) is None:
-        return same.fresh(type)
+        return dimensions.fresh(type)
     if not broadcasts(instruction):
-        return _traced(instruction, given, same)
-    return _joined(given, len(type.shape), same)
+        return _traced(instruction, given, dimensions)
+    return _joined(given, len(type.shape), dimensions)
 
 
-def _joined(given: Sequence[Dims], ndim: int, same: _Same) -> Dims:
+def _joined(given: Sequence[Dims], ndim: int, dimensions: _Dimensions) -> Dims:
     """The dimensions of operands broadcast together."""
     padded = [(ONE,) * (ndim - len(dims)) + dims[max(0, len(dims) - ndim) :] for dims in given]
-    return tuple(same.join(dims) for dims in zip(*padded, strict=True))
+    return tuple(dimensions.join(dims) for dims in zip(*padded, strict=True))
 
 
-def _traced(instruction: Instruction, given: Sequence[Dims], same: _Same) -> Dims | None:
-    """The dimensions of any other op's value, found by asking for its shape on sizes that tell axes apart."""
-    fresh = same.fresh(instruction.type)
+def _traced(instruction: Instruction, given: Sequence[Dims], dimensions: _Dimensions) -> Dims | None:
+    """The dimensions of another op's value: `output_shape` of distinct sizes shows which axis goes where."""
+    fresh = dimensions.fresh(instruction.type)
     if fresh is None or not instruction.op.defines("output_shape"):
         return fresh
     for pair in instruction.op.equal_axes(*map(len, given)):
-        same.join([given[operand][axis] for operand, axis in pair])
-    shapes = [tuple(1 if dim == ONE else _size(same.root(dim)) for dim in dims) for dims in given]
-    known = {_size(same.root(dim)): same.root(dim) for dims in given for dim in dims if dim != ONE}
+        dimensions.join([given[operand][axis] for operand, axis in pair])
+    shapes = [tuple(1 if dim == ONE else _size(dimensions.root(dim)) for dim in dims) for dims in given]
+    known = {_size(dimensions.root(dim)): dimensions.root(dim) for dims in given for dim in dims if dim != ONE}
     try:
         sizes = instruction.op.output_shape(*shapes)
     except ShapeError:
@@ -133,5 +132,5 @@ def _traced(instruction: Instruction, given: Sequence[Dims], same: _Same) -> Dim
 
 
 def _size(dim: int) -> int:
-    """A size that no sum or difference of a few others is likely to be."""
+    """A size for a dimension, unlikely to equal a sum or difference of others."""
     return 10**9 + 7919 * dim

@@ -1,8 +1,7 @@
-"""Programs rewritten: less work, or the same with more digits.
+"""The rewriting passes: algebraic simplification, numerical stabilisation and constant folding.
 
-Each pass is one walk over the program. Its rules see each value after those
-that it is computed from, so a pass is linear in the program's length. A value
-that is put in the place of another keeps the line that built the other.
+A pass visits the instructions once, in topological order, so it is linear in the program's
+length. A replacement keeps the origin of the node that it replaces.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from optree.registry import OPS
 
 
 class Pass(NamedTuple):
-    """Rules that are applied together, the first first."""
+    """Rules that are tried together on each value, in order."""
 
     name: str
     rules: tuple[Any, ...]
 
 
-#: In the order in which they run.
+#: All passes, in order.
 PASSES = (
-    # First: the others then see each value once, and how often it is needed.
+    # First: later passes see each value once, with all its uses.
     Pass("merge", (rules.equal_constants,)),
-    # Before others look how often values are needed.
+    # Before passes that count uses.
     Pass("shapes", (rules.shapes_of_operands,)),
     # While log(1 + x) still shows its 1, and before folding could round it.
     Pass(
@@ -45,7 +44,7 @@ PASSES = (
             rules.one_minus_tanh_squared,
         ),
     ),
-    # Before cancel: what has moved outward may meet there what it cancels with.
+    # Before cancel: casts and signs that moved outward become adjacent and cancel.
     Pass(
         "outward",
         (
@@ -76,18 +75,16 @@ PASSES = (
 
 
 def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) -> Program:
-    """A program that computes the same with less work or more digits.
+    """An equivalent program that does less work or keeps more digits.
 
-    Its leaves are the given program's, in their order, and after them constants
-    that rules put in.
+    Its leaves are the given program's, followed by the constants that rules add.
 
     Parameters
     ----------
     program : Program
     fixed : bool
-        Whether the program's numbers and constants keep their values, so that
-        rules may look at them. In a plan that serves trees with others they
-        do not.
+        Whether the program's numbers and constants cannot change, so that rules may read
+        them. They can in a plan that serves other trees too.
     without : sequence of str
         Names of passes, or of single rules, to leave out.
 
@@ -104,17 +101,21 @@ def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) 
 def each_pass(
     program: Program, fixed: bool = False, without: Sequence[str] = ()
 ) -> Iterator[tuple[str, Program, list[Change]]]:
-    """Each pass's name, the program that it and those before it have made, and what its rules changed."""
+    """Each pass's name, the program after it, and its replacements."""
     given = len(program.leaves)
+    ops = {instruction.op.name for instruction in program.instructions}
     for name, table in _tables(fixed, tuple(without)):
         changes: list[Change] = []
-        program = apply_rules(program, table, fixed, given, changes)
+        if None in table or not ops.isdisjoint(table):  # most passes have no rule for any op of the program
+            program = apply_rules(program, table, fixed, given, changes)
+            if changes:
+                ops = {instruction.op.name for instruction in program.instructions}
         yield name, program, changes
 
 
 @lru_cache
 def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str | None, list[Any]]]]:
-    """For each pass that runs, its name and its rules, by the names of the ops that they are for."""
+    """The name and the rules, by op name, of each pass that runs."""
     passes, known = {each.name for each in PASSES}, {rule.__name__ for each in PASSES for rule in each.rules}
     if unknown := set(without) - passes - known:
         raise OperandError(
@@ -130,23 +131,20 @@ def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str |
 
 
 def decompose(program: Program, draws: bool = True, further: bool = False) -> Program:
-    """The program as kernels take it: simpler ops in the place of each `CompositeOperator`; its leaves as `rewrite`'s.
-
-    Where a value depends on reductions over fewer axes, further reductions take those first; what is only copied,
-    or converted, is a kernel's.
+    """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
     Parameters
     ----------
     draws : bool
-        Whether draws of random numbers are taken apart too.
+        Whether random draws are decomposed too.
     further : bool
-        Whether products with vectors are, which BLAS computes on the CPU, and places of extremes, which NumPy finds.
+        Whether products with vectors are, which a CPU leaves to BLAS, and argmax and argmin, which it leaves to NumPy.
     """
     composite = [
         name for name, op in OPS.items() if issubclass(op, CompositeOperator) and (draws or not op.destroy_map)
     ]
     simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
     applied = [simpler, rules.reduced_in_two, rules.assigned_by_a_kernel]
-    applied += [rules.product_with_a_vector, rules.place_of_an_extreme] * further
+    applied += [rules.product_with_a_vector, rules.argument_of_extreme] * further
     table = {name: [rule] for rule in applied for name in rule.ops}
     return apply_rules(program, table, False, len(program.leaves))

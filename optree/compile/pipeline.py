@@ -1,4 +1,4 @@
-"""The pipeline from trees to kernels and calls: every stage in order, why it stands there, and how it is printed.
+"""The pipeline from trees to kernels and calls: every stage in order, with its reason and its printout.
 
 A backend goes on from there: it prints, compiles and runs kernels, and plans memory (`Backend.compile`).
 """
@@ -14,7 +14,7 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
 from optree.compile.passes import decompose, each_pass, rewrite
 from optree.compile.program import Program, flatten
-from optree.compile.schedule import apart, schedule
+from optree.compile.schedule import schedule, unalias_outputs
 from optree.errors import BackendError, OperandError
 from optree.ops.traits import ReductionOperator
 from optree.tree.printing import instruction_text, listing
@@ -26,13 +26,13 @@ class Options(NamedTuple):
     Attributes
     ----------
     fixed : bool
-        Whether numbers and constants keep their values, as in a function, so that rules may look at them.
+        Whether numbers and constants cannot change, as in a function, so that rules may read them.
     rewrites : bool
-        Whether there are rewrites at all.
+        Whether passes run at all.
     without : tuple of str
-        The passes and rules that are left out.
+        Names of passes and rules to leave out.
     draws, further : bool
-        Which composite ops kernels take in their parts, as `decompose` has it: a backend's choice.
+        A backend's choice of what `decompose` expands.
     """
 
     fixed: bool = False
@@ -43,7 +43,7 @@ class Options(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """A program and the steps that run it.
+    """A program and its steps.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class Stage(NamedTuple):
     ----------
     name : str
     reason : str
-        Why it stands where it does.
+        The reason for its position.
     run : callable
-        From what the stage before has made, and `Options`, to what this one makes.
+        From the result of the stage before, and `Options`, to its own.
     text : callable
-        What it made, as it is printed, from what it was given, what it made, and `Options`.
+        The printout of its result, from the result of the stage before, its own, and `Options`.
     """
 
     name: str
@@ -83,10 +83,10 @@ def _rewritten(program: Program, options: Options) -> Program:
 
 
 def _fused(program: Program, options: Options) -> Fused:
-    """A program as kernels and calls; one that is too long as calls alone."""
+    """A program as kernels and calls; longer than `LONGEST`, as calls alone."""
     sizes = Sizes(program)
     if len(program.instructions) > LONGEST:
-        return Fused(program, sizes, [Call(place) for place in range(len(program.instructions))])
+        return Fused(program, sizes, [Call(index) for index in range(len(program.instructions))])
     return Fused(program, sizes, fuse(program, sizes))
 
 
@@ -95,7 +95,7 @@ def _listing(given: Any, made: Program, options: Options) -> str:
 
 
 def _changes(given: Program, made: Program, options: Options) -> str:
-    """Each pass's changes by rule, and the rewritten program."""
+    """The replacements of each pass, and the rewritten program."""
     lines = []
     for name, _, changes in each_pass(given, options.fixed, options.without) if options.rewrites else ():
         lines += [f"{name}, {change}" for change in changes]
@@ -103,11 +103,11 @@ def _changes(given: Program, made: Program, options: Options) -> str:
 
 
 def _steps(given: Any, made: Fused, options: Options) -> str:
-    """Kernels with their domains, and in each stage of theirs its instructions; and calls."""
+    """Kernels, with their domains and the instructions of each stage, and calls."""
     lines: list[str] = []
     for step in made.steps:
         if isinstance(step, Call):
-            lines.append(f"call {instruction_text(made.program, step.place)}")
+            lines.append(f"call {instruction_text(made.program, step.instruction)}")
         else:
             lines += _kernel(made, step)
     return "\n".join(lines)
@@ -125,15 +125,15 @@ def _kernel(fused: Fused, kernel: Kernel) -> list[str]:
         for is_inner in (False, True)
     )
     lines = [f"kernel, outer axes {_sizes(outer)}, inner axes {_sizes(inner)}"]
-    # A reduction is known when the traversal that accumulates it is over.
+    # A kernel counts a reduction's value to the stage after the one that accumulates it.
     stage_of = {
-        place: kernel.stages[first + place] - isinstance(program.instructions[place].op, ReductionOperator)
-        for place in kernel.places
+        index: kernel.stages[first + index] - isinstance(program.instructions[index].op, ReductionOperator)
+        for index in kernel.instructions
     }
     for stage in sorted(set(stage_of.values())):
         lines.append(f"  stage {stage}")
-        for place in [place for place in kernel.places if stage_of[place] == stage]:
-            lines.append(f"    {kernel.level(first + place):5}  {instruction_text(program, place)}")
+        for index in [index for index in kernel.instructions if stage_of[index] == stage]:
+            lines.append(f"    {kernel.level(first + index):5}  {instruction_text(program, index)}")
     return [*lines, f"  writes {', '.join(f'%{value}' for value in kernel.writes)}"]
 
 
@@ -145,7 +145,7 @@ def _sizes(sizes: Sequence[Any]) -> str:
 STAGES = (
     Stage(
         "program",
-        "first: all others are loops over a list, in topological order, with each common subexpression once",
+        "first: the other stages are loops over a list in topological order, with each common subexpression once",
         lambda roots, options: flatten(roots),
         _listing,
     ),
@@ -158,24 +158,24 @@ STAGES = (
     Stage(
         "copies",
         "after the passes, which may make one value of two outputs: a caller owns the memory of each",
-        lambda program, options: apart(program),
+        lambda program, options: unalias_outputs(program),
         _listing,
     ),
     Stage(
         "order",
-        "after the copies, which read too: nothing is read when it has been overwritten, nothing fails half-way",
+        "after the copies, which read too: nothing is read after it was overwritten; what may fail runs first",
         lambda program, options: schedule(program),
         _listing,
     ),
     Stage(
         "parts",
-        "for kernels alone, so after the program that NumPy runs: composite ops in simpler ones, which fuse",
+        "after the program that NumPy runs, because only kernels need it: composite ops as simpler ones, which fuse",
         lambda program, options: decompose(program, options.draws, options.further),
         _listing,
     ),
     Stage(
         "fusion",
-        "last: which axes are equal, and what may run in one kernel, depends on every instruction",
+        "last: which axes are equal, and what may share a kernel, depends on every instruction",
         _fused,
         _steps,
     ),
@@ -183,7 +183,7 @@ STAGES = (
 
 _NAMES = [stage.name for stage in STAGES]
 
-#: The stages of a backend, from steps on: the source of its kernels, and the plan that it runs.
+#: The stages of a backend: the source of its kernels, and its plan.
 OF_BACKENDS = ("source", "plan")
 
 
@@ -193,10 +193,10 @@ def lower(given: Any, options: Options = Options(), first: str = "program", last
     Parameters
     ----------
     given : sequence of trees, or Program
-        Trees, or what the stage before the first has made.
+        Trees, or the result of the stage before `first`.
     options : Options
     first, last : str
-        The stages that run. Up to ``'order'`` a program comes of them, which NumPy can run; of ``'fusion'``, `Fused`.
+        The first and last stage to run. Up to ``'parts'`` the result is a program; after ``'fusion'``, `Fused`.
     """
     for stage in STAGES[_NAMES.index(first) : _NAMES.index(last) + 1]:
         given = stage.run(given, options)
@@ -206,7 +206,7 @@ def lower(given: Any, options: Options = Options(), first: str = "program", last
 def stage_texts(
     given: Any, names: Sequence[str], options: Options, backend: Any = None, is_flat: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Stages by name, and what each made of trees, printed.
+    """The printouts of stages, by name.
 
     Parameters
     ----------
@@ -214,16 +214,16 @@ def stage_texts(
     names : sequence of str
     options : Options
     backend : Backend, optional
-        What runs it: it has the stages that follow fusion.
+        Prints the stages that follow fusion.
     is_flat : bool
-        Whether the first stage has made `given` already.
+        Whether `given` is a program.
 
     Raises
     ------
     OperandError
         If there is no such stage.
     BackendError
-        If nothing compiles it.
+        If a stage is a backend's, and none was given.
     """
     if unknown := [name for name in names if name not in settings.STAGES]:
         raise OperandError(f"there is no stage {unknown[0]!r}; there are {', '.join(settings.STAGES)}")
@@ -244,7 +244,7 @@ def stage_texts(
 def show_stages(given: Any, options: Options, backend: Any, is_flat: bool = False) -> None:
     """Print the stages that ``OPTREE_SHOW`` names to the standard error stream, as something is compiled.
 
-    The source of kernels is printed where they are: for the layouts of the arrays that they meet.
+    Source is printed when a kernel is specialized to the layouts of actual arrays.
     """
     names = [name for name in settings.STAGES if name in settings.value("show") and name != "source"]
     if backend is None:

@@ -1,4 +1,4 @@
-"""A tree as a program: the list that compilers and executors see."""
+"""Programs: trees flattened in topological order, with common subexpressions merged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ class Instruction(NamedTuple):
     ----------
     op : Op
     inputs : tuple of int
-        The numbers of the values that it takes.
+        The numbers of its operands' values.
     node : OpTreeNode
-        What it computes: the op, the types, and the line that made it. Its
-        operands are inputs of the same types, so a plan keeps no tensor alive.
-        Sizes are those of the tree that was flattened; a plan serves others too.
+        The op, its types and its origin. The operands are inputs of the same types, so
+        that a plan keeps no tensor alive. Sizes are those of the first tree: a plan serves others too.
     """
 
     op: Any
@@ -36,21 +35,20 @@ class Instruction(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Trees flattened in post-order, equal operations on equal values once.
+    """Instructions in topological order.
 
-    A Python number is a value of its own in each place: a plan serves others too.
-    Values are numbered: first the leaves, then the instructions in order.
+    Values are numbered: first the leaves, then the instructions in order. Each occurrence of a
+    Python number is a separate leaf, since a plan serves trees with other numbers too.
 
     Attributes
     ----------
     leaves : list
-        Tensors, inputs, constants and Python numbers, in the order in which
-        `node.signature` lists them.
+        Tensors, inputs, constants and Python numbers, in the order of `node.signature`.
     instructions : list of Instruction
     outputs : list of int
         The numbers of the roots' values.
     owners : list of int, optional
-        What `memories` gives, where the leaves themselves no longer tell.
+        The result of `memories`, for an outline, whose leaves have no memory.
     """
 
     leaves: list[Any]
@@ -64,7 +62,7 @@ class Program(NamedTuple):
         return as_variable(self.leaves[number]).type if number < first else self.instructions[number - first].type
 
     def outline(self) -> Program:
-        """The program without tensors and arrays, for a plan to keep: inputs of their types stand in their places."""
+        """The program with tensors and arrays replaced by inputs, so that a plan keeps no memory alive."""
         leaves = [
             Input(x.type) if isinstance(x, Variable) else x
             for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
@@ -72,33 +70,32 @@ class Program(NamedTuple):
         return Program(leaves, self.instructions, self.outputs, self.memories())
 
     def memories(self) -> list[int]:
-        """For each leaf the name of its memory: the number of the first leaf over the same array."""
+        """For each leaf the number of the first leaf over the same memory."""
         first: dict[int, int] = {}
         return self.owners or [first.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
 
 
 def flatten(roots: Sequence[Any]) -> Program:
-    """The program that computes trees, equal operations on equal values once.
+    """Flatten trees into a program, with common subexpressions merged (value numbering).
 
-    An op that destroys an input, such as a random one that advances its
-    state, is never merged with another.
+    Ops that destroy an input, as random ones do their state, are never merged.
     """
     builder = Builder()
     return builder.program([builder.add(root) for root in roots])
 
 
 def owners_of(leaves: Sequence[Any]) -> list[Any]:
-    """For each leaf what stands for its memory: of a tensor the root of its views, of all that lie there the same."""
+    """For each leaf the owner of its memory: a tensor's root, the same one for tensors that overlap."""
     roots = list({id(leaf.root): leaf.root for leaf in leaves if isinstance(leaf, Tensor)}.values())
     owner = {id(root): root for root in roots}
-    for i, j in overlapping([root.array for root in roots]):  # tensors that were made over one array
+    for i, j in overlapping([root.array for root in roots]):  # tensors over one array
         joined, gone = owner[id(roots[i])], owner[id(roots[j])]
         owner = {key: joined if root is gone else root for key, root in owner.items()}
     return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
 class _Kind(NamedTuple):
-    """The facts of an op_dict that numbering asks for: equal ops have one `number`."""
+    """The facts of an op_dict that value numbering needs; equal ops have equal numbers."""
 
     number: int
     is_commutative: bool
@@ -106,12 +103,12 @@ class _Kind(NamedTuple):
 
 
 class Builder:
-    """Numbers values as a traversal meets them: leaves from 0 up, instructions from -1 down.
+    """Value numbering during a traversal: leaves from 0 up, instructions from -1 down.
 
     Attributes
     ----------
     nodes, inputs : list
-        The instructions: what each computes, and the numbers of the values that it takes.
+        The instructions' nodes, and the numbers of their operands.
     """
 
     def __init__(self) -> None:
@@ -120,19 +117,19 @@ class Builder:
         self.inputs: list[tuple[int, ...]] = []
         self.numbers: dict[int, int] = {}
         self.merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        # Nodes share op_dicts: an op is hashed, and its operands are outlined, once for each, not for each node.
+        # By op_dict, which many nodes share, because hashing an op and outlining its operands is slow.
         self._kinds: dict[OpDict, _Kind] = {}
         self._ops: dict[Any, int] = {}
         self._outlines: dict[tuple[Any, ...], OpTreeNode] = {}
 
     def add(self, root: Any) -> int:
-        """The number of a tree's value, its leaves met in the order of `node.signature`."""
-        found: list[int] = []  # a stack of values that no instruction has taken yet
+        """Add a tree; the number of its value. Leaves are met in the order of `node.signature`."""
+        found: list[int] = []  # a stack of values not yet taken by an instruction
         pending: list[Any] = [root]
         while pending:
             entry = pending.pop()
             kind = entry.__class__
-            if kind is tuple:  # a node, and how many operands it has: they are found now
+            if kind is tuple:  # a node and its number of operands, which are on the stack
                 node, count = entry
                 taken = len(found) - count
                 number = self.numbers[id(node)] = self.instruction(node, tuple(found[taken:]))
@@ -153,20 +150,24 @@ class Builder:
         """The number of a new leaf."""
         self.leaves.append(entry)
         number = len(self.leaves) - 1
-        if isinstance(entry, Variable):  # a Python number is a leaf of its own at each place
+        if isinstance(entry, Variable):  # each occurrence of a Python number is a leaf
             self.numbers[id(entry)] = number
         return number
 
     def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
-        """The number of the value of a node's op on these inputs; the node's own operands are not looked at.
+        """Add a node's op on these inputs, whatever the node's operands; the number of its value.
 
         Parameters
         ----------
         outlined : bool
-            Whether the node is an instruction's already.
+            Whether the node is an outline, of an instruction.
         """
         op_dict, _, _ = node
-        kind = self._kinds.get(op_dict) or self._kind(op_dict)
+        kind = self._kinds.get(op_dict)
+        if kind is None:
+            op = op_dict.op
+            equal = self._ops.setdefault(op, len(self._ops))
+            kind = self._kinds[op_dict] = _Kind(equal, op.commutative, not op.destroy_map)
         key = kind.number, inputs
         number = self.merged.get(key)
         if number is None and kind.is_commutative:
@@ -179,14 +180,8 @@ class Builder:
                 self.merged[key] = number
         return number
 
-    def _kind(self, op_dict: OpDict) -> _Kind:
-        op = op_dict.op
-        number = self._ops.setdefault(op, len(self._ops))
-        kind = self._kinds[op_dict] = _Kind(number, op.commutative, not op.destroy_map)
-        return kind
-
     def _outline(self, node: OpTreeNode) -> OpTreeNode:
-        """The node with inputs of the same types in the place of its operands; one for all that were built alike."""
+        """The node with inputs for operands, shared by nodes of equal types from the same line."""
         op_dict, *_ = node
         operands = operands_of(node)
         code, offset, *_ = node.origin
@@ -198,7 +193,7 @@ class Builder:
         return outline
 
     def program(self, outputs: Sequence[int]) -> Program:
-        """The program that gives these values."""
+        """The program with these outputs."""
         first = len(self.leaves)
         instructions = []
         for node, inputs in zip(self.nodes, self.inputs, strict=True):

@@ -1,6 +1,6 @@
-"""Programs run op by op, by `perform`, on NumPy: what everything means.
+"""The reference interpreter: programs run op by op, by `perform`, on NumPy.
 
-Every backend and every rewrite is tested against it.
+Backends and rewrites are tested against it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Constant
 
-#: An op's value is one of these, or its type has more to say.
+#: Classes of values that need no conversion by `Type.filter`.
 _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
 
-#: The most shapes that a step has found right and remembers.
+#: Maximum entries of a step's cache of valid shapes.
 SHAPES = 64
 
 
@@ -65,33 +65,33 @@ def run_each(
 
 
 def value_of(leaf: Any) -> Any:
-    """A leaf's value for NumPy: an array, or a Python number as it is."""
+    """A leaf's value: an array or a Python number."""
     if isinstance(leaf, Constant):
         return leaf.value
     return leaf.get() if isinstance(leaf, Tensor) else leaf
 
 
 def is_widened(node: Any) -> bool:
-    """Whether a node is computed in float32 and rounded, for want of NumPy functions that take its dtypes well."""
+    """Whether a node is computed in float32 and rounded: NumPy's function is slow, or missing, for its dtypes."""
     types = [getattr(x, "type", None) for x in (*node.inputs, node)]
     return any(widens(node.op, getattr(type, "dtype", None)) for type in types)
 
 
 def value_of_op(instruction: Instruction) -> Callable[..., Any]:
-    """An op's `value` as a function of arrays of any dtypes that tensors have."""
+    """An op's `value`, widened to float32 if NumPy's function needs it."""
     op = instruction.op
     return in_float32(op, instruction.type.dtype) if is_widened(instruction.node) else op.value
 
 
 def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """An op's `value`, or what stands for it, as a function that checks what comes of it, as `performer` does.
+    """An op's `value`, or another function for it, with its result checked as by `performer`.
 
-    A shape that was found right once is not asked of the op again.
+    Shapes that were valid once are cached.
 
     Raises
     ------
     DefinitionError
-        When it is called, if the value is not of the type that the node promised.
+        When it is called, if the value is not of the node's type.
     """
     op, types = instruction.op, [instruction.type.any_size]
     dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
@@ -112,20 +112,19 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
 
 
 def performer(instruction: Instruction, given_away: Sequence[bool] | None = None) -> Callable[..., Any]:
-    """A function that computes one instruction as its op says, and checks what comes of it.
+    """A function that computes one instruction by `perform`, and checks its outputs.
 
     Parameters
     ----------
     given_away : sequence of bool, optional
-        For each output whether a caller gets it. What nobody gets stays in its
-        cell, for the op to use again in the next call. Without it nothing stays,
-        and several threads may call at once.
+        For each output, whether it is returned to a caller. Others stay in their cells, where
+        the op may reuse them in the next call. Without it, cells are new in each call, and several
+        threads may call at once.
 
     Raises
     ------
     DefinitionError
-        When it is called, if a cell is left empty, resized, or filled with what
-        its type refuses.
+        When it is called, if a cell is left empty, resized, or filled with a value that its type refuses.
     """
     op, apply = instruction.op, instruction.node.owner
     types = [output.type.any_size for output in apply.outputs]
@@ -159,17 +158,17 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
 
 
 def _undeclared(op: Any, count: int) -> list[int]:
-    """The inputs whose memory the outputs do not lie in, so far as the op says: none where it writes over one."""
+    """The inputs that the op does not declare its outputs to alias; none for an op that destroys an input."""
     return [] if op.destroy_map else [i for i in range(count) if i not in op.shared_inputs()]
 
 
 def _own(value: Any, others: Sequence[Any]) -> Any:
-    """A value, copied if it lies in the memory of others."""
+    """A value, copied if it aliases others."""
     return value.copy() if any(overlap(value, other) for other in others) else value
 
 
 def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]:
-    """The performer of an op that makes its own thunk: one call at a time, for the cells are shared."""
+    """The performer of an op with a thunk, whose cells are shared, so that calls are serialised."""
     op, apply = instruction.op, instruction.node.owner
     storage_map: dict[Any, list[Any]] = {x: [None] for x in (*apply.inputs, *apply.outputs)}
     compute_map: dict[Any, list[Any]] = {x: [True] for x in apply.inputs}
@@ -178,7 +177,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
 
     def run(*values: Any) -> Any:
         if cells.lock._is_owned():
-            raise ReentryError(f"{op}: it runs a tree that it stands in, and its cells are in use")
+            raise ReentryError(f"{op}: it runs a tree that contains it, while its cells are in use")
         with cells.lock:
             compute_map.update({x: [False] for x in apply.outputs})
             for x, value in zip(apply.inputs, values, strict=True):
@@ -202,14 +201,14 @@ def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[
 
 
 def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
-    """The types of an op's outputs, with the sizes that it says they have for these values."""
+    """The types of an op's outputs, with the sizes of its `output_shape` for these values."""
     if len(types) > 1 or not op.defines("output_shape"):
         return types
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 
 
 def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared: Sequence[Any] = ()) -> Any:
-    """The values in the cells, one alone or a tuple, apart from inputs that they were not said to look into."""
+    """The values in the cells, one or a tuple; copied if they alias inputs undeclared by the op."""
     values = []
     for number, (wanted, cell) in enumerate(zip(types, cells, strict=True)):
         if not isinstance(cell, list) or len(cell) != 1:
@@ -221,7 +220,7 @@ def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared
 
 
 def _accepted(op: Any, method: str, number: int, wanted: Any, value: Any) -> Any:
-    """An output's value as its type holds it."""
+    """An output's value, as its type's `filter` returns it."""
     try:
         return wanted.filter(value, strict=True)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How rules rewrite a program: one walk, in which each rule sees a value and what it is computed from."""
+"""Rewriting of programs by local rules, in one pass over the instructions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ COMPARED = 64
 
 
 def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any], Any]:
-    """A decorator for a rule, which sees a `Value` and gives a tree over `Value.operand`s for it, or None.
+    """A decorator for a rule: a function from a `Value` to its replacement, a tree over `Value.operand`s, or None.
 
-    The tree has the value's type, and stands for it everywhere. The names are
-    those of the ops whose values the rule may replace, none for all of them.
+    A replacement has the value's type.
 
     Parameters
     ----------
+    *ops : str
+        The names of the ops whose values the rule may replace; none for all ops.
     of : sequence of str
-        The names of the ops one of which, at the least, computes an input.
+        The rule applies only if an op of one of these names computes an input.
     fixed : bool
-        Whether the rule works only where the program's numbers and constants
-        cannot change.
+        Whether the rule needs a program whose numbers and constants cannot change.
     """
 
     def mark(rule: Any) -> Any:
@@ -44,13 +44,13 @@ def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any]
 
 
 class Change(NamedTuple):
-    """One value that a rule has replaced.
+    """A replacement of one value by a rule.
 
     Attributes
     ----------
     rule : str
     before, after : OpTreeNode or leaf
-        What computed it, and what does now.
+        The old and the new node.
     """
 
     rule: str
@@ -71,36 +71,36 @@ def apply_rules(
     given: int,
     changes: list[Change] | None = None,
 ) -> Program:
-    """The program, rewritten by rules where they apply, the first first; itself where none does.
+    """The program rewritten by the first rule that applies to each value; the same object if none does.
 
-    Values that an op destroys stay as they are, and the ops that destroy them unless a rule is for them.
+    Values that an op destroys are not replaced, nor ops that destroy an input unless a rule names them.
 
     Parameters
     ----------
     table : dict
-        The rules by the names of the ops that they are for; under None those
-        for all.
+        The rules by the names of their ops; under None those for all ops.
     fixed : bool
-        Whether the values of numbers and constants may be looked at.
+        Whether rules may read the values of numbers and constants.
     given : int
-        How many of the leaves come from the trees; those after them were put in
-        by rules.
+        The number of leaves that come from the trees; rules have added those after them.
     changes : list, optional
-        Where to put what is changed.
+        Replacements are appended to it.
     """
     if None not in table and not _may_apply(program, table):
         return program
-    walk = _Walk(program, table, fixed, given)
-    outputs = walk.run(program)
+    rewriter = _Rewriter(program, table, fixed, given)
+    outputs = rewriter.run(program)
     if changes is not None:
-        changes += walk.changes
+        changes += rewriter.changes
     return (
-        _without_dead(walk.program(outputs), given, {~number for number in walk.replaced}) if walk.replaced else program
+        _without_dead(rewriter.program(outputs), given, {~number for number in rewriter.replaced})
+        if rewriter.replaced
+        else program
     )
 
 
 def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
-    """Whether any rule finds the ops that it is for: a quick look, for most passes find nothing."""
+    """Whether the program has the ops of any rule. Most passes apply to nothing, and this check is fast."""
     first, instructions = len(program.leaves), program.instructions
     for op, inputs, _ in instructions:
         for rule in table.get(op.name, ()):
@@ -110,16 +110,16 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
 
 
 class Value:
-    """A value of a program that is being rewritten, as rules see it."""
+    """A value of a program, as rules see it."""
 
-    __slots__ = ("_walk", "number")
+    __slots__ = ("_rewriter", "number")
 
-    def __init__(self, walk: Any, number: int) -> None:
-        self._walk, self.number = walk, number
+    def __init__(self, rewriter: Any, number: int) -> None:
+        self._rewriter, self.number = rewriter, number
 
     @property
     def _leaf(self) -> Any:
-        return self._walk.leaves[self.number]
+        return self._rewriter.leaves[self.number]
 
     @property
     def is_leaf(self) -> bool:
@@ -128,12 +128,12 @@ class Value:
     @property
     def instruction(self) -> Instruction:
         """The instruction that computes it."""
-        return Instruction(self.op, self._walk.inputs[~self.number], self.node)
+        return Instruction(self.op, self._rewriter.inputs[~self.number], self.node)
 
     @property
     def node(self) -> OpTreeNode:
         """The instruction's node."""
-        return self._walk.nodes[~self.number]
+        return self._rewriter.nodes[~self.number]
 
     @property
     def op(self) -> Any:
@@ -141,14 +141,14 @@ class Value:
         return None if self.is_leaf else self.node.op
 
     def is_a(self, *names: str) -> bool:
-        """Whether an op of one of these names, and no other class, computes it."""
+        """Whether an op of one of these names computes it, and not of a subclass."""
         op = self.op
         return op is not None and op.name in names and type(op) is OPS[op.name]
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that it is computed from."""
-        return [] if self.is_leaf else [Value(self._walk, i) for i in self._walk.inputs[~self.number]]
+        """The operands of its op."""
+        return [] if self.is_leaf else [Value(self._rewriter, i) for i in self._rewriter.inputs[~self.number]]
 
     @property
     def type(self) -> Any:
@@ -164,19 +164,19 @@ class Value:
 
     @property
     def is_weak(self) -> bool:
-        """Whether it is a Python number, which takes the dtype of what it meets."""
+        """Whether it is a Python number, whose dtype is weak."""
         return self.is_leaf and type(self._leaf) in NUMBERS
 
     @property
     def constant(self) -> Any:
-        """The Python number or `Constant` that it is, where that is fixed."""
-        if not self.is_leaf or not (self._walk.fixed or self.number >= self._walk.given):
+        """Its leaf, if that is a fixed Python number or `Constant`."""
+        if not self.is_leaf or not (self._rewriter.fixed or self.number >= self._rewriter.given):
             return None
         return self._leaf if type(self._leaf) in NUMBERS or isinstance(self._leaf, Constant) else None
 
     @property
     def literal(self) -> Any:
-        """The number that it is, where that is fixed: a Python number, or a 0-d constant's as one."""
+        """Its number, if that is a fixed Python number or 0-d constant."""
         leaf = self.constant
         if not isinstance(leaf, Constant):
             return leaf
@@ -184,28 +184,28 @@ class Value:
 
     @property
     def used_once(self) -> bool:
-        """Whether one place alone is known to need it."""
-        return self._walk.uses.get(self.number) == 1
+        """Whether it has a single use."""
+        return self._rewriter.uses.get(self.number) == 1
 
     @property
     def operand(self) -> Input:
         """The operand that represents it in a replacement."""
-        return self._walk.stand_in(self.number)
+        return self._rewriter.operand_for(self.number)
 
     @property
     def first_equal(self) -> Value:
-        """The first leaf that is the same constant; the value itself if it is none."""
+        """The first leaf that is the same constant; the value itself if it is no constant."""
         leaf = self.constant
         key = None if leaf is None else _bits(leaf)
-        return self if key is None else Value(self._walk, self._walk.constants.setdefault(key, self.number))
+        return self if key is None else Value(self._rewriter, self._rewriter.constants.setdefault(key, self.number))
 
     def on(self, inputs: Sequence[Value]) -> OpTreeNode:
-        """The same op on other values, each of the type of the one that it stands for."""
+        """The same op on other values of the same types."""
         return applied(self.node[0], [x.operand for x in inputs])
 
 
-class _Walk(Builder):
-    """A program that grows by another's instructions, each replaced as the rules say."""
+class _Rewriter(Builder):
+    """Builds the rewritten program from another's instructions."""
 
     def __init__(self, program: Program, table: Mapping[str | None, list[Any]], fixed: bool, given: int) -> None:
         super().__init__()
@@ -216,25 +216,25 @@ class _Walk(Builder):
         self.replaced: dict[int, int] = {}
         self.changes: list[Change] = []
         self.constants: dict[Any, int] = {}
-        self._stand_ins: dict[int, Input] = {}
-        self._trees: list[Any] = []  # kept, for `numbers` tells them by id
+        self._operands: dict[int, Input] = {}
+        self._trees: list[Any] = []  # alive, for the ids in `numbers`
         self._origin: Any = None
-        self._stays_apart = False
+        self._must_not_alias = False
 
     def run(self, program: Program) -> list[int]:
-        """Take the instructions over, in their order; the numbers of the outputs."""
+        """Add a program's instructions in order; the numbers of the outputs."""
         first, uses = len(program.leaves), _uses(program)
-        frozen, apart = _at_destroyers(program)
+        frozen, guarded = _at_destroyers(program)
         numbers = list(range(first))
-        for place, (op, inputs, node) in enumerate(program.instructions, first):
+        for index, (op, inputs, node) in enumerate(program.instructions, first):
             taken = tuple([numbers[i] for i in inputs])
-            self._origin, self._stays_apart = node.origin, place in apart
+            self._origin, self._must_not_alias = node.origin, index in guarded
             changes = op.name in self.table or (self.always and not op.destroy_map)
-            if place in frozen or not changes:
+            if index in frozen or not changes:
                 number = super().instruction(node, taken, outlined=True)
             else:
                 number = self.instruction(node, taken, outlined=True)
-            self.uses[number] = self.uses.get(number, 0) + uses[place]
+            self.uses[number] = self.uses.get(number, 0) + uses[index]
             numbers.append(number)
         return [numbers[i] for i in program.outputs]
 
@@ -258,27 +258,27 @@ class _Walk(Builder):
         return number
 
     def _replacement(self, rule: Any, value: Value) -> int | None:
-        """The number of what a rule puts in a value's place."""
+        """The number of a rule's replacement for a value; None if the rule does not apply."""
         if rule.ops and not value.is_a(*rule.ops):
             return None
         if rule.of and not any(x.is_a(*rule.of) for x in value.inputs):
             return None
         try:
             tree = rule(value)
-        except OptreeError:  # what cannot be built, such as a number that overflows, is no replacement
+        except OptreeError:  # a replacement that cannot be built: a number may overflow
             return None
         if tree is None or tree.type != value.type:
             return None
         self._trees.append(tree)
         number = self.add(tree)
         if number < 0 and type(tree) is OpTreeNode:
-            self.uses[number] -= 1  # what needs it is counted by `run`
-        # A Python number would be weak where the value was not.
-        if Value(self, number).is_weak or (self._stays_apart and self._looks_into_tensor(number)):
+            self.uses[number] -= 1  # `run` counts its uses
+        # The value was not weak, as a Python number would be.
+        if Value(self, number).is_weak or (self._must_not_alias and self._may_alias_tensor(number)):
             return None
         return number
 
-    def _looks_into_tensor(self, number: int) -> bool:
+    def _may_alias_tensor(self, number: int) -> bool:
         pending = [number]
         while pending:
             number = pending.pop()
@@ -290,16 +290,16 @@ class _Walk(Builder):
                 pending += [inputs[i] for i in self.nodes[~number].op.shared_inputs()]
         return False
 
-    def stand_in(self, number: int) -> Input:
-        """The input that stands for a value in a replacement."""
-        found = self._stand_ins.get(number)
+    def operand_for(self, number: int) -> Input:
+        """The input that represents a value in a replacement."""
+        found = self._operands.get(number)
         if found is None:
-            found = self._stand_ins[number] = Input(Value(self, number).type)
+            found = self._operands[number] = Input(Value(self, number).type)
             self.numbers[id(found)] = number
         return found
 
     def leaf(self, entry: Any) -> int:
-        """The number of a constant that a rule puts in, each once."""
+        """The number of a rule's constant; equal constants have one number."""
         key = _bits(entry)
         number = None if key is None else self.constants.get(key)
         if number is None:
@@ -315,29 +315,28 @@ def _bits(leaf: Any) -> Any:
 
 
 def _at_destroyers(program: Program) -> tuple[set[int], set[int]]:
-    """The numbers of the values whose memory an op destroys; and where there are several such ops, of all they read.
+    """The values whose memory an op destroys; and if several ops do, the values that these read.
 
-    What one reads may not come to lie in a tensor that another destroys: no
-    order would do for both.
+    None of the latter may be replaced by a view of a tensor: if another op destroys that, no order is valid.
     """
     destroyed: set[int] = set()
     read: set[int] = set()
     destroyers = 0
-    for place in range(len(program.instructions) - 1, -1, -1):
-        op, inputs, _ = program.instructions[place]
+    for index in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[index]
         if op.destroy_map:
             destroyers += 1
             destroyed |= {inputs[i] for i in op.destroyed_inputs()}
             read |= set(inputs)
         elif op.view_map:
             for found in (destroyed, read):
-                if len(program.leaves) + place in found:
+                if len(program.leaves) + index in found:
                     found |= {inputs[i] for i in op.shared_inputs()}
     return destroyed, read if destroyers > 1 else set()
 
 
 def _uses(program: Program) -> list[int]:
-    """How many places need each value."""
+    """The number of uses of each value."""
     uses = [0] * (len(program.leaves) + len(program.instructions))
     for instruction in program.instructions:
         for i in instruction.inputs:
@@ -348,22 +347,22 @@ def _uses(program: Program) -> list[int]:
 
 
 def _without_dead(program: Program, given: int, replaced: set[int]) -> Program:
-    """The program without instructions, and leaves that rules put in, that nothing needs.
+    """Dead code elimination of instructions, and of leaves that rules added.
 
-    An op that destroys an input is needed, unless another has been put in its place.
+    An op that destroys an input is live, unless it was replaced.
     """
     first = len(program.leaves)
     needed = set(program.outputs)
-    for place in range(len(program.instructions) - 1, -1, -1):
-        op, inputs, _ = program.instructions[place]
-        if first + place in needed or (op.destroy_map and place not in replaced):
-            needed.update((first + place, *inputs))
-    kept = [i for i in range(first) if i < given or i in needed]
-    kept += [first + place for place in range(len(program.instructions)) if first + place in needed]
-    numbers = {old: new for new, old in enumerate(kept)}
+    for index in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[index]
+        if first + index in needed or (op.destroy_map and index not in replaced):
+            needed.update((first + index, *inputs))
+    live = [i for i in range(first) if i < given or i in needed]
+    live += [first + index for index in range(len(program.instructions)) if first + index in needed]
+    numbers = {old: new for new, old in enumerate(live)}
     instructions = [
         Instruction(op, tuple([numbers[x] for x in inputs]), node)
-        for op, inputs, node in (program.instructions[i - first] for i in kept if i >= first)
+        for op, inputs, node in (program.instructions[i - first] for i in live if i >= first)
     ]
-    leaves = [program.leaves[i] for i in kept if i < first]
+    leaves = [program.leaves[i] for i in live if i < first]
     return Program(leaves, instructions, [numbers[i] for i in program.outputs])

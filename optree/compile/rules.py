@@ -1,7 +1,7 @@
-"""The rules that rewrite programs, each a function of a value: see `optree.compile.passes` for their order.
+"""The rewriting rules, each a function of a value; `optree.compile.passes` has their order.
 
-A rule may ask for dtypes, dimensions, ops and their parameters, but never for
-sizes: a plan serves others too. Where numbers are not fixed, no rule sees them.
+Rules may depend on dtypes, ranks, ops and their parameters, but not on sizes or, unless they
+are fixed, on numbers: a plan serves trees with others too.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from optree.tree.variable import Constant, as_variable
 
 @on(fixed=True)
 def equal_constants(value: Value) -> Any:
-    """Numbers and constants that are alike to the bit become one, and with them the ops on them."""
+    """Constants that are equal bit by bit are merged, and then the ops on them."""
     first = [x.first_equal for x in value.inputs]
     return value.on(first) if any(a.number != b.number for a, b in zip(first, value.inputs, strict=True)) else None
 
 
-# Shapes: what is asked for its shape alone need not be computed.
+# Shapes: a value of which only the shape is read need not be computed.
 
 
-#: Ops that read nothing but the shape of an operand.
+#: Ops that read only the shape of an operand.
 _READ_SHAPES = tuple(name for name, op in OPS.items() if op.shape_only and not op.destroy_map)
 
 
 @on(*_READ_SHAPES)
 def shapes_of_operands(value: Value) -> Any:
-    """The shape of a value is asked of what the value is computed from: a cost's gradient needs no cost."""
+    """A shape is read from an earlier value of the same shape: the gradient of a cost does not compute the cost."""
     inputs = [_of_same_shape(x) if i in value.op.shape_only else x for i, x in enumerate(value.inputs)]
     if all(getattr(a, "number", None) == b.number for a, b in zip(inputs, value.inputs, strict=True)):
         return None
@@ -48,7 +48,7 @@ def shapes_of_operands(value: Value) -> Any:
 
 
 def _of_same_shape(value: Value) -> Any:
-    """An earlier value of the same type in every call, or a constant where all sizes are known to be 1; else itself."""
+    """An earlier value whose type is equal in every call; a constant if all sizes are known to be 1; or itself."""
     dtype, found = value.dtype, value
     while not value.is_leaf and isinstance(value.type, TensorType):
         if all(size == 1 for size in value.type.shape):
@@ -74,12 +74,12 @@ def _inputs_of_same_shape(value: Value) -> list[Value]:
     return inputs[:1] if op.keeps_shape else []
 
 
-# Stabilise: the same function, without overflow or lost digits on the way.
+# Stabilise: the same function without intermediate overflow or cancellation.
 
 
 @on("log", of=("softmax",))
 def log_of_softmax(value: Value) -> Any:
-    """log(softmax(x)) is log_softmax(x), which no small probability takes to -inf."""
+    """log(softmax(x)) is log_softmax(x), which is not -inf where a probability underflows."""
     (inner,) = value.inputs
     return f.log_softmax(inner.inputs[0].operand, inner.op.axis)
 
@@ -147,22 +147,22 @@ def one_minus_tanh_squared(value: Value) -> Any:
     return f.sech2(x.operand) if x.is_float else None
 
 
-# Move outward what may meet its like there. Only what keeps every bit: sum(x * c) is not sum(x) * c, nor (x * a) * y
-# (x * y) * a, for they round elsewhere, and a product with an infinity on the way would stay one.
+# Move casts, signs and scalars outward, where they can merge or cancel. Only if the result is bitwise equal:
+# sum(x * c) is not sum(x) * c, nor (x * a) * y (x * y) * a, which round and overflow elsewhere.
 
-#: Ops of one array that put its elements, each once at the most, in other places.
+#: Ops that permute or select elements of one array, each at most once.
 _REARRANGING = tuple(name for name, op in OPS.items() if op.rearranges)
 
 
 @on(*_REARRANGING, of=("cast", "neg"))
 def casts_outward(value: Value) -> Any:
-    """A cast or a sign waits until the elements have moved."""
+    """Elements are moved before a cast or a negation."""
     return _moved_first(value) if value.inputs[0].is_a("cast", "neg") else None
 
 
 @on(*_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
 def scalars_outward(value: Value) -> Any:
-    """Arithmetic with one number waits until the elements have moved."""
+    """Elements are moved before arithmetic with a number."""
     return _moved_first(value) if value.inputs[0].is_a("mul", "add", "sub", "div") else None
 
 
@@ -177,7 +177,7 @@ def _moved_first(value: Value) -> Any:
 
 @on("mul", "div", of=("neg",))
 def sign_of_product(value: Value) -> Any:
-    """``-x * y`` is -(x * y), and -x * -y is x * y: rounding does not look at signs."""
+    """``-x * y`` is -(x * y), and -x * -y is x * y: rounding is symmetric."""
     operands = [x.operand for x in value.inputs]
     negated = [i for i, x in enumerate(value.inputs) if x.is_a("neg") and _keeps_negation(value, x)]
     for i in negated:
@@ -188,13 +188,13 @@ def sign_of_product(value: Value) -> Any:
 
 
 def _keeps_negation(value: Value, negated: Value) -> bool:
-    """Whether a product of a negated value is minus the product, for integers too, which wrap."""
+    """Whether the product with a negated value is exactly the negated product; integers wrap."""
     return (value.is_float and negated.is_float) or (value.is_a("mul") and negated.dtype == value.dtype)
 
 
 @on("mul", "add", fixed=True, of=("mul", "add"))
 def scalars_together(value: Value) -> Any:
-    """(x * a) * b is x * (a * b), for integers, and for floats where a and b are powers of two not below 1."""
+    """(x * a) * b is x * (a * b), for integers, and for floats if a and b are powers of two not below 1."""
     inner, b = _array_and_number(value)
     if inner is None or not inner.is_a(value.op.name) or inner.dtype != value.dtype:
         return None
@@ -208,7 +208,7 @@ def scalars_together(value: Value) -> Any:
 
 
 def _array_and_number(value: Value) -> tuple[Any, Any]:
-    """The two operands of an op if one of them is a fixed number: the other and it."""
+    """The operands of a binary op with a fixed number, which comes second; (None, None) without one."""
     x, y = value.inputs
     if y.literal is None:
         x, y = y, x
@@ -216,7 +216,7 @@ def _array_and_number(value: Value) -> tuple[Any, Any]:
 
 
 def _only_scales(number: Any) -> bool:
-    """Whether a product with a number only enlarges, without rounding: what overflows then does so in the end too."""
+    """Whether a number is a power of two not below 1: no rounding, and an overflow persists in the final product."""
     return math.isfinite(number) and abs(number) >= 1 and math.frexp(number)[0] in (0.5, -0.5)
 
 
@@ -232,7 +232,7 @@ def sign_into_number(value: Value) -> Any:
     return product.op(x.operand, -0.0 if number == 0 and type(number) is not float else -number)
 
 
-# Drop what cancels. There is none for exp(log(x)) or log(exp(x)): neither is x to the bit.
+# Cancel. Not exp(log(x)) or log(exp(x)), which are not bitwise x.
 
 
 @on("neg", of=("neg",))
@@ -254,13 +254,13 @@ def negated_terms(value: Value) -> Any:
 
 
 def _same_dtype(value: Value, negated: Value) -> bool:
-    # A small integer's negation wraps before it meets a larger one.
+    # The negation of a narrow integer wraps before it is promoted.
     return negated.dtype == value.dtype
 
 
 @on("transpose", of=("transpose",))
 def transposes(value: Value) -> Any:
-    """A transpose of a transpose is one, or none where the axes are back in order."""
+    """Two transposes are one, or none if they are inverse."""
     (inner,) = value.inputs
     axes, (x,) = tuple(inner.op.axes[axis] for axis in value.op.axes), inner.inputs
     return x.operand if axes == tuple(range(len(axes))) else f.transpose(x.operand, axes)
@@ -272,30 +272,30 @@ _RESHAPES = tuple(name for name, op in OPS.items() if op.keeps_order is True)
 
 @on("reshape", "reshape_like", of=_RESHAPES)
 def reshape_of_reshape(value: Value) -> Any:
-    """Of several reshapes only the last counts."""
+    """A reshape of a reshape is the outer one."""
     inner, *like = value.inputs
     return value.op(inner.inputs[0].operand, *(x.operand for x in like)) if inner.is_a(*_RESHAPES) else None
 
 
 @on("cast")
 def cast_to_own_dtype(value: Value) -> Any:
-    """A cast to the dtype that a value has is that value."""
+    """A cast to its operand's dtype is the operand."""
     (x,) = value.inputs
     return x.operand if x.dtype == value.dtype else None
 
 
 @on("cast", of=("cast",))
 def cast_of_cast(value: Value) -> Any:
-    """A cast to a wider dtype on the way to a third does nothing."""
+    """An intermediate cast to a wider dtype is dropped."""
     (inner,) = value.inputs
     (x,) = inner.inputs
-    # Where a float does not fit an integer, the integer may depend on the float's width.
+    # The integer that a float out of range is cast to may depend on the width of the float.
     alike = value.is_float or value.dtype.kind == "b" or (x.dtype.kind in "biu" and inner.dtype.kind in "biu")
     return f.cast(x.operand, value.dtype) if alike and _holds_all(inner.dtype, x.dtype) else None
 
 
 def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Whether a dtype has every value of another."""
+    """Whether a dtype represents every value of another."""
     if is_floating(wide) and narrow.kind in "iu":  # NumPy says so of float64 and int64
         return narrow.itemsize * 8 <= finfo(wide).nmant + 1
     return bool(can_cast(narrow, wide, "safe"))
@@ -303,7 +303,7 @@ def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
 
 @on("copy")
 def copies(value: Value) -> Any:
-    """A copy of what nothing overwrites is what it is a copy of."""
+    """A copy is its operand: the scheduler adds the copies that are needed."""
     (x,) = value.inputs
     return x.operand
 
@@ -334,7 +334,7 @@ def plus_zero(value: Value) -> Any:
 
 @on(fixed=True)
 def fold_constants(value: Value) -> Any:
-    """Constant folding, if the op allows it and the result takes no more memory than its operands."""
+    """Constant folding, if the op allows it and the result is no larger than its operands."""
     leaves, op = [x.constant for x in value.inputs], value.op
     if not leaves or any(leaf is None for leaf in leaves) or isinstance(op, Output):
         return None
@@ -349,7 +349,7 @@ def fold_constants(value: Value) -> Any:
         with np.errstate(all="ignore"):
             found = performer(value.instruction)(*map(value_of, leaves))
         return Constant(value.type, found)
-    except Exception:  # it will fail where it runs, with the line that built it
+    except Exception:  # it is raised when the program runs, with the origin
         return None
 
 
@@ -357,22 +357,22 @@ def _elements(leaf: Any) -> int:
     return int(np.size(as_variable(leaf).value))  # type: ignore[attr-defined]
 
 
-# For kernels
+# Decompositions for kernels
 
 
-#: A reduction looks so many values back for others.
-LOOKED_BACK = 64
+#: Maximum values that the search for a nested reduction visits.
+VISITED = 64
 
 
 @on("sum", "mean", "max", "min")
 def reduced_in_two(value: Value) -> Any:
-    """A reduction of what depends on one over fewer axes reduces those first, so that one kernel makes both."""
+    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel."""
     (x,) = value.inputs
     axes = set(value.op.axes(x.type.ndim))
     found: set[frozenset[int]] = set()
     pending: list[Value] = [x]
     seen: set[int] = set()
-    while pending and len(seen) < LOOKED_BACK:
+    while pending and len(seen) < VISITED:
         each = pending.pop()
         if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):
             continue
@@ -392,7 +392,7 @@ def reduced_in_two(value: Value) -> Any:
 
 @on("dot", "matmul")
 def product_with_a_vector(value: Value) -> Any:
-    """A product with a vector is a sum of products: one pass over the matrix, with what is before and after it."""
+    """A matrix-vector product is a sum of products, which fuses with its operands and uses."""
     x, y = value.inputs
     if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
         return None
@@ -405,8 +405,8 @@ def product_with_a_vector(value: Value) -> Any:
 
 
 @on("argmax", "argmin")
-def place_of_an_extreme(value: Value) -> Any:
-    """Where an extreme stands is the least place of what equals it, or is no number: one kernel."""
+def argument_of_extreme(value: Value) -> Any:
+    """``argmax`` is the least index of an element that equals the maximum, or is nan: one kernel."""
     (x,), op = value.inputs, value.op
     axes = op.axes(x.type.ndim)
     if len(axes) not in (1, x.type.ndim) or not axes:
@@ -416,21 +416,21 @@ def place_of_an_extreme(value: Value) -> Any:
     hit = f.equal(operand, extreme)
     if x.is_float:
         hit = f.logical_or(hit, f.isnan(operand))
-    places = f.places(operand)  # counted in C order through all axes
-    first = f.min(f.where(hit, places, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
+    indices = f.flat_indices(operand)  # flat, in C order
+    first = f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
     if len(axes) == x.type.ndim:
         return first
-    behind = tuple(range(axes[0] + 1, x.type.ndim))
-    if behind:
-        first = first // f.cast(f.count(places, axis=behind), np.int64)
-    return first % f.cast(f.count(places, axis=axes), np.int64)
+    inner = tuple(range(axes[0] + 1, x.type.ndim))
+    if inner:
+        first = first // f.cast(f.count(indices, axis=inner), np.int64)
+    return first % f.cast(f.count(indices, axis=axes), np.int64)
 
 
 @on("assign")
 def assigned_by_a_kernel(value: Value) -> Any:
-    """Copies and casts are kernels, which may use several threads.
+    """An assigned leaf is copied or cast by a kernel, which may use several threads.
 
-    Not copies of halves, which NumPy copies as they are: a kernel makes float32 of them, and halves of those.
+    NumPy copies float16 faster: a kernel would convert it to float32 and back.
     """
     target, x = value.inputs
     if x.is_weak or x.type.ndim > target.type.ndim:

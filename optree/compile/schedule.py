@@ -1,14 +1,14 @@
-"""The order in which a program may run where ops destroy their inputs (Aesara, "Destroyers and viewers").
+"""Instruction order and copies where ops destroy their inputs (Aesara, "Destroyers and viewers").
 
-An op that destroys an input runs after all else that reads that memory; where
-there is no such order, or the memory is not the program's to destroy, it gets
-a copy. A tensor is state: the ops that destroy one, such as random ones their
-state, do so one after another, each for the next to see. Assignments come after
-all that may fail, so that either all are made or none.
+An op that destroys an input runs after all other readers of that memory. Where no order
+allows that, or the memory is not the program's own, it gets a copy. Ops that destroy one tensor,
+as random ones do their state, run in program order, each on the result of the one before. Assignments run after
+all ops that may fail, so that all are made or none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from optree.compile.aliasing import shared_memories
@@ -22,8 +22,8 @@ from optree.tree.variable import Input
 
 
 def schedule(program: Program) -> Program:
-    """The program in an order in which nothing is read after it has been destroyed, with the copies that takes."""
-    destroyers = [place for place, instruction in enumerate(program.instructions) if instruction.op.destroy_map]
+    """The program with its instructions ordered, and inputs copied, so that none is read after it was destroyed."""
+    destroyers = [index for index, instruction in enumerate(program.instructions) if instruction.op.destroy_map]
     if not destroyers:
         return program
     draft = _Draft(program)
@@ -38,47 +38,60 @@ def schedule(program: Program) -> Program:
         ran = set(order)
         waiting = [step for step in draft.order if step not in ran and draft.steps[step].op.destroy_map]
         stuck = next(step for step in waiting if not isinstance(draft.steps[step].op, Assign))
-        for position in draft.steps[stuck].op.destroyed_inputs():  # two destroyers wait for each other
+        for position in draft.steps[stuck].op.destroyed_inputs():  # a cycle of two destroyers
             draft.copy_before(stuck, position)
 
 
-def apart(program: Program) -> Program:
-    """The program with each output in memory of its own, not a leaf's or another output's.
+def unalias_outputs(program: Program) -> Program:
+    """The program with a copy of each output that may alias a leaf or another output.
 
-    What an assignment gives is its target, and stays that.
+    An assignment's output is its target, and is not copied.
     """
-    first, shared = len(program.leaves), shared_memories(program.instructions, _marks(program))
+    first, shared = len(program.leaves), shared_memories(program.instructions, _memory_keys(program))
     instructions, outputs = list(program.instructions), list(program.outputs)
     taken: set[Any] = set()
-    for place, value in enumerate(outputs):
+    for i, value in enumerate(outputs):
         if value >= first and isinstance(instructions[value - first].op, Assign):
             continue
         owners = shared.get(value, frozenset([value]))
-        if value < first or owners & taken or not all(_is_made(owner, first) for owner in owners):
-            outputs[place] = first + len(instructions)
+        if value < first or owners & taken or not all(_is_allocated(owner, first) for owner in owners):
+            outputs[i] = first + len(instructions)
             instructions.append(_copy_of(value, program.type_of(value)))
         taken |= owners
     return program if outputs == program.outputs else program._replace(instructions=instructions, outputs=outputs)
 
 
-def _marks(program: Program) -> list[Any]:
-    """The mark of each leaf's memory."""
-    marks = program.owners or range(len(program.leaves))
+def _memory_keys(program: Program) -> list[Any]:
+    """For each leaf a key of its memory: the tensor, or a number."""
+    keys = program.owners or range(len(program.leaves))
     owners = owners_of(program.leaves)
-    return [owner if isinstance(owner, Tensor) else mark for owner, mark in zip(owners, marks, strict=True)]
+    return [owner if isinstance(owner, Tensor) else key for owner, key in zip(owners, keys, strict=True)]
 
 
-def _is_made(mark: Any, first: int) -> bool:
-    """Whether a mark is of memory that an instruction makes, where there are so many leaves."""
-    return type(mark) is int and mark >= first
+def _is_allocated(key: Any, first: int) -> bool:
+    """Whether an instruction allocates the memory with a key, in a program of `first` leaves."""
+    return type(key) is int and key >= first
 
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
-    """Whether a node's op may refuse operands whose types and sizes are right."""
+    """Whether a node's op may raise on operands of valid types and sizes."""
     if not op.can_fail:
         return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
+
+
+def failing(instructions: Sequence[Instruction]) -> list[int]:
+    """The indices of the instructions that may fail."""
+    known: dict[int, bool] = {}  # by node: applications of one type from one line share theirs
+    found = []
+    for index, (op, _, node) in enumerate(instructions):
+        fails = known.get(id(node))
+        if fails is None:
+            fails = known[id(node)] = may_fail(op, node)
+        if fails:
+            found.append(index)
+    return found
 
 
 def _copy_of(value: int, type: Any) -> Instruction:
@@ -87,28 +100,28 @@ def _copy_of(value: int, type: Any) -> Instruction:
     return Instruction(op, (value,), applied(op.op_dict(type, None), [Input(type)]))
 
 
-class _Memory(NamedTuple):
-    """Where the values of a draft lie, as far as steps destroy memory.
+class _Aliasing(NamedTuple):
+    """Alias sets of a draft's values, and the steps that destroy and read memory.
 
     Attributes
     ----------
     shared : dict
-        The memories of the values that do not lie in memory of their own.
+        The alias sets of the values that do not have memory of their own.
     destroyed : dict
-        The memories that each step destroys; steps that destroy none are left out.
+        The alias set that each destroying step overwrites.
     readers : dict
-        For each memory that is destroyed the steps that take a value in it, in order.
-    place : list of int
-        Where each step stands in the order.
+        For each memory that is destroyed, the steps that read it, in order.
+    rank : list of int
+        Each step's index in the order.
     """
 
     shared: dict[int, frozenset[Any]]
     destroyed: dict[int, frozenset[Any]]
     readers: dict[Any, list[int]]
-    place: list[int]
+    rank: list[int]
 
     def of(self, value: int) -> frozenset[Any]:
-        """The memories that a value may lie in."""
+        """A value's alias set."""
         return self.shared.get(value) or frozenset([value])
 
 
@@ -116,29 +129,29 @@ _NOWHERE: frozenset[Any] = frozenset()
 
 
 class _Draft:
-    """A program while copies are put into it.
+    """A program under construction: its instructions and the copies added so far.
 
     Attributes
     ----------
     first : int
-        How many leaves there are; the value of a step is its number and this.
+        The number of leaves; the value of step n is `first` + n.
     steps : list of Instruction
-        Those of the program, and after them the copies.
+        The program's instructions, then the copies.
     order : list of int
-        The steps' numbers in an order in which each comes after its inputs.
+        The steps in topological order.
     """
 
     def __init__(self, given: Program) -> None:
         self.given, self.first = given, len(given.leaves)
-        self._marks = _marks(given)
+        self._memory_keys = _memory_keys(given)
         self.steps = list(given.instructions)
         self.order = list(range(len(self.steps)))
-        self._known: _Memory | None = None
+        self._known: _Aliasing | None = None
 
-    def memory(self) -> _Memory:
-        """Who lies in, reads and destroys what, until a copy changes it."""
+    def aliasing(self) -> _Aliasing:
+        """The aliasing of the steps, recomputed after a copy is added."""
         if self._known is None:
-            shared = shared_memories(self.steps, self._marks, self.order)
+            shared = shared_memories(self.steps, self._memory_keys, self.order)
             destroyed = {}
             for step in self.order:
                 op, inputs, _ = self.steps[step]
@@ -146,33 +159,32 @@ class _Draft:
                     mine = [inputs[i] for i in op.destroyed_inputs()]
                     destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
             readers: dict[Any, list[int]] = {owner: [] for mine in destroyed.values() for owner in mine}
-            place = [0] * len(self.steps)
+            rank = [0] * len(self.steps)
             for i, step in enumerate(self.order):
-                place[step] = i
+                rank[step] = i
                 for x in self.steps[step].inputs:
                     for owner in shared.get(x, (x,)):
                         if owner in readers and readers[owner][-1:] != [step]:
                             readers[owner].append(step)
-            self._known = _Memory(shared, destroyed, readers, place)
+            self._known = _Aliasing(shared, destroyed, readers, rank)
         return self._known
 
     def needs_copy(self, step: int, position: int) -> bool:
-        """Whether there is no order in which a step may destroy one of its inputs."""
-        memory = self.memory()
-        mine = memory.of(self.steps[step].inputs[position])
-        if not all(isinstance(owner, Tensor) or _is_made(owner, self.first) for owner in mine):
-            return True  # a constant, a number, or what a caller handed in
+        """Whether no order allows a step to destroy one of its inputs."""
+        aliasing = self.aliasing()
+        mine = aliasing.of(self.steps[step].inputs[position])
+        if not all(isinstance(owner, Tensor) or _is_allocated(owner, self.first) for owner in mine):
+            return True  # a constant, a number, or a caller's array
         after, new = self._after(step)
-        if any(memory.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
+        if any(aliasing.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
         for other in self._readers_of(mine, new):
-            destroys = memory.destroyed.get(other, _NOWHERE) & mine
-            if other == step or (is_state and destroys):  # what destroys a tensor sees it as it is by then
+            destroys = aliasing.destroyed.get(other, _NOWHERE) & mine
+            if other == step or (is_state and destroys):  # updates of a tensor run in program order
                 continue
-            if self.first + other in after or (
-                destroys and memory.place[step] < memory.place[other]
-            ):  # of two, the last goes without
+            # Of two destroyers, the last needs no copy.
+            if self.first + other in after or (destroys and aliasing.rank[step] < aliasing.rank[other]):
                 return True
         return False
 
@@ -180,19 +192,19 @@ class _Draft:
         return value >= self.first and isinstance(self.steps[value - self.first].op, Assign)
 
     def _readers_of(self, mine: frozenset[Any], new: set[int]) -> list[int]:
-        """The steps that take a value in these memories which is not among the new ones."""
-        memory = self.memory()
-        steps = dict.fromkeys(step for owner in mine for step in memory.readers.get(owner, ()))
-        return [step for step in steps if any(memory.of(x) & mine and x not in new for x in self.steps[step].inputs)]
+        """The steps that read these memories through a value that is not in `new`."""
+        aliasing = self.aliasing()
+        steps = dict.fromkeys(step for owner in mine for step in aliasing.readers.get(owner, ()))
+        return [step for step in steps if any(aliasing.of(x) & mine and x not in new for x in self.steps[step].inputs)]
 
     def _after(self, step: int) -> tuple[set[int], set[int]]:
-        """The values that need a step's, and those that lie in what it has destroyed, and have seen that."""
-        memory, value = self.memory(), self.first + step
-        after, new, mine = {value}, {value}, memory.destroyed.get(step, _NOWHERE)
+        """The values that depend on a step's, and those in the memory it destroyed, as they are after it."""
+        aliasing, value = self.aliasing(), self.first + step
+        after, new, mine = {value}, {value}, aliasing.destroyed.get(step, _NOWHERE)
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in self.order[memory.place[step] + 1 :]:
+        for other in self.order[aliasing.rank[step] + 1 :]:
             op, inputs, _ = self.steps[other]
-            if is_state and memory.destroyed.get(other, _NOWHERE) & mine:  # runs next, and sees it
+            if is_state and aliasing.destroyed.get(other, _NOWHERE) & mine:  # the next update of the tensor
                 new.add(self.first + other)
             if not after.isdisjoint(inputs):
                 after.add(self.first + other)
@@ -201,7 +213,7 @@ class _Draft:
         return after, new
 
     def copy_before(self, step: int, position: int) -> None:
-        """Let a step destroy a copy of its input."""
+        """Replace a destroyed input of a step by a copy."""
         op, inputs, node = self.steps[step]
         value = inputs[position]
         type = self.given.type_of(value) if value < self.first else self.steps[value - self.first].type
@@ -212,28 +224,28 @@ class _Draft:
         self._known = None
 
     def possible_order(self) -> list[int]:
-        """The steps, each after all that it must come after, and otherwise as they stand; without those that cannot."""
-        waits, place = self._waits(), self.memory().place
-        if all(place[other] < place[step] for step, others in waits.items() for other in others):
+        """The steps in topological order, ties broken by the present one, without those in cycles."""
+        waits, rank = self._waits(), self.aliasing().rank
+        if all(rank[other] < rank[step] for step, others in waits.items() for other in others):
             return self.order
         all_waits = [
             [*(x - self.first for x in instruction.inputs if x >= self.first), *waits.get(step, ())]
             for step, instruction in enumerate(self.steps)
         ]
-        return in_order(all_waits, place)
+        return in_order(all_waits, rank)
 
     def _waits(self) -> dict[int, list[int]]:
-        """For each step that destroys something, those that must come before it beside its inputs."""
-        memory = self.memory()
-        failing = [step for step in self.order if may_fail(self.steps[step].op, self.steps[step].node)]
+        """For each destroying step, those that must precede it besides its inputs."""
+        aliasing = self.aliasing()
+        may_fail_first = failing(self.steps)
         waits: dict[int, list[int]] = {}
-        for step, mine in memory.destroyed.items():
+        for step, mine in aliasing.destroyed.items():
             after, new = self._after(step)
             before = waits[step] = []
             if isinstance(self.steps[step].op, Assign):
-                before += [other for other in failing if self.first + other not in after]
+                before += [other for other in may_fail_first if self.first + other not in after]
             for other in self._readers_of(mine, new):
-                later = memory.destroyed.get(other, _NOWHERE) & mine and memory.place[other] > memory.place[step]
+                later = aliasing.destroyed.get(other, _NOWHERE) & mine and aliasing.rank[other] > aliasing.rank[step]
                 if other != step and not later:
                     before.append(other)
         return waits

@@ -1,4 +1,4 @@
-"""Whether sizes fit a program, before anything of it runs."""
+"""Shape inference over programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from optree.tree.types import TupleType
 
 
 def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
-    """The shapes of a program's outputs, where its leaves have these; None where only a run can tell.
+    """The shapes of a program's outputs from those of its leaves; None for one that only a run determines.
 
     Raises
     ------
     ShapeError
-        If an op cannot be applied to what has these shapes, or if an axis that
-        was not known to have size 1, and has it now, would broadcast.
+        If an op cannot be applied to these shapes, or if an axis of size 1 that was not
+        known to have size 1 would broadcast.
     """
     found = list(shapes)
     for instruction in program.instructions:
@@ -27,7 +27,7 @@ def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
 
 
 def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
-    """The shapes of all values of a program whose leaves have these, which fit; None where only a run can tell."""
+    """The shapes of all values, from valid ones of the leaves; None for one that only a run determines."""
     found = list(shapes)
     for instruction in program.instructions:
         given = [found[i] for i in instruction.inputs]
@@ -36,19 +36,19 @@ def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
 
 
 def broadcasts(instruction: Instruction) -> bool:
-    """Whether sizes that meet along an axis are the same, but for those that are known to be 1."""
+    """Whether operands broadcast: along an axis, sizes are equal or known to be 1."""
     op = instruction.op
     return bool(op.broadcasts_operands) and not op.defines("infer_shape")
 
 
 def tells_shape(instruction: Instruction) -> bool:
-    """Whether the shape of an instruction's value follows from those of its inputs."""
+    """Whether the shape of an instruction's value follows from the shapes of its inputs."""
     op = instruction.op
     return bool(op.defines("infer_shape")) or op.defines("output_shape")
 
 
 def shapes_told(program: Program) -> list[bool]:
-    """For each value whether its shape follows from those of the leaves."""
+    """For each value, whether its shape follows from those of the leaves."""
     told = [True] * len(program.leaves)
     for instruction in program.instructions:
         told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
@@ -56,7 +56,7 @@ def shapes_told(program: Program) -> list[bool]:
 
 
 def _inferred(instruction: Instruction, given: list[Any]) -> Any:
-    """The shape of an instruction's value; a list of them for a tuple."""
+    """The shape of an instruction's value; a list of shapes for a tuple."""
     op, node = instruction.op, instruction.node
     if op.defines("infer_shape"):
         shapes = op.infer_shape(node.owner, given)
@@ -65,7 +65,7 @@ def _inferred(instruction: Instruction, given: list[Any]) -> Any:
 
 
 def _checked(instruction: Instruction, given: list[Any]) -> Any:
-    """The same, where the sizes fit."""
+    """The same; raises if the sizes are invalid."""
     op, node = instruction.op, instruction.node
     try:
         shape = _inferred(instruction, given)
@@ -84,9 +84,9 @@ def _check_known(node: Any, given: list[Any]) -> None:
     for axis in range(ndim):
         sizes = set()
         for operand, shape in zip(node.inputs, given, strict=True):
-            place = axis - ndim + len(shape)
-            if place >= 0 and operand.shape[place] != 1:
-                sizes.add(shape[place])
+            own = axis - ndim + len(shape)
+            if own >= 0 and operand.shape[own] != 1:
+                sizes.add(shape[own])
         if len(sizes) > 1:
             raise ShapeError(
                 f"sizes {sorted(sizes)} meet along axis {axis}; to broadcast, an axis must be known to have size 1"

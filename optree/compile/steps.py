@@ -1,4 +1,4 @@
-"""Steps, and the one loop that runs them: whatever computes them, on whatever device, observed or not."""
+"""Steps, and the loop that runs them, for every executor."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Step(NamedTuple):
     Attributes
     ----------
     call : callable
-        Of operands; or where `take` is None, of the registers, in which it sets what it computes.
+        A function of operands; if `take` is None, of the registers, which it updates.
     take : callable or None
-        Takes the operands from the registers.
+        A function of the registers to the operands.
     output : int
         The register of the call's value.
     out : int or None
         The register of an array that the value is written into.
     dead : sequence of int
-        The registers that nothing needs after this step.
+        The registers whose last use is this step.
     number : int
-        The number of its instruction, of several the last, for errors and observers.
+        The index of its last instruction, for errors and observers.
     fallback : callable or None
-        Of the registers; runs where a call of the registers has not, and gives something true to say so.
+        A function of the registers, called if `call` returns true, because it could not run.
     """
 
     call: Callable[..., Any]
@@ -91,30 +91,30 @@ class Steps(NamedTuple):
 
 
 class Plan:
-    """A program that is ready to run on one backend.
+    """A compiled program.
 
     Attributes
     ----------
     run : callable
-        From the values of the program's leaves to those of its outputs. For the origins in errors it also takes the
-        trees that run, or None if they are those that were compiled.
+        A function of the leaves' values to those of the outputs. Its second argument is the trees that run, for the
+        origins in errors; None for those that were compiled.
     remark : callable or None
-        What `debugprint` says of the whole.
+        A line for `debugprint`.
     """
 
     def __init__(self, run: Callable[[list[Any], Any], Sequence[Any]], remark: Callable[[], str] | None = None) -> None:
         self.run, self.remark = run, remark
 
 
-#: Adds to an error of the instruction of this number what it was doing, for the trees that ran.
+#: Adds a note to an error: its instruction, by index, in the trees that ran.
 Note = Callable[[Exception, int, Any], None]
 
-#: Called after a step with the number of its instruction, the seconds that it took, its operands and its value.
+#: Called after a step with the index of its instruction, its seconds, its operands and its value.
 Observer = Callable[[int, float, Sequence[Any], Any], None]
 
 
 def run_steps(
-    steps: Iterable[Step],
+    steps: Iterable[tuple[Any, ...]],
     rest: list[Any],
     outputs: Callable[[list[Any]], Sequence[Any]] | None,
     note: Note,
@@ -125,20 +125,22 @@ def run_steps(
 
     Parameters
     ----------
+    steps : iterable of Step
+        Of steps that run often, as plain tuples (`plain`).
     rest : list
-        What the registers have after `values` before anything is computed. If nothing, `values` are the registers.
+        The initial registers after `values`. If empty, `values` are the registers.
     outputs : callable or None
-        Takes the outputs from the registers (`outputs_of`).
+        A function of the registers to the outputs (`outputs_of`).
     note : callable
     values : list
-        Those of the leaves.
+        The leaves' values.
     roots : object
         The trees that run, for `note`.
     """
     registers = values + rest if rest else values
     index = 0
     try:
-        for call, take, output, out, dead, index, fallback in steps:  # noqa: B007 the failing step's
+        for call, take, output, out, dead, index, fallback in steps:  # noqa: B007 the except clause uses it
             if take is None:
                 if call(registers) and fallback is not None:
                     fallback(registers)
@@ -155,27 +157,32 @@ def run_steps(
         raise
 
 
+def plain(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
+    """Steps as plain tuples, which Python unpacks in two thirds of the time."""
+    return [tuple(step) for step in steps]
+
+
 def outputs_of(program: Program) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """A function of the registers to a program's outputs; None if all are assignments, which are in their targets."""
+    """A function of the registers to a program's outputs; None if all are assignments."""
     made = (program.instructions[i - len(program.leaves)].op for i in program.outputs if i >= len(program.leaves))
     is_read = any(i < len(program.leaves) for i in program.outputs) or not all(isinstance(op, Assign) for op in made)
     return taker(program.outputs) if is_read else None
 
 
 def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function that takes these registers from a list, in C."""
+    """A function of the registers to those with these numbers."""
     if len(numbers) > 1:
         return itemgetter(*numbers)
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
 def observed(step: Step, observe: Observer, wait: Callable[[], None] | None = None) -> Step:
-    """A step that reports what it took.
+    """A step that reports to an observer.
 
     Parameters
     ----------
     wait : callable, optional
-        Waits until the device has nothing else to do.
+        Synchronises the device.
     """
     call, index = step.call, step.number
 

@@ -1,4 +1,4 @@
-"""Apply: an op at work on inputs."""
+"""Apply, an op applied to inputs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from optree.tree.variable import Input, Variable, as_operand, as_variable, check
 
 
 class Apply:
-    """An op applied to inputs, and the outputs that come of it (Theano's and Aesara's Apply).
+    """An application of an op to inputs, with its outputs (Theano's and Aesara's Apply).
 
     Parameters
     ----------
     op : Op
     inputs : sequence of Variable
     outputs : sequence of Variable
-        What `Op.make_node` made of the right types, as ``double()`` does. They
-        then stand for the nodes that compute them.
+        Variables that `Op.make_node` has made of the outputs' types, as by ``double()``. They
+        then represent the nodes that compute them.
 
     Attributes
     ----------
     outputs : list of OpTreeNode
-        Each with this as its `owner`, and its place here as its `index`.
+        Each has this as its `owner`, and its index here as its `index`.
     node : OpTreeNode
-        The only output, or the tuple that the outputs are picked from.
+        The only output, or the tuple of the outputs.
 
     Raises
     ------
@@ -53,11 +53,11 @@ class Apply:
         for i, x in enumerate(outputs):
             if type(x) is Input:
                 x.owner, x.index = self, i
-                x.spec = Spec.own(x.type)  # one that no op has met, so that each looks at the owner
+                x.spec = Spec.own(x.type)  # not cached by any op, so that each looks at the owner
 
     @classmethod
     def of_node(cls, node: OpTreeNode) -> Apply:
-        """The application that a node stands for."""
+        """The application that a node represents."""
         apply = cls.__new__(cls)
         apply.op, apply.inputs = node.op, [as_variable(x) for x in node.inputs]
         apply.node, apply.outputs = node, _outputs_of(node)

@@ -1,4 +1,4 @@
-"""Assignment: the op at the root of a tree that runs."""
+"""Assignment, the root of a tree that runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from optree.tree.variable import Variable
 
 
 class Assign(NonDifferentiableOperator):
-    """The second operand's value, written into the first, a tensor.
+    """Writes the second operand's value into the first, a tensor.
 
-    Its node is no operand: it stands at the root of a tree, and its target in others.
+    Its node is no operand: it is the root of a tree, and other trees contain its target.
     """
 
     name: ClassVar[str | None] = "assign"
@@ -38,7 +38,7 @@ class Assign(NonDifferentiableOperator):
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
-        """The assignment as a node; each tensor's ``x[:] = y`` comes through here."""
+        """The assignment as a node, from ``x[:] = y`` too; cached applications take a fast path."""
         if len(args) == 2 and type(args[0]) is Tensor and not kwargs:
             target, value = args
             op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
@@ -59,7 +59,9 @@ class Assign(NonDifferentiableOperator):
 
     def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
         op_dict = super().op_dict_of(entries, type, backend, children)
-        op_dict.value_spec = Spec.own(type, backend)  # so that no op knows it from a tensor's, and takes it unseen
+        op_dict.value_spec = Spec.own(
+            type, backend
+        )  # differs from the target's, so that no cached application takes the node for an operand
         return op_dict
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -74,11 +76,11 @@ class Assign(NonDifferentiableOperator):
 
     @portable
     def value(self, target: Any, value: Any) -> Any:
-        """Write the value, all of which is read before, where the two overlap."""
-        # NumPy sees to that itself, but along a single axis by the order in which it goes, which serves one step alone.
+        """Write the value, which is copied first if it overlaps the target."""
+        # NumPy handles overlap itself, except along a single axis with different strides.
         if not (isinstance(target, np.ndarray) and _copies_in_order(target, value)) and overlap(target, value):
             value = value.copy()
-        if isinstance(value, np.generic):  # whose integers NumPy refuses where those of arrays wrap around
+        if isinstance(value, np.generic):  # NumPy refuses scalars out of range, and wraps arrays
             value = np.asarray(value)
         target[...] = rounded(value, target.dtype, copy=False) if is_bfloat16(target.dtype) else value
         return target
@@ -126,9 +128,9 @@ class Joined(NonDifferentiableOperator):
 
 
 def _copies_in_order(target: np.ndarray, value: Any) -> bool:
-    """Whether NumPy's assignment reads what it needs before it writes there, where the two overlap."""
+    """Whether NumPy's assignment is right for overlapping arrays."""
     return target.ndim != 1 or not isinstance(value, np.ndarray) or target.strides == value.strides[-1:]
 
 
-#: What it makes of operands that it knows.
+#: The cached applications.
 _known = Assign.make().applications

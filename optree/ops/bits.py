@@ -1,4 +1,4 @@
-"""Operations on the bits of integers; of conditions they are the logical ones."""
+"""Bitwise ops on integers; on bools they are the logical ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from optree.tree.types import promote
 
 
 class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
-    """An op on bits, which floating numbers do not have.
+    """A bitwise op, which refuses floating operands.
 
     Attributes
     ----------
     symbol : str
         Python's operator.
     logical : str, optional
-        The op that means the same where all operands are conditions.
+        The equivalent op for bool operands.
     """
 
     takes_floats = False
@@ -43,7 +43,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
-        # x > 0 & (y > 0) is x > (0 & (y > 0)) to Python: a number beside a condition is taken for that mistake.
+        # Python parses x > 0 & (y > 0) as x > (0 & (y > 0)): refuse a number with a condition.
         if cls.logical is not None and any(map(_is_condition, args)):
             for x in args:
                 if type(x) is int:
@@ -61,7 +61,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
 
 
 def _is_condition(x: Any) -> bool:
-    """Whether an operand is bool; one of a foreign type is none, and is for the op to refuse."""
+    """Whether an operand is bool. The op refuses foreign types."""
     return isinstance(x, bool) or getattr(getattr(x, "dtype", None), "kind", "") == "b"
 
 
@@ -70,7 +70,7 @@ def _is_real(x: Any) -> bool:
 
 
 class BitwiseAnd(BitOperator, BinaryOperator):
-    """The bits that both x and y have; of two conditions, whether both hold."""
+    """Bitwise AND of x and y; for bools, logical AND."""
 
     name = "bitwise_and"
     associative = commutative = True
@@ -82,7 +82,7 @@ class BitwiseAnd(BitOperator, BinaryOperator):
 
 
 class BitwiseOr(BitOperator, BinaryOperator):
-    """The bits that x or y has; of two conditions, whether one holds."""
+    """Bitwise OR of x and y; for bools, logical OR."""
 
     name = "bitwise_or"
     associative = commutative = True
@@ -94,7 +94,7 @@ class BitwiseOr(BitOperator, BinaryOperator):
 
 
 class BitwiseXor(BitOperator, BinaryOperator):
-    """The bits that one of x and y has, and the other has not; of two conditions, whether one alone holds."""
+    """Bitwise XOR of x and y; for bools, logical XOR."""
 
     name = "bitwise_xor"
     associative = commutative = True
@@ -106,7 +106,7 @@ class BitwiseXor(BitOperator, BinaryOperator):
 
 
 class Invert(BitOperator, UnaryOperator):
-    """The bits that x has not; of a condition, whether it does not hold."""
+    """Bitwise NOT of x; for bools, logical NOT."""
 
     name = "invert"
     numpy = np.invert
@@ -117,11 +117,11 @@ class Invert(BitOperator, UnaryOperator):
     sample = (0.0, 7.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # ~ of C's true is true too
+        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # in C, ~true is true
 
 
 class Shift(BitOperator, BinaryOperator):
-    """A shift of bits; by as many as the integer has, or by a negative number, all of them are shifted out."""
+    """A bitwise shift. By a negative number, or the integer's width or more, all bits are shifted out."""
 
     sample = (0.0, 7.0)
 
@@ -135,7 +135,7 @@ class Shift(BitOperator, BinaryOperator):
         return np.where(inside, self.numpy(x, np.where(inside, y, dtype.type(0))), self._outside(x))
 
     def _least(self, arrays: Sequence[Any]) -> list[Any]:
-        """Of bools NumPy makes int8."""
+        """NumPy shifts bools as int8."""
         return [np.dtype("int8")] if all(_is_condition(x) for x in arrays) else []
 
     def _outside(self, x: Any) -> Any:
@@ -154,18 +154,18 @@ class Shift(BitOperator, BinaryOperator):
 
 
 class LeftShift(Shift):
-    """x with its bits moved up by y places, x * 2 ** y where that fits; 0 by as many places as it has bits."""
+    """x shifted left by y bits, x * 2 ** y if that fits; 0 for its width or more."""
 
     name = "left_shift"
     numpy = np.left_shift
     symbol = "<<"
 
     def _inside(self, dtype: np.dtype) -> str:
-        return "(T)((unsigned long long){0} << {1})"  # of a signed negative number C leaves it open
+        return "(T)((unsigned long long){0} << {1})"  # undefined in C for negative signed integers
 
 
 class RightShift(Shift):
-    """x with its bits moved down by y places, the floor of x / 2 ** y; by as many places as it has bits, 0 or -1."""
+    """x shifted right by y bits, floor(x / 2 ** y); 0 or -1 for its width or more."""
 
     name = "right_shift"
     numpy = np.right_shift

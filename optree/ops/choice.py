@@ -1,4 +1,4 @@
-"""Elementwise ops that choose between values, convert them, or spread them."""
+"""Elementwise ops that select, clip, cast and broadcast values."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from optree.ops.traits import (
     ViewOperator,
     no_props,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.deltas import zero_gradient
+from optree.registry import f, function, numpy_function
+from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
 
-# The larger and the smaller
+# Maximum and minimum
 
 
 def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
-    """The delta of an operand where it is the one chosen, and its part where it ties."""
+    """The delta of an operand: in full where it is selected, and a half at ties."""
     return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
 
 class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
-    """The larger or the smaller of two numbers."""
+    """Elementwise maximum or minimum."""
 
     associative = commutative = True
-    #: Whether ``{1}`` takes the place of ``{0}``, in C, if neither is nan; not so if ``{0}`` is.
+    #: The C condition on which ``{1}`` replaces ``{0}``; false if ``{0}`` is nan.
     further: ClassVar[str]
-    #: The op on bits that it is for bools.
+    #: The kernel for bools.
     bits: ClassVar[str]
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel, whose nan is added, for GCC takes no choices among choices into vectors; x + -0.0 is x."""
+        """The kernel, which adds the nan: GCC does not vectorise nested choices, and x + -0.0 is x."""
         if dtypes[0].kind == "b":
             return self.bits
         return self.kernel if is_floating(dtypes[0]) else f"{self.further} ? {{1}} : {{0}}"
 
 
 class Maximum(ExtremeOfTwo):
-    """The larger of x and y; nan where either is nan.
+    """Elementwise maximum of x and y; nan where either is nan.
 
-    Where they are equal each gets half of the gradient; in neon's mode, all of it.
+    At ties each operand gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "maximum"
@@ -70,9 +70,9 @@ class Maximum(ExtremeOfTwo):
 
 
 class Minimum(ExtremeOfTwo):
-    """The smaller of x and y; nan where either is nan.
+    """Elementwise minimum of x and y; nan where either is nan.
 
-    Where they are equal each gets half of the gradient; in neon's mode, all of it.
+    At ties each operand gets half of the gradient; in neon's mode, all of it.
     """
 
     name = "minimum"
@@ -88,7 +88,7 @@ class Minimum(ExtremeOfTwo):
 
 
 class Relu(MorphOperator, ElementwiseOperator):
-    """The larger of x and 0; nan where x is nan, and a derivative of 0 at 0."""
+    """Rectified linear unit, max(x, 0); nan where x is nan. The derivative at 0 is 0."""
 
     name = "relu"
     kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
@@ -97,7 +97,7 @@ class Relu(MorphOperator, ElementwiseOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         if x.dtype in (np.float32, np.float64):
-            # np.maximum takes four times as long where an operand is a number; adding 0 makes 0.0 of -0.0.
+            # np.maximum with a number is four times slower; adding 0 turns -0.0 into 0.0.
             return np.clip(x, 0.0, np.inf) + x.dtype.type(0)
         return np.maximum(x, x.dtype.type(0))
 
@@ -108,13 +108,13 @@ class Relu(MorphOperator, ElementwiseOperator):
 
 @function(numpy=np.fmax)
 def fmax(x: Any, y: Any) -> Any:
-    """The larger of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    """Elementwise maximum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.maximum, x, y, "fmax")
 
 
 @function(numpy=np.fmin)
 def fmin(x: Any, y: Any) -> Any:
-    """The smaller of x and y, of a number and a nan the number; where they are equal each has half of the gradient."""
+    """Elementwise minimum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.minimum, x, y, "fmin")
 
 
@@ -129,41 +129,31 @@ def _of_numbers(extreme: Any, x: Any, y: Any, what: str) -> Any:
 
 @function()
 def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
-    """x, but at least `lo` and at most `hi`, of which None bounds nothing.
+    """Limit x to the interval from `lo` to `hi`; None is no bound.
 
-    It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python
-    integer beyond what x's integer dtype can hold bounds nothing either.
+    It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
+    range of x's integer dtype is no bound either.
     """
-    if lo is not None and not _is_below(x, lo):
+    dtype = as_variable(x).dtype
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if lo is not None and not (limits and type(lo) is int and lo < limits.min):
         x = f.maximum(x, lo)
-    if hi is not None and not _is_above(x, hi):
+    if hi is not None and not (limits and type(hi) is int and hi > limits.max):
         x = f.minimum(x, hi)
     return x
 
 
-def _is_below(x: Any, bound: Any) -> bool:
-    dtype = as_variable(x).dtype
-    return type(bound) is int and dtype.kind in "iu" and bound < np.iinfo(dtype).min
-
-
-def _is_above(x: Any, bound: Any) -> bool:
-    dtype = as_variable(x).dtype
-    return type(bound) is int and dtype.kind in "iu" and bound > np.iinfo(dtype).max
-
-
+@numpy_function(np.clip)
 def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     """`clip` with the parameters of `numpy.clip`."""
     return clip(a, a_min if min is None else min, a_max if max is None else max)
 
 
-NUMPY_FUNCTIONS[np.clip] = _numpy_clip
-
-
-# Choosing, converting, spreading
+# Selecting, casting, broadcasting
 
 
 class Where(ElementwiseOperator):
-    """x where the condition is true, or not zero, and y elsewhere."""
+    """x where the condition is true, that is, not zero, and y elsewhere."""
 
     name = "where"
     operands = ("condition", "x", "y")
@@ -176,7 +166,7 @@ class Where(ElementwiseOperator):
     )
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel; of bools without a choice, which compilers do not take into vectors."""
+        """The kernel; for bools without a conditional, which compilers do not vectorise."""
         return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else self.kernel
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -191,34 +181,32 @@ class Where(ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (condition, _, _), (delta,) = inputs, output_gradients
-        flat = zero_gradient(condition, delta.dtype)  # a small change of the condition chooses the same
+        flat = zero_gradient(condition, delta.dtype)  # the derivative by a condition is 0
         return [flat, f.where(condition, delta, 0), f.where(condition, 0, delta)]
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Send the two values their deltas, and the condition none: 0 times an infinite slope would be nan."""
+        """Send deltas to x and y only: for the condition, 0 times an infinite slope would be nan."""
         for operand, gradient in list(zip(args, self.grad(args, [delta]), strict=True))[1:]:
             if number_of(operand) is None:
                 operand.generate_add_delta(adjoints, gradient)
 
 
+@numpy_function(np.where)
 def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         raise OperandError(
-            f"np.where: {describe(condition)} alone selects as many places as are true, which is known only when it "
+            f"np.where: {describe(condition)} alone selects as many elements as are true, which is known only when it "
             "has run; np.where(condition, x, y) chooses, and np.where(condition.asnumpyarray()) runs it on the host"
         )
     return f.where(condition, x, y)
 
 
-NUMPY_FUNCTIONS[np.where] = _numpy_where
-
-
 class Cast(UnaryOperator, ElementwiseOperator):
     """x in another dtype, converted as `numpy.ndarray.astype` does.
 
-    A negative float wraps in an unsigned integer dtype, as NumPy's do on x86-64, if the signed one of that size
-    holds it: -50.0 is 206 in uint8. What nan, inf and other floats that the dtype cannot hold become is undefined,
-    as it is in NumPy and C.
+    A negative float wraps in an unsigned integer dtype, as in NumPy on x86-64, if the signed dtype of that size
+    holds it: -50.0 is 206 in uint8. The value for nan, inf and other floats out of range is undefined, as in NumPy
+    and C.
     """
 
     name = "cast"
@@ -246,12 +234,12 @@ class Cast(UnaryOperator, ElementwiseOperator):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if self.dtype.kind == "b":
             return "{0} != 0"
-        if self.dtype.kind == "u" and is_floating(dtypes[0]):  # C leaves open what a negative one becomes at once
+        if self.dtype.kind == "u" and is_floating(dtypes[0]):  # undefined in C for negative floats
             if self.dtype.itemsize < 8:
                 return "(long long){0}" if self.dtype.itemsize == 4 else "(int){0}"
             limit = "0x1p63" if dtypes[0].itemsize == 8 else "0x1p63f"
             return f"{{0}} >= {limit} ? (unsigned long long){{0}} : (unsigned long long)(long long){{0}}"
-        return "(int){0}" if dtypes[0].kind == "b" else self.kernel  # GCC takes no _Bool to vectors
+        return "(int){0}" if dtypes[0].kind == "b" else self.kernel  # GCC does not vectorise _Bool
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)
@@ -266,9 +254,9 @@ class Cast(UnaryOperator, ElementwiseOperator):
 
 
 class FillLike(BinaryOperator):
-    """An array of x's shape and dtype with every element `value`, which is a number or has one element.
+    """An array of x's shape and dtype filled with `value`, a number or an array of one element.
 
-    Nothing of x but its shape and dtype counts, so an inf or nan in it does no harm.
+    Only x's shape and dtype are used, not its values.
     """
 
     name = "fill_like"
@@ -309,29 +297,27 @@ class FillLike(BinaryOperator):
 
 
 def _rank(dtype: np.dtype) -> int:
-    """0 for bools, 1 for integers, 2 for floats: a value of a higher one loses its meaning in a lower one."""
+    """The kind of a dtype as a number: 0 for bool, 1 for integers, 2 for floats."""
     return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
 
 
+@numpy_function(np.zeros_like)
 def _zeros_like(a: Any) -> Any:
     return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
 
 
+@numpy_function(np.ones_like)
 def _ones_like(a: Any) -> Any:
     return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
 
 
+@numpy_function(np.full_like)
 def _full_like(a: Any, fill_value: Any) -> Any:
     return f.fill_like(a, fill_value)
 
 
-NUMPY_FUNCTIONS[np.full_like] = _full_like
-NUMPY_FUNCTIONS[np.zeros_like] = _zeros_like
-NUMPY_FUNCTIONS[np.ones_like] = _ones_like
-
-
 class BroadcastLike(ViewOperator, BinaryOperator):
-    """x broadcast to the shape of `like`, of which nothing else counts."""
+    """x broadcast to the shape of `like`, whose values are not used."""
 
     name = "broadcast_like"
     random_props = staticmethod(no_props)
@@ -370,10 +356,11 @@ class BroadcastLike(ViewOperator, BinaryOperator):
         return [delta, None]
 
 
-class Places(UnaryOperator, IntegerOperator):
-    """The place of each element of an operand, of which only the shape matters, counted in C order."""
+class FlatIndices(UnaryOperator, IntegerOperator):
+    """The flat index, in C order, of each element of an operand, whose values are not used."""
 
-    name = "places"
+    name = "flat_indices"
+    aliases = ("places",)
     broadcasts = (None, 0)
     can_fail = False
     operands = ("like",)

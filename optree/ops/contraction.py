@@ -14,7 +14,7 @@ from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, no_props
 from optree.registry import f, function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, is_neon, variable_of
 
 
 def _swap(x: Variable) -> Variable:
@@ -31,7 +31,7 @@ def _contract(x: Variable, y: Variable, x_axes: Sequence[int], y_axes: Sequence[
 
 
 class ProductOperator(BinaryOperator):
-    """A product of vectors, matrices or stacks of matrices: the last axis of x meets the last but one of y."""
+    """A product of vectors, matrices or stacks of matrices, contracting x's last axis and y's last but one."""
 
     takes_columns = widens_halves = True
     can_fail = False
@@ -64,11 +64,11 @@ class ProductOperator(BinaryOperator):
         return [from_x if from_y is None else from_y if from_x is None else from_x + from_y]
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of the value and each of the contracted axis."""
+        """Two for each element of the value and index of the contracted axis."""
         return 2 * prod(outputs[0]) * inputs[0][-1]
 
     def grad_left(self, x: Variable, y: Variable, delta: Variable) -> Variable:
-        """The delta of x; a stack that x does not have is summed over in the same product."""
+        """The delta of x; stack axes that x does not have are contracted too."""
         if y.ndim == 1:
             return (delta if x.ndim == 1 else f.expand_dims(delta, x.ndim - 1)) * y
         if x.ndim <= 2 < y.ndim:
@@ -77,7 +77,7 @@ class ProductOperator(BinaryOperator):
         return _times(y, delta) if x.ndim == 1 else _times(delta, _swap(y))
 
     def grad_right(self, x: Variable, y: Variable, delta: Variable) -> Variable:
-        """The delta of y; a stack that y does not have is summed over in the same product."""
+        """The delta of y; stack axes that y does not have are contracted too."""
         if x.ndim == 1:
             if y.ndim == 1:
                 return delta * x
@@ -131,7 +131,7 @@ class Dot(ProductOperator):
 
 
 class MatMul(ProductOperator):
-    """The product of matrices, or of stacks of them broadcast together; a vector is a row left and a column right."""
+    """The matrix product, of stacks broadcast together; a 1-D x is a row, a 1-D y a column."""
 
     name = "matmul"
     random_props = staticmethod(no_props)
@@ -152,7 +152,7 @@ class MatMul(ProductOperator):
 
 @function()
 def batched_dot(x: Any, y: Any) -> Any:
-    """The products of two stacks of matrices, one by one; the first axis counts them.
+    """The matrix products of two stacks of matrices along the first axis.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def batched_dot(x: Any, y: Any) -> Any:
         If an operand is not 3-D, or they are not equally many: `matmul`
         broadcasts where this does not.
     """
-    left, right = (as_variable(as_operand(a, "batched_dot")) for a in (x, y))
+    left, right = (variable_of(a, "batched_dot") for a in (x, y))
     for operand in (left, right):
         if operand.ndim != 3:
             raise ShapeError(
@@ -177,12 +177,12 @@ def batched_dot(x: Any, y: Any) -> Any:
 
 
 class TensorDot(BinaryOperator):
-    """The sum of products over pairs of axes; the axes left of x stand first, those of y behind.
+    """The contraction of pairs of axes; the value has the remaining axes of x, then those of y.
 
     Attributes
     ----------
     axes : int or pair of tuple of int
-        Which axes of x meet which of y; a number n means the last n of x and
+        The axes of x and those of y that are contracted; a number n means the last n of x and
         the first n of y.
     """
 
@@ -213,10 +213,10 @@ class TensorDot(BinaryOperator):
         pair = tuple(tuple(normalise_axis(a, n, "tensordot") for a in axes) for axes, n in ((left, x), (right, y)))
         if len(pair[0]) != len(pair[1]) or any(len(set(axes)) < len(axes) for axes in pair):
             raise AxisError(f"tensordot: axes {given!r} do not pair each axis with one other")
-        kept = x + y - 2 * len(pair[0])
-        if is_neon(backend) and kept < 2:
+        ndim = x + y - 2 * len(pair[0])
+        if is_neon(backend) and ndim < 2:
             raise ShapeError(
-                f"axes {given!r} leave {kept} dimensions, and in neon's mode there are two at least; "
+                f"axes {given!r} leave {ndim} dimensions, and in neon's mode there are two at least; "
                 "be.dot(x, y) and be.sum(x * y) keep them"
             )
         return self.make(axes=pair)
@@ -235,7 +235,7 @@ class TensorDot(BinaryOperator):
         return as_array(np.tensordot(as_array(x, y), as_array(y, x), self.axes))
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of the value and each of the contracted axes."""
+        """Two for each element of the value and index of the contracted axes."""
         return 2 * prod(outputs[0]) * prod(inputs[0][i] for i in self.axes[0])
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -245,20 +245,20 @@ class TensorDot(BinaryOperator):
         y_free = [i for i in range(y.ndim) if i not in right]
         from_y = _contract(delta, y, range(len(x_free), delta.ndim), y_free)
         from_x = _contract(x, delta, x_free, range(len(x_free)))
-        # What is left of y stands in its own order, each axis of it for the one of x that it met.
+        # The contracted axes of x are in y's order.
         x_order = [*x_free, *(left[right.index(j)] for j in sorted(right))]
         y_order = [*(right[left.index(i)] for i in sorted(left)), *y_free]
         return [_in_order(from_y, x_order), _in_order(from_x, y_order)]
 
 
 def _in_order(x: Variable, axes: Sequence[int]) -> Variable:
-    """The operand with each axis put where `axes` says."""
+    """The operand with axis i moved to the position ``axes[i]``."""
     order = tuple(int(i) for i in np.argsort(axes))
     return x if order == tuple(range(x.ndim)) else f.transpose(x, order)
 
 
 class Outer(BinaryOperator):
-    """The products of each element of x with each of y, both flattened: a matrix."""
+    """The outer product of x and y, both flattened."""
 
     name = "outer"
     random_props = staticmethod(no_props)
@@ -274,7 +274,7 @@ class Outer(BinaryOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        x, y = arrays  # a Python number stays one, and so weak
+        x, y = arrays  # Python numbers stay weak
         column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
         row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
         return np.atleast_2d(np.multiply(column, row))
@@ -285,6 +285,6 @@ class Outer(BinaryOperator):
 
 
 def _weighted(delta: Variable, by: Variable, like: Variable) -> Variable:
-    """The rows of a delta summed with weights, in another operand's shape."""
+    """The weighted sums of a delta's rows, in another operand's shape."""
     total = delta * by if by.ndim == 0 else f.dot(delta, f.reshape(by, (-1, 1)))
     return f.reshape_like(total, like)

@@ -1,4 +1,4 @@
-"""Einstein's sums, composed of transposes and products."""
+"""Einstein summation, composed of transposes and products."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.reduction import wide_dtype
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.ops.shape import sizes_for_reshape
+from optree.registry import f, function, numpy_function
 from optree.tree.types import promote, weak_dtype
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of
+from optree.tree.variable import Variable, any_neon, as_operand, in_dtype, number_of, spec_of, variable_of
 
-#: What stands for the axes of an ellipsis, the last of them first: no letter of a subscript.
+#: Subscripts of the axes of an ellipsis, from the last.
 HIDDEN = "0123456789"
 
 
 @function()
 def einsum(subscripts: Any, *operands: Any) -> Any:
-    """The sum of products that letters for axes describe: ``einsum("bij,bjk->bik", x, y)``.
+    """Einstein summation: ``einsum("bij,bjk->bik", x, y)``.
 
-    Letters that the output lacks are summed over; without ``->`` it has those
-    that stand once, in alphabetical order. ``...`` stands for any axes, broadcast
-    together. Operands are joined from left to right, two at a time, in the dtype
-    that they have in common; what is computed on the way from float16, or
-    bfloat16, is float32.
+    Subscripts that the output lacks are summed over; without ``->`` it has those that occur
+    once, in alphabetical order. ``...`` are any axes, broadcast together. Operands are
+    contracted pairwise from left to right, in their common dtype; intermediate
+    values of float16 and bfloat16 are float32.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     """
     if not isinstance(subscripts, str):
         raise OperandError(f"einsum: subscripts are a text such as 'ij,jk->ik', not {describe(subscripts)}")
-    values = [as_variable(as_operand(x, "einsum")) for x in operands]
+    values = [variable_of(x, "einsum") for x in operands]
     if any_neon(values):
         raise OperandError(
             "einsum: in neon's mode axes stay, where letters go; be.dot, be.sum and be.transpose keep them"
@@ -46,36 +46,36 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     terms, output = _parsed(subscripts, values)
     _check_sizes(subscripts, values, terms)
     common = promote(*(weak_dtype(spec_of(as_operand(x, "einsum"))) for x in operands))
-    # Before anything is summed or multiplied: what int8 and float16 hold is less than their sums may need.
-    values = [x if number_of(x) is not None else in_dtype(x, _dtype_on_the_way(common, terms, output)) for x in values]
+    # Cast first: intermediate sums may overflow narrow dtypes.
+    values = [
+        x if number_of(x) is not None else in_dtype(x, _intermediate_dtype(common, terms, output)) for x in values
+    ]
     joined, letters = _summed(*_diagonal(values[0], terms[0]), set(output).union(*terms[1:]))
-    for place, (x, term) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
-        needed = set(output).union(*terms[place:])
+    for i, (x, term) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
+        needed = set(output).union(*terms[i:])
         other = _summed(*_diagonal(x, term), needed | set(letters))
         joined, letters = _joined((joined, letters), other, needed)
     joined = in_dtype(joined, common)
     order = tuple(letters.index(letter) for letter in output)
-    is_in_order = order == tuple(range(len(order))) and joined is not values[0]  # a tree is wanted all the same
+    is_in_order = order == tuple(range(len(order))) and joined is not values[0]  # a node, not the operand itself
     return joined if is_in_order else f.transpose(joined, order)
 
 
-def _dtype_on_the_way(common: np.dtype, terms: Sequence[str], output: str) -> np.dtype:
-    """The dtype to compute in: where there is more than one step, a wide one, so that none between rounds."""
+def _intermediate_dtype(common: np.dtype, terms: Sequence[str], output: str) -> np.dtype:
+    """The dtype of intermediate values: wide if there are several steps, so that none rounds."""
     others = [set(output).union(*terms[:i], *terms[i + 1 :]) for i in range(len(terms))]
     sums = any(not set(term) <= other for term, other in zip(terms, others, strict=True))
     return wide_dtype(common) if len(terms) > 2 or (sums and len(terms) > 1) else common
 
 
+@numpy_function(np.einsum)
 def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
-    """`einsum` with the parameters of `numpy.einsum`; the order of products is one, whatever `optimize` says."""
+    """`einsum` with the parameters of `numpy.einsum`; `optimize` is ignored."""
     return einsum(*operands)
 
 
-NUMPY_FUNCTIONS[np.einsum] = _numpy_einsum
-
-
 def _parsed(subscripts: str, operands: Sequence[Variable]) -> tuple[list[str], str]:
-    """Each operand's letters and the output's, with those of `HIDDEN` in an ellipsis's place."""
+    """The subscripts of each operand and of the output, with ellipses expanded."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     for term in [*terms, right]:
@@ -93,12 +93,12 @@ def _parsed(subscripts: str, operands: Sequence[Variable]) -> tuple[list[str], s
     output = right.replace("...", most)
     for letter in output:
         if output.count(letter) > 1 or letter not in "".join(spelt):
-            raise OperandError(f"einsum: {letter!r} stands in the output of {subscripts!r} twice, or in no operand")
+            raise OperandError(f"einsum: {letter!r} is in the output of {subscripts!r} twice, or in no operand")
     return spelt, output
 
 
 def _spelt(term: str, x: Variable, subscripts: str) -> str:
-    """A term with a letter for each axis."""
+    """A term with its ellipsis expanded, a letter for each axis."""
     letters = term.replace("...", "")
     hidden = x.ndim - len(letters)
     if hidden < 0 or (hidden and "..." not in term) or hidden > len(HIDDEN):
@@ -121,49 +121,49 @@ def _check_sizes(subscripts: str, operands: Sequence[Variable], terms: Sequence[
 
 
 def _diagonal(x: Variable, term: str) -> tuple[Variable, str]:
-    """An operand without the letters that stand in its term again: the elements at which the two are equal."""
+    """The diagonals of an operand along repeated letters, and its term without them."""
     for letter in term:
         while term.count(letter) > 1:
             i, j = term.index(letter), term.rindex(letter)
             size = x.shape[i]
             if size is None or x.shape[j] is None:
-                raise ShapeError(f"einsum: {letter!r} stands twice for {describe(x)}; its size must be known for that")
+                raise ShapeError(f"einsum: {letter!r} is repeated for {describe(x)}, so its size must be known")
             others = [axis for axis in range(x.ndim) if axis not in (i, j)]
             last = f.transpose(x, (*others, i, j))
-            rows = f.reshape(last, (*_sizes([last.shape[k] for k in range(len(others))], x), size * size))
+            rows = f.reshape(last, (*sizes_for_reshape(last.shape[: len(others)], x, "einsum"), size * size))
             x = f.slice(rows, (Ellipsis, slice(None, None, size + 1)))
             term = "".join(term[axis] for axis in others) + letter
     return x, term
 
 
 def _summed(x: Variable, term: str, needed: set[str]) -> tuple[Variable, str]:
-    """An operand summed over what nobody else needs."""
+    """An operand summed over the letters that are not needed."""
     axes = tuple(i for i, letter in enumerate(term) if letter not in needed)
-    kept = "".join(letter for letter in term if letter in needed)
+    left = "".join(letter for letter in term if letter in needed)
     if not axes:
         return x, term
-    return in_dtype(f.sum(x, axis=axes, keepdims=False), x.dtype), kept  # np.sum widens integers, np.einsum does not
+    return in_dtype(f.sum(x, axis=axes, keepdims=False), x.dtype), left  # np.sum widens integers, np.einsum does not
 
 
 def _joined(first: tuple[Variable, str], second: tuple[Variable, str], needed: set[str]) -> tuple[Variable, str]:
-    """The product of two operands, summed over the letters of both that nobody needs."""
+    """The product of two operands, contracted over their common letters that are not needed."""
     (x, left), (y, right) = first, second
     both = [letter for letter in left if letter in right]
-    kept, summed = ([letter for letter in both if (letter in needed) == keep] for keep in (True, False))
+    stacked, summed = ([letter for letter in both if (letter in needed) == keep] for keep in (True, False))
     rows, columns = ([letter for letter in term if letter not in both] for term in (left, right))
-    found = "".join([*kept, *rows, *columns])
+    found = "".join([*stacked, *rows, *columns])
     if not summed:
         return _spread(x, left, found) * _spread(y, right, found), found
-    if not kept:
+    if not stacked:
         axes = tuple(left.index(letter) for letter in summed), tuple(right.index(letter) for letter in summed)
         return f.tensordot(x, y, axes), found
-    a, b = _stacked(x, left, kept, rows, summed), _stacked(y, right, kept, summed, columns)
+    a, b = _as_matrices(x, left, stacked, rows, summed), _as_matrices(y, right, stacked, summed, columns)
     product = f.matmul(a, b)
     sizes = [x.shape[left.index(letter)] for letter in rows] + [y.shape[right.index(letter)] for letter in columns]
     if len(rows) == len(columns) == 1:
         return product, found
-    stack = [n if m == 1 else m for n, m in zip(*(_of(v, t, kept) for v, t in ((x, left), (y, right))), strict=True)]
-    return f.reshape(product, _sizes([*stack, *sizes], product)), found
+    stack = [n if m == 1 else m for n, m in zip(*(_of(v, t, stacked) for v, t in ((x, left), (y, right))), strict=True)]
+    return f.reshape(product, sizes_for_reshape([*stack, *sizes], product, "einsum")), found
 
 
 def _of(x: Variable, term: str, letters: Sequence[str]) -> list[Any]:
@@ -172,7 +172,7 @@ def _of(x: Variable, term: str, letters: Sequence[str]) -> list[Any]:
 
 
 def _spread(x: Variable, term: str, found: str) -> Variable:
-    """An operand with an axis for each letter, of size 1 where it has none."""
+    """An operand with an axis for each letter, of size 1 for those that it lacks."""
     own = [letter for letter in found if letter in term]
     order = tuple(term.index(letter) for letter in own)
     x = f.transpose(x, order) if order != tuple(range(x.ndim)) else x
@@ -180,23 +180,18 @@ def _spread(x: Variable, term: str, found: str) -> Variable:
     return f.expand_dims(x, new) if new else x
 
 
-def _stacked(x: Variable, term: str, kept: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Variable:
-    """An operand as a stack of matrices: axes of the stack, and one for all rows and one for all columns."""
-    x = _spread(x, term, "".join([*kept, *rows, *columns]))
+def _as_matrices(
+    x: Variable, term: str, stacked: Sequence[str], rows: Sequence[str], columns: Sequence[str]
+) -> Variable:
+    """An operand as a stack of matrices, with its row letters merged into one axis, and its column letters."""
+    x = _spread(x, term, "".join([*stacked, *rows, *columns]))
     if len(rows) == len(columns) == 1:
         return x
     sizes = list(x.shape)
-    middle = len(kept) + len(rows)
-    merged = [_product(sizes[len(kept) : middle]), _product(sizes[middle:])]
-    return f.reshape(x, _sizes([*sizes[: len(kept)], *merged], x))
+    middle = len(stacked) + len(rows)
+    merged = [_product(sizes[len(stacked) : middle]), _product(sizes[middle:])]
+    return f.reshape(x, sizes_for_reshape([*sizes[: len(stacked)], *merged], x, "einsum"))
 
 
 def _product(sizes: Sequence[Any]) -> Any:
     return None if None in sizes else int(np.prod(sizes, dtype=np.int64))
-
-
-def _sizes(sizes: Sequence[Any], x: Variable) -> tuple[int, ...]:
-    """A shape for `reshape`, of which one size may be open."""
-    if sum(n is None for n in sizes) > 1:
-        raise ShapeError(f"einsum: {describe(x)} is to be reshaped, and more than one of its sizes is open")
-    return tuple(-1 if n is None else n for n in sizes)

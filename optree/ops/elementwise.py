@@ -19,10 +19,10 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
-from optree.tree.deltas import zero_gradient
+from optree.registry import f, function, numpy_function
+from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, number_of
+from optree.tree.variable import Variable, as_variable, in_dtype, number_of, variable_of
 
 # Arithmetic
 
@@ -83,21 +83,20 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta / y, -(delta * (x / y) / y)]  # x / y is the value; y * y could overflow
 
 
-#: The remainder that C gives, with the dividend's sign.
+#: C's remainder, which has the dividend's sign.
 _REMAINDER = "fmod({0}, {1})"
-#: True where that remainder must move by one divisor to have the divisor's sign.
+#: Whether the remainder needs one divisor more to have the divisor's sign.
 _MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
-#: The quotient of an exact multiple: a whole number, but for rounding.
+#: The quotient, a whole number up to rounding.
 _QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
 
 
 def _integer_quotient(dtype: np.dtype) -> str:
-    """The largest whole number not above ``{0} / {1}``, of integers by one that is not 0; of 64 bits by 0 it is 0.
+    """``floor({0} / {1})`` of integers as C, for a nonzero divisor; for 64-bit integers it is 0 if that is 0.
 
-    No processor divides several integers at a time. Of up to 32 bits they are
-    divided as floats of more than twice as many, no less exactly: a quotient that
-    is not whole is so far below the next whole number that it does not round to
-    it. Wider ones are multiplied by a reciprocal, which is made once for a number.
+    Processors have no SIMD division of integers. Those of up to 32 bits are divided as floats
+    of more than twice the precision, which is exact: a fractional quotient does not round up to
+    a whole number. Wider ones are multiplied by a reciprocal, computed once for a number.
     """
     if dtype.itemsize == 8:
         return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
@@ -108,22 +107,22 @@ def _integer_quotient(dtype: np.dtype) -> str:
 
 
 class Division(BinaryOperator, ElementwiseOperator):
-    """A quotient or a remainder of a division without fractions."""
+    """A quotient or remainder of floor division."""
 
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
         if is_floating(dtype):
-            return "the C library's fmod, whose every bit NumPy has, has no variant on vectors"
+            return "the C library's fmod, which NumPy's value is equal to, is not vectorised"
         if dtype.itemsize == 8 and not by_number:
-            return "no processor divides several 64-bit integers at a time"
+            return "there is no SIMD division of 64-bit integers"
         return ""
 
 
 class FloorDivide(Division, NonDifferentiableOperator):
-    """The largest whole number not above x / y; an integer divided by zero gives 0, as in NumPy."""
+    """The floor of x / y; for integers divided by zero 0, as in NumPy."""
 
     name = "floor_divide"
     numpy = np.floor_divide
-    # The steps of Python's own float division, so that the value is NumPy's to the bit.
+    # Python's algorithm for floats, so that the value is bitwise NumPy's.
     kernel = (
         f"{{1}} == 0 ? {{0}} / {{1}} : {_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : "
         f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
@@ -133,14 +132,14 @@ class FloorDivide(Division, NonDifferentiableOperator):
         if dtypes[0].kind in "iu":
             if dtypes[0].itemsize == 8:
                 return _integer_quotient(dtypes[0])
-            # The least integer divided by -1 is itself, and no int as a double.
+            # The quotient of the least integer and -1 overflows.
             negated = "{1} == -1 ? -{0} : " if dtypes[0] == np.int32 else ""
             return f"{{1}} == 0 ? 0 : {negated}{_integer_quotient(dtypes[0])}"
         return self.kernel
 
 
 class Mod(Division):
-    """The remainder x - y * floor(x / y), with the sign of y; of an integer by zero it is 0, as in NumPy."""
+    """The remainder x - y * floor(x / y), with the sign of y; for integers by zero 0, as in NumPy."""
 
     name = "mod"
     numpy = np.remainder
@@ -151,7 +150,7 @@ class Mod(Division):
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if dtypes[0].kind in "iu":
             quotient = _integer_quotient(dtypes[0])
-            if dtypes[0].itemsize == 8:  # without a choice, which hides from GCC that the reciprocal is always the same
+            if dtypes[0].itemsize == 8:  # without a conditional, so that GCC hoists the reciprocal
                 return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {quotient}"
             divides = "{1} == 0 || {1} == -1" if dtypes[0] == np.int32 else "{1} == 0"
             return f"{divides} ? 0 : {{0}} - {{1}} * {quotient}"
@@ -163,7 +162,7 @@ class Mod(Division):
 
 
 class Fmod(Division):
-    """The remainder x - y * trunc(x / y), with the sign of x; of an integer by zero it is 0, as in NumPy."""
+    """The remainder x - y * trunc(x / y), with the sign of x; for integers by zero 0, as in NumPy."""
 
     name = "fmod"
     numpy = np.fmod
@@ -185,20 +184,18 @@ class Fmod(Division):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
-        return [delta, -(delta * f.rint((x - f.fmod(x, y)) / y))]  # a whole number, but for rounding
+        return [delta, -(delta * f.rint((x - f.fmod(x, y)) / y))]  # a whole number up to rounding
 
 
+@numpy_function(np.divmod)
 @function()
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
-    """The largest whole number not above x / y, and the remainder: `floor_divide` and `mod`."""
+    """The quotient and remainder of floor division: `floor_divide` and `mod`."""
     return f.floor_divide(x, y), f.mod(x, y)
 
 
-NUMPY_FUNCTIONS[np.divmod] = divmod
-
-
 class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """The absolute value of x with the sign of y; the derivative at an x of 0 is 0."""
+    """The magnitude of x with the sign of y; the derivative at x = 0 is 0."""
 
     name = "copysign"
     numpy = np.copysign
@@ -207,6 +204,17 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
+
+
+class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """The next number of x's dtype in the direction of y."""
+
+    name = "nextafter"
+    numpy = np.nextafter
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, y), (delta,) = inputs, output_gradients
+        return [delta, zero_gradient(y, delta.dtype)]
 
 
 class Neg(UnaryOperator, ElementwiseOperator):
@@ -239,11 +247,11 @@ class Abs(UnaryOperator, ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [delta * f.sgn(in_dtype(x, delta.dtype))]  # a bool has no sgn
+        return [delta * f.sgn(in_dtype(x, delta.dtype))]  # there is no sgn of bools
 
 
 def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
-    """The dtype of a ufunc's value on operands."""
+    """The dtype of a ufunc's value for operands."""
     dtypes = [x.dtype if (n := number_of(x)) is None else weak_dtype(type(n)) for x in operands]
     return ufunc_dtypes(ufunc, dtypes)[-1]
 
@@ -251,14 +259,14 @@ def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
 @function(numpy=np.fabs)
 def fabs(x: Any) -> Any:
     """The absolute value, floating for integers too."""
-    x = as_variable(as_operand(x, "fabs"))
+    x = variable_of(x, "fabs")
     return f.abs(in_dtype(x, floating_of(np.fabs, x)))
 
 
 @function(numpy=np.positive)
 def positive(x: Any) -> Any:
-    """+x: a copy of x, which is a number and no bool."""
-    x = as_variable(as_operand(x, "positive"))
+    """+x, a copy; refuses bools, as NumPy does."""
+    x = variable_of(x, "positive")
     if x.dtype.kind == "b":
         raise DTypeError(f"positive: {describe(x)} is bool, and has no sign")
     return f.copy(x)
@@ -267,7 +275,7 @@ def positive(x: Any) -> Any:
 @function(numpy=np.heaviside)
 def heaviside(x: Any, y: Any) -> Any:
     """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
-    x, y = (as_variable(as_operand(operand, "heaviside")) for operand in (x, y))
+    x, y = (variable_of(operand, "heaviside") for operand in (x, y))
     dtype = floating_of(np.heaviside, x, y)
     at_zero = in_dtype(y, dtype) if number_of(y) is None else f.fill_like(in_dtype(x, dtype), y)
     step = f.where(f.lt(x, 0), 0.0, f.where(f.gt(x, 0), 1.0, at_zero))
@@ -276,8 +284,8 @@ def heaviside(x: Any, y: Any) -> Any:
 
 @function(numpy=np.nan_to_num)
 def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """The operand with numbers in place of nan and of the infinities, which by default are the largest finite ones."""
-    x = as_variable(as_operand(x, "nan_to_num"))
+    """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest."""
+    x = variable_of(x, "nan_to_num")
     if not is_floating(x.dtype):
         return f.copy(x)
     most = float(finfo(x.dtype).max)
@@ -321,14 +329,14 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
 def float_power(x: Any, y: Any) -> Any:
     """The power y of x in float64, of integers too."""
     wide = np.dtype("float64")
-    operands = [as_variable(as_operand(operand, "float_power")) for operand in (x, y)]
+    operands = [variable_of(operand, "float_power") for operand in (x, y)]
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
-#: Exponents whose powers are products, reciprocals and roots, which a processor makes many at a time. By -1, 0.5 and 2
-#: they are those of NumPy's operator to the bit, whose root is np.sqrt: nan of -inf. The others are within 3 units in
-#: the last place. The reciprocal is squared and not the square inverted, which may overflow where the power does not.
-#: No other roots: of -inf and -0.0, and in the derivative at 0, products of them differ from the power.
+#: Powers that are computed as products, reciprocals and roots, which are vectorised. For -1, 0.5 and 2 they are
+#: bitwise those of NumPy's operator (sqrt(-inf) is nan), for others within 3 ulp. The reciprocal is squared, because
+#: the square may overflow where the power does not. Other roots differ from the power at -inf, -0.0, and in
+#: the derivative at 0.
 _PRODUCTS: dict[Any, Any] = {
     -2: lambda x: f.square(f.reciprocal(x)),
     -1: lambda x: f.reciprocal(x),
@@ -342,11 +350,10 @@ _PRODUCTS: dict[Any, Any] = {
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
-    By the numbers -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots.
+    For the exponents -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots.
 
-    The derivative with respect to y is 0 where x is 0 and y is not negative,
-    where x is inf and y negative, and nan where x is negative, as the power is
-    there for almost every y.
+    The derivative by y is 0 where x is 0 and y >= 0, and where x is inf and y < 0; nan where x < 0,
+    where the power is nan for almost every y.
     """
 
     name = "pow"
@@ -356,11 +363,11 @@ class Pow(BinaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else None  # a power of integers takes a loop, and may fail
+        return self.kernel if is_floating(dtypes[0]) else None  # integer powers need a loop, and may raise
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
-        """The power, as products where the exponent is a number that allows it."""
+        """The power, as products for the exponents of `_PRODUCTS`."""
         (x, y), props = sorted_arguments(cls, args, kwargs)
         number = y if type(y) in (int, float) else number_of(y)
         product = _PRODUCTS.get(number)
@@ -369,7 +376,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
             return cls.make(**props)(x, y)
         if is_floating(base) or (type(number) is int and number > 0):
             return product(x)
-        if type(number) is int:  # of integers, which it refuses
+        if type(number) is int:  # a negative power of integers, which raises
             return cls.make(**props)(x, y)
         return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
 
@@ -386,7 +393,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
 
 
 def _check_power(x: Any, y: Any) -> None:
-    """Raise what NumPy does where an integer is raised to a negative integer; CuPy makes something of it."""
+    """Raise NumPy's error for a negative integer power of integers, which CuPy does not."""
     is_real = any(is_floating(a.dtype if hasattr(a, "dtype") else np.asarray(a).dtype) for a in (x, y))
     if not is_real and bool(np.any(y < 0)):
         raise ValueError("Integers to negative integer powers are not allowed.")

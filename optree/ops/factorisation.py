@@ -30,7 +30,7 @@ from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 
 class QRResult(NamedTuple):
@@ -56,7 +56,7 @@ class SVDResult(NamedTuple):
 
 
 class Cholesky(MatrixOperator):
-    """The lower triangles l of l @ l.T = x, for symmetric positive definite matrices, of which the lower half is read.
+    """The Cholesky factors l, lower triangular with l @ l.T = x, of positive definite matrices; reads the lower half.
 
     With `upper`, the upper triangles u of u.T @ u = x, and the upper half is read.
     The gradient is symmetric, as JAX's and autograd's are: that of half the matrix counts for both halves (I. Murray,
@@ -70,7 +70,7 @@ class Cholesky(MatrixOperator):
     @classmethod
     def function(cls, x: Any, upper: bool = False) -> Any:  # type: ignore[override]
         op = cls.make()
-        return transposed(op(transposed(as_variable(as_operand(x, "cholesky"))))) if upper else op(x)
+        return transposed(op(transposed(variable_of(x, "cholesky")))) if upper else op(x)
 
     @classmethod
     def parameters(cls) -> list[Any]:
@@ -93,17 +93,17 @@ class Cholesky(MatrixOperator):
 
 
 class QR(Factorisation):
-    """Matrices as products of orthonormal columns q and upper triangles r.
+    """The QR factorisation: orthonormal columns q and upper triangular r.
 
-    The derivative is of matrices of full rank, with `mode` 'reduced' where there
-    are more rows than columns (S. F. Walter, L. Lehmann and R. Lamour, "On evaluating
+    The derivative is for matrices of full rank; if there are more rows than columns, with
+    `mode` 'reduced' (S. F. Walter, L. Lehmann and R. Lamour, "On evaluating
     higher-order derivatives of the QR decomposition of tall matrices with full
     column rank", 2012).
 
     Attributes
     ----------
     mode : {'reduced', 'complete', 'r'}
-        Whether q has as many columns as the lesser of its matrix's sizes, or is square; 'r' gives r alone.
+        'reduced' for q with the lesser of the sizes as columns, 'complete' for a square q, 'r' for r only.
     """
 
     name = "qr"
@@ -144,7 +144,7 @@ class QR(Factorisation):
         of_r = f.fill_like(r, 0.0) if is_disconnected(of_r) else of_r
         if m is None or m >= n:
             return [_grad_of_qr(q, r, of_q, of_r)]
-        # More columns than rows: the first are q times a triangle, the others q times what stands beside it.
+        # More columns than rows: r is a triangle, for the first columns, and a rectangle beside it.
         first, others = (..., slice(None, m)), (..., slice(m, None))
         beside = f.slice(of_r, others)
         from_others = f.matmul(f.slice(x, others), transposed(beside))
@@ -160,12 +160,12 @@ def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Var
 
 
 class EigenvaluesOfSymmetric(MatrixOperator):
-    """The eigenvalues of symmetric matrices, of which one half is read, in ascending order.
+    """The eigenvalues of symmetric matrices, in ascending order; one half is read.
 
     Attributes
     ----------
     UPLO : {'L', 'U'}
-        Whether the lower half is read, or the upper.
+        The half that is read, lower or upper.
     """
 
     name = "eigvalsh"
@@ -195,13 +195,13 @@ class Eigh(Factorisation):
     """The eigenvalues of symmetric matrices, in ascending order, and the eigenvectors as columns; one half is read.
 
     The gradient is symmetric, as JAX's and autograd's are. That of eigenvectors
-    divides by the differences of eigenvalues: it is nan or infinite where two are
-    equal, and means something for functions that do not ask for the eigenvectors' signs.
+    divides by differences of eigenvalues: it is nan or infinite where two are equal, and valid
+    for functions that do not depend on the eigenvectors' signs.
 
     Attributes
     ----------
     UPLO : {'L', 'U'}
-        Whether the lower half is read, or the upper.
+        The half that is read, lower or upper.
     """
 
     name = "eigh"
@@ -254,17 +254,17 @@ class SingularValues(MatrixOperator):
 
 
 class SVD(Factorisation):
-    """Matrices as u @ diag(s) @ vh: singular vectors as columns and rows, singular values in descending order.
+    """The singular value decomposition u @ diag(s) @ vh, singular values in descending order.
 
     The gradient of singular vectors (J. Townsend, "Differentiating the singular
     value decomposition", 2016) divides by the differences of singular values: it is
-    nan or infinite where two are equal, or, of matrices that are not square, where one is
-    0. It means something for functions that do not ask for the vectors' signs.
+    nan or infinite where two are equal or, for matrices that are not square, where one is
+    0. It is valid for functions that do not depend on the vectors' signs.
 
     Attributes
     ----------
     full_matrices : bool
-        Whether u and vh are square; those of `svd` with `compute_uv=False` are not computed, as by `svdvals`.
+        Whether u and vh are square. With `compute_uv=False`, `svd` is `svdvals`.
     """
 
     name = "svd"
@@ -319,13 +319,13 @@ class SVD(Factorisation):
 
 
 def _differences(x: Variable, s: Variable) -> Variable:
-    """Square matrices less themselves transposed, each element over s[column]**2 - s[row]**2."""
+    """Square matrices minus their transposes, each element divided by s[column]**2 - s[row]**2."""
     total = f.expand_dims(s, -2) + f.expand_dims(s, -1)
     return _over_differences((x - transposed(x)) / f.where(f.eq(total, 0), 1, total), s)
 
 
 def _plus(x: Any, y: Any) -> Any:
-    """The sum of two trees, of which either may be None."""
+    """The sum of two trees, either of which may be None."""
     return y if x is None else x if y is None else x + y
 
 
@@ -347,7 +347,7 @@ def _symmetric(x: Variable) -> Variable:
 
 
 def _over_differences(x: Variable, values: Variable) -> Variable:
-    """Square matrices, each element over the difference of values[column] - values[row], and 0 on the diagonal."""
+    """Square matrices, each element divided by values[column] - values[row]; 0 on the diagonal."""
     difference = f.expand_dims(values, -2) - f.expand_dims(values, -1)
     diagonal = on_diagonal(difference)
     return f.where(diagonal, 0, x / f.where(diagonal, 1, difference))

@@ -1,7 +1,6 @@
-"""Indexing by arrays: elements picked out by integers that are known when the tree runs.
+"""Gather ops: indexing by integer arrays, whose values are known when the tree runs.
 
-Index arrays are operands of integers; negative ones count from the end, and
-one that is out of range is an error before anything is written.
+Negative indices count from the end; an index out of range is an error before anything is written.
 """
 
 from __future__ import annotations
@@ -25,20 +24,14 @@ from optree.tree.variable import as_operand, as_variable, is_neon
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
-    """Refuse operands that are no indices.
-
-    Raises
-    ------
-    DTypeError
-        If they are not of integers.
-    """
+    """Raise DTypeError unless index arrays are of integers."""
     for type in types:
         if type.dtype.kind not in "iu":
             raise DTypeError(f"{what}: indices are integers, not {type}; x.astype('int64') makes them so")
 
 
 def as_positions(array: Any) -> Any:
-    """Index values as the integers that NumPy indexes by."""
+    """Index values as ``intp``."""
     array = as_array(array)
     if array.dtype == np.uint64 and is_any(array > np.iinfo(np.intp).max):
         raise AxisError(f"index {array.max()} is out of range for any axis")
@@ -58,7 +51,7 @@ class ArraysOperator(Op):
     Attributes
     ----------
     leading : int
-        How many operands stand before them.
+        The number of operands before them.
     """
 
     operands: ClassVar[tuple[str, ...] | None] = None
@@ -73,9 +66,8 @@ class ArraysOperator(Op):
 class TemplateOperator(ArraysOperator):
     """An op on the elements of its first operand at a NumPy index.
 
-    Its function takes the index as NumPy does. The op's own `index` is a
-    template (`optree.tree.indexing`): where among integers and slices the arrays go,
-    which are its last operands.
+    Its function takes a NumPy index. The op's own `index` is a template
+    (`optree.tree.indexing`), with placeholders for the arrays, which are its last operands.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("index",)
@@ -96,7 +88,7 @@ class TemplateOperator(ArraysOperator):
 
 
 class Indexing(ArraysOperator):
-    """The base of ops that gather elements of x by index arrays; `index_of` gives NumPy's index."""
+    """Base of ops that gather elements of x by index arrays; `index_of` returns the NumPy index."""
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The NumPy index, an entry for each axis of an operand of this shape."""
@@ -111,32 +103,26 @@ class Indexing(ArraysOperator):
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = self.index_of(x.shape, [as_positions(a) for a in rest])
         picked = checked_pick(str(self.name), x, index, lambda: x[index])
-        # Arrays without dimensions give a view, and this op has not said that it does.
+        # 0-d index arrays give a view, which this op does not declare.
         return picked if any(a.ndim for a in rest) else picked.copy()
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, *arrays), (delta,) = inputs, output_gradients
-        return [f.index_add(delta, x, *arrays, place=self)] + [None] * len(arrays)
+        return [f.index_add(delta, x, *arrays, indexing=self)] + [None] * len(arrays)
 
 
 def checked_pick(what: str, x: Any, index: tuple[Any, ...], pick: Callable[[], Any]) -> Any:
-    """The elements at an index, which is checked.
-
-    Raises
-    ------
-    AxisError
-        If a value in the index is out of range.
-    """
-    if not isinstance(x, np.ndarray):  # on a GPU nobody else looks
-        check_places(what, x.shape, index)
+    """The elements at an index; AxisError if a value in it is out of range."""
+    if not isinstance(x, np.ndarray):  # CuPy does not
+        check_bounds(what, x.shape, index)
     try:
         return pick()
     except IndexError as error:
         raise out_of_range(what, x.shape, index, error) from None
 
 
-def check_places(what: str, shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
-    """Refuse a NumPy index with a value that is out of range; AxisError names the first."""
+def check_bounds(what: str, shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
+    """Raise AxisError, which names the first value of a NumPy index that is out of range."""
     axis = 0
     for entry in index:
         if isinstance(entry, int) or is_array(entry):
@@ -145,9 +131,9 @@ def check_places(what: str, shape: tuple[int, ...], index: tuple[Any, ...]) -> N
 
 
 def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], error: IndexError) -> Exception:
-    """The error that names the first value out of range, or NumPy's own if there is none."""
+    """The AxisError of `check_bounds`, or NumPy's own error if no value is out of range."""
     try:
-        check_places(what, shape, index)
+        check_bounds(what, shape, index)
     except AxisError as found:
         return found
     return error
@@ -167,10 +153,9 @@ def pick(x: Any, template: indices.Template, arrays: Sequence[Any]) -> Any:
 class Gather(TemplateOperator, Indexing):
     """x at a NumPy index: the value of ``x[index]`` in NumPy.
 
-    The function takes an integer, a slice, None, an ellipsis, an array or tensor
-    of integers, a NumPy mask, or a tuple of them. The op's own `index` is a
-    template (`optree.tree.indexing`): where among integers and slices the arrays go,
-    which are its operands after x.
+    The function takes an integer, a slice, None, an ellipsis, an array or tensor of integers,
+    a NumPy mask, or a tuple of them. The op's own `index` is a template
+    (`optree.tree.indexing`), with placeholders for the arrays, its operands after x.
 
     Examples
     --------
@@ -213,7 +198,7 @@ class Gather(TemplateOperator, Indexing):
 class Take(Indexing):
     """The elements of x at `indices` along an axis; of x flattened, if the axis is None.
 
-    On a backend in neon's mode, indices in one row or column count as a list of them.
+    On a backend in neon's mode, a row or column of indices counts as 1-D.
     """
 
     name = "take"
@@ -222,8 +207,8 @@ class Take(Indexing):
     __props__ = ("axis", "flat")
     axis: Any = None
     flat: bool = False
-    numpy_names = (np.take,)
-    examples = (
+    numpy_names: ClassVar[tuple[Any, ...]] = (np.take,)
+    examples: ClassVar[tuple[Any, ...]] = (
         (((5, 3), [2, 0, 2]), {"axis": 0}),
         (((5, 3), [[0, -1], [2, 2]]), {"axis": -1}),
         (((4,), 2), {"axis": 0}),
@@ -260,8 +245,50 @@ class Take(Indexing):
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
 
+class Embedding(Take):
+    """The rows of a table at `ids`, integers from 0 up; its gradient adds up the deltas of equal ids, in order.
+
+    Unlike `take`, it refuses negative ids, as it does those beyond the table. On a backend in neon's mode, ids in one
+    row or column count as a list of them.
+    """
+
+    name = "embedding"
+    operands = ("table", "ids")
+    axis: Any = 0
+    numpy_names = ()
+    examples: ClassVar[tuple[Any, ...]] = (
+        (((5, 3), [2, 0, 2]), {}),
+        (((5, 3), [[0, 1], [4, 4]]), {}),
+        (((4,), 2), {}),
+        (((2, 3, 2), [1, 0, 1]), {}),
+        (((3, 2), []), {}),
+    )
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return parameters_of("table", "ids")
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        table, ids = types
+        if not table.ndim:
+            raise ShapeError("the table has no rows; it has a row for each id, as (ids, features)")
+        if ids.dtype.kind not in "iu":
+            raise DTypeError(f"embedding: ids are integers, not {ids}; ids.astype('int64') makes them so")
+        return super().bind(types, backend)
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        (ids,) = arrays
+        if ids.size and is_any((ids < 0) | (ids >= shape[0])):
+            wrong = int(ids[(ids < 0) | (ids >= shape[0])].flat[0])
+            raise AxisError(
+                f"embedding: the id {wrong} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
+                f"{shape[0] - 1}"
+            )
+        return super().index_of(shape, arrays)
+
+
 def is_list(shape: Shape) -> bool:
-    """Whether neon takes a tensor of this shape for a list: it has one row or one column."""
+    """Whether neon takes a tensor of this shape for 1-D: it is a row or a column."""
     return len(shape) < 2 or (len(shape) == 2 and 1 in shape)
 
 
@@ -271,10 +298,10 @@ def flattened(shape: Shape) -> Shape:
 
 
 class TakeAlongAxis(Indexing):
-    """The elements of x at `indices` along an axis, an index for each: as np.argsort's and np.argmax's fit.
+    """The elements of x at `indices` along an axis, as from ``np.argsort`` or ``np.argmax``.
 
-    The other axes of x and of `indices` broadcast. Without an axis, x is
-    flattened and `indices` have one dimension.
+    The other axes of x and of `indices` broadcast. If the axis is None, x is flattened and
+    `indices` are 1-D.
     """
 
     name = "take_along_axis"
@@ -322,12 +349,11 @@ class TakeAlongAxis(Indexing):
 
 
 class OneHot(UnaryOperator, NonDifferentiableOperator):
-    """Ones at the places that `indices` name along a new axis of size `n`, and zeros elsewhere.
+    """One-hot encoding of `indices` along a new axis of size `n`.
 
-    The new axis is the axis `axis` of the result. The function's `dtype` is by
-    default that of new tensors on the backend; with `out`, its size and dtype
-    are the defaults, and the value is written there at once. On a backend in
-    neon's mode, indices in one row or column count as a list of them.
+    The new axis is the axis `axis` of the result. By default the function's `dtype` is that
+    of new tensors on the backend; with `out`, its size and dtype, and the value is written there
+    at once. On a backend in neon's mode, a row or column of indices counts as 1-D.
     """
 
     name = "onehot"
@@ -392,7 +418,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)
 
     def _by_comparison(self, positions: Any) -> Any:
-        """The value by elementwise operations alone, for libraries that write elsewhere by way of the host."""
-        places = np.where(positions < 0, positions + self.n, positions)
+        """The value by elementwise operations, for libraries whose scatter synchronises with the host."""
+        classes_of = np.where(positions < 0, positions + self.n, positions)
         classes = np.arange(self.n, like=positions).reshape(-1, *(1,) * (positions.ndim - self.axis))
-        return np.equal(np.expand_dims(places, self.axis), classes).astype(self.dtype)
+        return np.equal(np.expand_dims(classes_of, self.axis), classes).astype(self.dtype)

@@ -1,4 +1,4 @@
-"""Differences and lines between points: gradients of samples, and interpolation."""
+"""Gradients of samples, and linear interpolation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import variable_of
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.ops.shape import slice_along
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axes
-from optree.tree.variable import Variable, in_dtype, number_of
+from optree.tree.variable import Variable, in_dtype, number_of, variable_of
 
 
 @function()
 def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """The slopes of samples along each axis: second-order differences, at the ends of `edge_order`.
+    """The gradient of samples along axes, by central differences; at the ends of order `edge_order`.
 
     Parameters
     ----------
@@ -41,23 +41,24 @@ def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> An
     steps = spacing if len(spacing) != 1 else spacing * len(axes)
     if steps and len(steps) != len(axes):
         raise OperandError(f"gradient: give one spacing, or one for each of {len(axes)} axes, not {len(steps)}")
-    found = [_slope(x, place, step, edge_order) for place, step in zip(axes, steps or (1.0,) * len(axes), strict=True)]
+    found = [_slope(x, i, step, edge_order) for i, step in zip(axes, steps or (1.0,) * len(axes), strict=True)]
     return found[0] if len(axes) == 1 else found
 
 
+@numpy_function(np.gradient)
 def _numpy_gradient(x: Any, varargs: Any = (), axis: Any = None, edge_order: int = 1) -> Any:
     found = gradient(x, *varargs, axis=axis, edge_order=edge_order)
     return tuple(found) if isinstance(found, list) else found
 
 
 def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
-    """The slopes along one axis."""
+    """The gradient along one axis."""
     size = x.shape[axis]
     if size is not None and size < edge_order + 1:
         raise ShapeError(f"gradient: axis {axis} of {describe(x)} has fewer than {edge_order + 1} samples")
 
     def at(start: Any, stop: Any) -> Any:
-        return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
+        return slice_along(x, axis, start, stop)
 
     step = variable_of(spacing, "gradient: the spacing")
     if step.ndim > 1:
@@ -76,7 +77,7 @@ def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
     wide = f.expand_dims(wide, tuple(i for i in range(x.ndim) if i != axis)) if x.ndim > 1 else wide
 
     def step_at(start: Any, stop: Any) -> Any:
-        return f.slice(wide, (*(slice(None),) * axis, slice(start, stop)))
+        return slice_along(wide, axis, start, stop)
 
     left, right = step_at(None, -1), step_at(1, None)
     both = left + right
@@ -102,21 +103,18 @@ def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
     return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
 
 
-NUMPY_FUNCTIONS[np.gradient] = _numpy_gradient
-
-
 @function(numpy=np.interp)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """The line through points with ascending abscissas `xp` and ordinates `fp`, at x; `left` and `right` beyond them.
+    """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
 
-    It is computed in float64, as NumPy's. Derivatives are by x, `xp` and `fp`; at a point, of the line right of it.
+    It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.
     """
     wide = np.dtype("float64")
     x, xp, fp = (in_dtype(variable_of(_as_array(v), "interp"), wide) for v in (x, xp, fp))
     if xp.ndim != 1 or fp.ndim != 1 or (None not in (*xp.shape, *fp.shape) and xp.shape != fp.shape):
         raise ShapeError(f"interp: {describe(xp)} and {describe(fp)} are no two vectors of one size")
     if xp.shape[0] == 0:
-        raise ShapeError("interp: there is no line through no points")
+        raise ShapeError("interp: there is no point")
     if period is not None:
         period = abs(float(period))
         if not period:
@@ -133,9 +131,9 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if xp.shape[0] == 1:
         found = f.broadcast_like(start, x)
     else:
-        # Below the first point and above the last the value is another, and the line any.
-        place = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
-        x0, x1, y0, y1 = (f.take(v, place + i, axis=0) for v in (xp, fp) for i in (0, 1))
+        # Beyond the ends, the value is replaced below.
+        segment = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
+        x0, x1, y0, y1 = (f.take(v, segment + i, axis=0) for v in (xp, fp) for i in (0, 1))
         slope = (y1 - y0) / f.where(f.eq(x1, x0), 1.0, x1 - x0)
         found = y0 + (x - x0) * slope
     found = f.where(f.lt(x, low), start if left is None else left, found)

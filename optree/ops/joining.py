@@ -1,4 +1,4 @@
-"""Ops that make one operand of several, or a larger one: concatenate, pad, repeat."""
+"""Ops that join or enlarge arrays: concatenate, stack, pad, repeat, tile, roll."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
-from optree.ops.shape import sizes_of
+from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 
 class Concatenate(AssociativeOperator):
-    """Operands one after the other along an axis; along their only one, each flattened, if that is None."""
+    """Operands joined along an axis; flattened first, if that is None."""
 
     takes_columns = True
     name = "concatenate"
+    numpy_names = (np.concatenate,)
     is_captured = True
     random_props = staticmethod(one_axis)
     __props__ = ("axis",)
@@ -49,8 +50,8 @@ class Concatenate(AssociativeOperator):
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None:
             return self.make(axis=0)(*(f.reshape(x, (-1,)) for x in inputs))
-        if len(inputs) == 1:  # a tree all the same, for what is done with trees
-            x = as_variable(as_operand(inputs[0], "concatenate"))
+        if len(inputs) == 1:  # a node, not the operand itself
+            x = variable_of(inputs[0], "concatenate")
             normalise_axis(self.axis, x.ndim, "concatenate")
             return f.slice(x, Ellipsis)
         return super().__call__(*inputs)
@@ -78,7 +79,7 @@ class Concatenate(AssociativeOperator):
         parts = [as_array(x, *arrays) for x in arrays]
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts, self.axis)
-        # By copies, which a CUDA graph can capture: CuPy's own function sends the parts' addresses from the host.
+        # A CUDA graph cannot capture CuPy's function, which copies pointers from the host.
         shape: Any = self.output_shape(*(x.shape for x in parts))
         out, begin = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0]), 0
         for part in parts:
@@ -88,7 +89,7 @@ class Concatenate(AssociativeOperator):
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        # Each operand takes its part off the front of what the earlier ones left: views, and no size in the tree.
+        # Views, each relative to the one before, so that the tree contains no sizes.
         (rest,) = output_gradients
         gradients = []
         for x in inputs:
@@ -98,7 +99,7 @@ class Concatenate(AssociativeOperator):
 
 
 class HeadLike(ViewOperator, MorphOperator):
-    """As much of x, from the front of an axis, as `like` has there."""
+    """The first elements of x along an axis, as many as `like` has."""
 
     name = "head_like"
     shape_only = (1,)
@@ -121,14 +122,14 @@ class HeadLike(ViewOperator, MorphOperator):
         return (*x[: self.axis], self._sizes(x, like)[0], *x[self.axis + 1 :])
 
     def _sizes(self, x: Shape, like: Shape) -> tuple[int | None, int | None]:
-        """The sizes along the axis of the front and of the rest."""
+        """The sizes of head and tail along the axis."""
         if len(like) != len(x):
             raise ShapeError("they have different numbers of dimensions")
         whole, front = x[self.axis], like[self.axis]
         if whole is None or front is None:
             return front, None
         if front > whole:
-            raise ShapeError(f"along axis {self.axis}, {front} is more than there is")
+            raise ShapeError(f"along axis {self.axis}, {front} is more than the {whole} of the first")
         return front, whole - front
 
     @portable
@@ -143,7 +144,7 @@ class HeadLike(ViewOperator, MorphOperator):
 
 
 class TailLike(HeadLike):
-    """The rest of x after `head_like`."""
+    """The elements of x after those of `head_like`."""
 
     name = "tail_like"
 
@@ -224,7 +225,7 @@ class Pad(MorphOperator):
 
 
 def widths_of(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
-    """A pad width as NumPy takes it, as a pair for each axis."""
+    """A NumPy pad width as (before, after) for each axis."""
     if ndim == 0:
         return ()
     try:
@@ -238,7 +239,7 @@ def widths_of(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
 
 
 def _number_of(value: Any, dtype: np.dtype) -> Any:
-    """A number that a dtype holds, as a Python number."""
+    """A fill value as a Python number that the dtype represents."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf":
         raise OperandError(f"pad: constant_values is one number, not {value!r}")
@@ -250,9 +251,10 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
 
 
 class Repeat(MorphOperator):
-    """x with each element along an axis so many times; flattened first, if the axis is None."""
+    """x with each element repeated along an axis; flattened first, if that is None."""
 
     name = "repeat"
+    numpy_names = (np.repeat,)
     __props__ = ("repeats", "axis")
     repeats: Any = 1
     axis: Any = None
@@ -294,7 +296,7 @@ class Repeat(MorphOperator):
 
 
 class Unrepeat(MorphOperator):
-    """Sums of `repeats` elements that follow one another in x, in the shape of `like`: the derivative of `repeat`."""
+    """Sums of `repeats` consecutive elements, in the shape of `like`: the derivative of `repeat`."""
 
     name = "unrepeat"
     shape_only = (1,)
@@ -332,17 +334,17 @@ class Unrepeat(MorphOperator):
         return [f.repeat(delta, self.repeats, self.axis), None]
 
 
-# Composed functions, and NumPy's functions whose parameters have other names
+# Composed functions
 
 
 def is_one(operands: Any) -> bool:
-    """Whether one operand stands for the sequence of what its first axis counts, as in NumPy's joining functions."""
-    return isinstance(operands, Variable | np.ndarray) and as_variable(as_operand(operands, "operands")).ndim > 0
+    """Whether the argument of a joining function is one array, whose first axis counts the operands, as in NumPy."""
+    return isinstance(operands, Variable | np.ndarray) and variable_of(operands, "operands").ndim > 0
 
 
 def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
-    """The parts along an operand's first axis, concatenated along an axis that each of them has."""
-    x = as_variable(as_operand(operands, what))
+    """The parts of an array along its first axis, concatenated along another."""
+    x = variable_of(operands, what)
     if axis is None:
         return f.reshape(x, (-1,))
     if x.ndim < 2:
@@ -353,13 +355,11 @@ def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
     moved = f.moveaxis(x, 0, axis)
     pair, sizes = moved.shape[axis : axis + 2], list(moved.shape)
     sizes[axis : axis + 2] = [None if None in pair else pair[0] * pair[1]]  # type: ignore[operator]
-    if sum(n is None for n in sizes) > 1:
-        raise ShapeError(f"{what}: of {describe(x)} more than one size is open; give a list of operands")
-    return f.reshape(moved, tuple(-1 if n is None else n for n in sizes))
+    return f.reshape(moved, sizes_for_reshape(sizes, x, what))
 
 
 def _listed(operands: Any, what: str) -> list[Any]:
-    """A list of operands, one at the least."""
+    """A non-empty list of operands."""
     if not isinstance(operands, list | tuple) or isinstance(operands, Variable):
         raise OperandError(f"{what}: operands come in a list or tuple, not {describe(operands)}")
     if not operands:
@@ -371,7 +371,7 @@ def _listed(operands: Any, what: str) -> list[Any]:
 def stack(operands: Any, axis: int = 0) -> Any:
     """Operands of one shape, joined along a new axis of the result."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "stack"))
+        x = variable_of(operands, "stack")
         return f.moveaxis(x, 0, normalise_axis(axis, x.ndim, "stack"))
     listed = _listed(operands, "stack")
     first = as_variable(listed[0])
@@ -384,7 +384,7 @@ def stack(operands: Any, axis: int = 0) -> Any:
 
 @function(numpy=np.vstack)
 def vstack(operands: Any) -> Any:
-    """Operands one below the other; one of a single dimension is a row."""
+    """Operands stacked vertically, along the first axis; 1-D ones are rows."""
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return f.expand_dims(operands, 1) if ndim < 1 else stack(operands) if ndim == 1 else f.concatenate(operands, 0)
@@ -393,7 +393,7 @@ def vstack(operands: Any) -> Any:
 
 @function(numpy=np.hstack)
 def hstack(operands: Any) -> Any:
-    """Operands side by side; those of a single dimension, or of none, one after the other."""
+    """Operands stacked horizontally, along the second axis; 1-D and 0-d ones along their only one."""
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return stack(operands) if ndim < 1 else f.concatenate(operands, 0 if ndim == 1 else 1)
@@ -403,9 +403,9 @@ def hstack(operands: Any) -> Any:
 
 @function(numpy=np.dstack)
 def dstack(operands: Any) -> Any:
-    """Operands one behind the other, along a third axis."""
+    """Operands stacked in depth, along the third axis."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "dstack"))
+        x = variable_of(operands, "dstack")
         if x.ndim < 3:
             return f.expand_dims(f.transpose(x), tuple(range(3 - x.ndim)))
         return f.moveaxis(x, 0, 2) if x.ndim == 3 else f.concatenate(x, 2)
@@ -414,9 +414,9 @@ def dstack(operands: Any) -> Any:
 
 @function(numpy=np.column_stack)
 def column_stack(operands: Any) -> Any:
-    """Operands side by side; one of a single dimension, or of none, is a column."""
+    """Operands stacked horizontally, 1-D and 0-d ones as columns."""
     if is_one(operands):
-        x = as_variable(as_operand(operands, "column_stack"))
+        x = variable_of(operands, "column_stack")
         return f.expand_dims(x, 0) if x.ndim == 1 else f.transpose(x) if x.ndim == 2 else f.concatenate(x, 1)
     listed = _listed(operands, "column_stack")
     return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(_at_least_2d(x)) for x in listed], 1)
@@ -424,10 +424,10 @@ def column_stack(operands: Any) -> Any:
 
 @function(numpy=np.append)
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
-    """The operand with others behind it along an axis; each flattened, if that is None."""
-    operands = [as_variable(as_operand(operand, "append")) for operand in (x, values)]
-    dtype = promote(*(operand.dtype for operand in operands))  # a number's own too, which NumPy makes an array of
-    # Cast before they are flattened, for an integer in between would have no derivative.
+    """The operand with values appended along an axis; both flattened, if that is None."""
+    operands = [variable_of(operand, "append") for operand in (x, values)]
+    dtype = promote(*(operand.dtype for operand in operands))  # a number is not weak here, as in NumPy
+    # Cast first: the gradient would stop at an integer.
     return f.concatenate([in_dtype(operand, dtype) for operand in operands], axis)
 
 
@@ -441,56 +441,51 @@ def _at_least_2d(x: Any) -> Any:
 
 
 def _at_least_3d(x: Any) -> Any:
-    """As np.atleast_3d: a matrix gets a last axis, a vector one on either side."""
+    """As ``np.atleast_3d``: a matrix gets a trailing axis, a vector one on either side."""
     x = _at_least_2d(x)
     return f.expand_dims(x, 2) if as_variable(x).ndim == 2 else x
 
 
 @function(numpy=np.tile)
 def tile(x: Any, reps: Any) -> Any:
-    """The operand so many times over along each axis; an axis beyond its own is a new one in front."""
-    x = as_variable(as_operand(x, "tile"))
+    """The operand tiled `reps` times along each axis; further axes are new leading ones."""
+    x = variable_of(x, "tile")
     counts = sizes_of(reps, "tile")
     if min(counts, default=0) < 0:
-        raise ShapeError(f"tile: an operand is there 0 times or more along each axis, not {counts}")
+        raise ShapeError(f"tile: reps are 0 or more, not {counts}")
     x = f.expand_dims(x, tuple(range(len(counts) - x.ndim))) if len(counts) > x.ndim else x
     counts = (1,) * (x.ndim - len(counts)) + counts
     many = [i for i, count in enumerate(counts) if count != 1]
-    if sum(n is None for n in x.shape) > 1 and many:
-        raise ShapeError(f"tile: of {describe(x)} more than one size is open; a function's input may name the others")
-    sizes = [-1 if n is None else n * count for n, count in zip(x.shape, counts, strict=True)]
-    if 0 in sizes and -1 in sizes:  # no size in place of -1 is the only one for no elements
+    if not many:
+        return f.copy(x)
+    products = [None if n is None else n * count for n, count in zip(x.shape, counts, strict=True)]
+    sizes = sizes_for_reshape(products, x, "tile")
+    if 0 in sizes and -1 in sizes:  # an empty reshape cannot infer the -1
         for i in many:
-            x = f.concatenate([x] * counts[i], i) if counts[i] else f.slice(x, (*(slice(None),) * i, slice(0)))
-        return x if many else f.copy(x)
-    blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to be repeated
+            x = f.concatenate([x] * counts[i], i) if counts[i] else slice_along(x, i, None, 0)
+        return x
+    blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to repeat
     for i in many:
         blocks = f.repeat(blocks, counts[i], 2 * i)
-    return f.reshape(blocks, tuple(sizes)) if many else f.copy(x)
+    return f.reshape(blocks, sizes)
 
 
 @function(numpy=np.roll)
 def roll(x: Any, shift: Any, axis: Any = None) -> Any:
-    """The operand with its elements moved along axes, the last to the front; along all as one, if the axis is None."""
-    x = as_variable(as_operand(x, "roll"))
+    """The operand shifted cyclically along axes; flattened for it, if the axis is None."""
+    x = variable_of(x, "roll")
     if axis is None:
         return f.reshape_like(roll(f.reshape(x, (-1,)), shift, 0), x)
     axes = axis if isinstance(axis, tuple | list) else (axis,)
-    places = [normalise_axis(each, x.ndim, "roll") for each in axes]
+    axes = [normalise_axis(each, x.ndim, "roll") for each in axes]
     shifts = sizes_of(shift, "roll")
-    shifts = shifts * len(places) if len(shifts) == 1 else shifts
-    if len(shifts) != len(places):
-        raise ShapeError(f"roll: {len(shifts)} shifts are given for {len(places)} axes")
-    for place, by in zip(places, shifts, strict=True):
-        size = x.shape[place]
+    shifts = shifts * len(axes) if len(shifts) == 1 else shifts
+    if len(shifts) != len(axes):
+        raise ShapeError(f"roll: {len(shifts)} shifts are given for {len(axes)} axes")
+    for i, by in zip(axes, shifts, strict=True):
+        size = x.shape[i]
         if size is None:
-            raise ShapeError(f"roll: the size of axis {place} of {describe(x)} is open; only a known one can be rolled")
+            raise ShapeError(f"roll: the size of axis {i} of {describe(x)} is open; only a known one can be rolled")
         split = (size - by % size) if size else 0
-        kept = (slice(None),) * place
-        parts = [f.slice(x, (*kept, part)) for part in (slice(split, None), slice(None, split))]
-        x = f.concatenate(parts, place)
+        x = f.concatenate([slice_along(x, i, split, None), slice_along(x, i, None, split)], i)
     return x
-
-
-NUMPY_FUNCTIONS[np.concatenate] = f.concatenate
-NUMPY_FUNCTIONS[np.repeat] = f.repeat

@@ -18,7 +18,7 @@ from optree.ops.op import Op
 from optree.ops.traits import FloatOperator, UnaryOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 
@@ -29,7 +29,7 @@ class LapackOperator(FloatOperator):
     Attributes
     ----------
     work : float
-        Its floating-point operations over m * n * min(m, n), roughly, for profiles.
+        Its approximate floating-point operations divided by m * n * min(m, n), for profiles.
     """
 
     calls_lapack: ClassVar[bool] = True
@@ -40,13 +40,13 @@ class LapackOperator(FloatOperator):
         return (common,) * (len(dtypes) + 1)
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """The terms of the third order."""
+        """The cubic terms."""
         *stack, m, n = inputs[0]
         return int(self.work * prod(stack) * m * n * min(m, n))
 
 
 class MatrixOperator(LapackOperator, UnaryOperator):
-    """An op of one value on matrices, whose value `compute` gives for an array of float32 or float64."""
+    """An op on matrices with one value, which `compute` returns for an array of float32 or float64."""
 
     square: ClassVar[bool] = True
 
@@ -67,7 +67,7 @@ class MatrixOperator(LapackOperator, UnaryOperator):
 
 
 class Factorisation(LapackOperator, UnaryOperator):
-    """An op of several values on matrices, which `compute` gives for an array of float32 or float64.
+    """An op on matrices with several values, which `compute` returns for an array of float32 or float64.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Factorisation(LapackOperator, UnaryOperator):
 
     def make_node(self, *inputs: Any) -> Apply:
         self._check_count(inputs)
-        x = as_variable(as_operand(inputs[0], str(self)))
+        x = variable_of(inputs[0], str(self))
         if not isinstance(x.type, TensorType):
             raise OperandError(f"{self}: it is for tensors, which {describe(x)} is not")
         try:
@@ -131,25 +131,14 @@ def wide(x: Any, dtype: np.dtype) -> Any:
 
 
 def iterated(x: Any) -> Any:
-    """An array for a routine that iterates, which might never end on what is not finite.
-
-    Raises
-    ------
-    LinAlgError
-        If an element is infinite or nan.
-    """
+    """An array for an iterative routine; LinAlgError if it is not finite, for which some never end."""
     if is_any(~np.isfinite(x)):
-        raise np.linalg.LinAlgError("a matrix has elements that are infinite or nan: it has no such values")
+        raise np.linalg.LinAlgError("a matrix has infinite or nan elements")
     return x
 
 
 def check_matrices(shape: Shape, square: bool) -> None:
-    """Refuse a shape that is none of matrices, or not of square ones.
-
-    Raises
-    ------
-    ShapeError
-    """
+    """Raise ShapeError unless a shape is of matrices, or of square ones."""
     if len(shape) < 2:
         raise ShapeError(f"matrices have two dimensions at least, and this has {len(shape)}")
     if square and None not in shape[-2:] and shape[-2] != shape[-1]:
@@ -157,12 +146,7 @@ def check_matrices(shape: Shape, square: bool) -> None:
 
 
 def check_dimensions(backend: Any, shape: Shape) -> None:
-    """Refuse values of less than two dimensions in neon's mode.
-
-    Raises
-    ------
-    ShapeError
-    """
+    """Raise ShapeError for a value of less than two dimensions in neon's mode."""
     if is_neon(backend) and len(shape) < 2:
         raise ShapeError(
             f"a value would have {len(shape)} dimensions, and in neon's mode there are two at least; "
@@ -171,21 +155,21 @@ def check_dimensions(backend: Any, shape: Shape) -> None:
 
 
 def least(m: int | None, n: int | None) -> int | None:
-    """The lesser of two sizes; None where one is open."""
+    """The lesser of two sizes; None if one is unknown."""
     return None if m is None or n is None else min(m, n)
 
 
 def parameter(name: str, default: Any) -> inspect.Parameter:
-    """A parameter of an op's function beyond those of the op."""
+    """A parameter of an op's function that is none of the op's."""
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
 def transposed(x: Variable) -> Variable:
-    """Matrices with rows and columns exchanged."""
+    """The matrices transposed."""
     return f.matrix_transpose(x)
 
 
 def on_diagonal(x: Variable) -> Variable:
-    """Whether each element of matrices is on the diagonal, in a shape that broadcasts to theirs."""
+    """A mask of the matrices' diagonal, in a shape that broadcasts to theirs."""
     rows, columns = rows_and_columns(x)
     return f.eq(rows, columns)

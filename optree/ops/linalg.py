@@ -1,13 +1,13 @@
 """Linear algebra: systems of equations, inverses, determinants, least squares, ranks and norms.
 
-The last two axes are matrices, those before them a stack, which is broadcast.
-NumPy calls LAPACK; on a GPU CuPy calls cuSOLVER and cuBLAS. Integers are taken
-to float64, float16 and bfloat16 are computed in float32 and rounded. A matrix
-for which there is no value raises NumPy's LinAlgError when the tree runs.
+The last two axes are matrices; axes before them are stacks, and broadcast.
+NumPy calls LAPACK; on a GPU CuPy calls cuSOLVER and cuBLAS. Integers become
+float64; float16 and bfloat16 are computed in float32 and rounded. NumPy's
+LinAlgError is raised when the tree runs.
 
 The derivatives are those of M. B. Giles, "Collected matrix derivative results
-for forward and reverse mode algorithmic differentiation" (2008), where no other
-source is named. They are trees of the same ops, and so have derivatives.
+for forward and reverse mode algorithmic differentiation" (2008), unless another
+source is named. They are trees of the same ops, and differentiable.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from optree.ops.lapack import (
 )
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 class SlogdetResult(NamedTuple):
@@ -48,7 +48,7 @@ class SlogdetResult(NamedTuple):
 
 
 class Solve(LapackOperator, BinaryOperator):
-    """The x of a @ x = b, for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
+    """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
 
     name = "solve"
     operands = ("a", "b")
@@ -62,7 +62,7 @@ class Solve(LapackOperator, BinaryOperator):
         a, b = shapes
         check_matrices(a, square=True)
         if not b:
-            raise ShapeError("the right side is a vector or matrices of columns, and no number")
+            raise ShapeError("the right side is a vector or matrices of columns, not a number")
         rows = b[-2:][0]
         if None not in (a[-1], rows) and a[-1] != rows:
             kind = "elements" if len(b) == 1 else "rows"
@@ -80,7 +80,7 @@ class Solve(LapackOperator, BinaryOperator):
         a, b = (wide(as_array(x, *arrays), dtype) for x in arrays)
         columns = b[:, None] if b.ndim == 1 else b
         stack: Any = broadcast(a.shape[:-2], columns.shape[:-2])
-        # CuPy's takes no operands whose stacks differ, and no empty ones.
+        # CuPy needs equal stacks, and no empty ones.
         a, columns = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, columns))
         found = np.linalg.solve(a, columns) if columns.size else columns.copy()
         return rounded(found[..., 0] if b.ndim == 1 else found, dtype, copy=False)
@@ -95,7 +95,7 @@ class Solve(LapackOperator, BinaryOperator):
 
 
 class Inverse(MatrixOperator):
-    """The inverses of square matrices; `solve` is more exact for what one is multiplied by."""
+    """The inverses of square matrices; for a product with one, `solve` is more accurate."""
 
     name = "inv"
     numpy_names = (np.linalg.inv,)
@@ -114,9 +114,9 @@ class Inverse(MatrixOperator):
 
 
 class Determinant(MatrixOperator):
-    """The determinants of square matrices; those of large ones overflow, where `slogdet` does not.
+    """The determinants of square matrices, which may overflow where `slogdet` does not.
 
-    The derivative of a singular matrix is right, too: it is the matrix of cofactors.
+    The derivative is the matrix of cofactors, which singular matrices have too.
     """
 
     name = "det"
@@ -136,10 +136,10 @@ class Determinant(MatrixOperator):
 
 
 class Cofactors(MatrixOperator):
-    """The derivative of the determinant by each element: det(x) * inv(x).T, and defined for singular matrices.
+    """The matrices of cofactors: det(x) * inv(x).T, but also for singular matrices.
 
-    By x = u s v, it is det(u) det(v) u p v, where p has the products of all singular values but one. Its own derivative
-    is that of det(x) * inv(x).T, which there is none of for singular matrices.
+    With x = u s v it is det(u) det(v) u p v, where p are the products of all singular values but one. Its derivative is
+    that of det(x) * inv(x).T, which singular matrices do not have.
     """
 
     name = "cofactors"
@@ -153,7 +153,7 @@ class Cofactors(MatrixOperator):
         if not x.size or x.shape[-1] == 1:
             return np.ones_like(x)
         finite = np.isfinite(x).all(axis=(-2, -1))[..., None, None]
-        u, s, v = np.linalg.svd(np.where(finite, x, 0))  # which raises on others, of which the determinant is nan
+        u, s, v = np.linalg.svd(np.where(finite, x, 0))  # the value for others is nan
         ones = np.ones_like(s[..., :1])
         before = np.cumprod(np.concatenate([ones, s[..., :-1]], axis=-1), axis=-1)
         after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
@@ -169,9 +169,9 @@ class Cofactors(MatrixOperator):
 
 
 class LogDeterminant(Factorisation):
-    """The sign of the determinants of square matrices, and the logarithms of their absolute values.
+    """The signs of the determinants of square matrices, and the logarithms of their absolute values.
 
-    Those of singular matrices are 0 and -inf, and have no derivative.
+    They are 0 and -inf for singular matrices, without a derivative.
     """
 
     name = "slogdet"
@@ -187,17 +187,17 @@ class LogDeterminant(Factorisation):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (_, delta) = inputs, output_gradients
-        if is_disconnected(delta):  # the sign alone: it does not change
+        if is_disconnected(delta):  # only the sign, which is constant
             return [f.fill_like(x, 0.0)]
         return [_columns(delta) * transposed(f.inv(x))]
 
 
 class PseudoInverse(MatrixOperator):
-    """The pseudo-inverses of matrices; singular values of `rtol` of the largest or less count as 0.
+    """The pseudo-inverses of matrices; singular values up to `rtol` times the largest count as 0.
 
-    The derivative divides by no differences of singular values (G. H. Golub and
-    V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
-    problems whose variables separate", 1973); it is that of matrices that keep their rank.
+    The derivative is that at constant rank, without division by differences of singular values (G. H. Golub
+    and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems
+    whose variables separate", 1973).
 
     Attributes
     ----------
@@ -247,12 +247,12 @@ class PseudoInverse(MatrixOperator):
 
 
 def _columns(x: Variable) -> Variable:
-    """Numbers, one for each matrix of a stack, to be broadcast over it."""
+    """Numbers, one for each matrix of a stack, with axes to broadcast over the matrices."""
     return f.expand_dims(f.expand_dims(x, -1), -1)
 
 
 def _less_from_identity(x: Variable) -> Variable:
-    """The identity less square matrices."""
+    """The identity minus square matrices."""
     return in_dtype(on_diagonal(x), x.dtype) - x
 
 
@@ -262,24 +262,24 @@ def _tolerance(what: str, given: Any) -> float | None:
     raise OperandError(f"{what} is a number, not {describe(given)}")
 
 
-# What is composed of these
+# Composed functions
 
 
 @function(numpy=np.linalg.lstsq)
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
-    """The shortest x that makes the norm of b - a @ x least, those norms squared, the rank, the singular values.
+    """Least squares: the shortest x that minimises the norm of b - a @ x, the residuals, rank and singular values.
 
-    b is a vector if it is 1-D, and else matrices of columns. The squares are those of
-    matrices of less than full rank too, where NumPy's are empty: a tree's shape does not depend on values.
+    b is a vector if it is 1-D, and else matrices of columns. There are residuals for rank-deficient
+    matrices too, where NumPy's are empty: a tree's shape does not depend on values.
 
     Parameters
     ----------
     a, b : operand
     rcond : float, optional
-        Singular values of this part of the largest or less count as 0: by default
-        the larger of a's sizes times the dtype's epsilon, below 0 the epsilon.
+        Singular values up to this part of the largest count as 0; by default
+        the larger of a's sizes times the dtype's epsilon, if negative the epsilon.
     """
-    a, b = (as_variable(as_operand(x, "lstsq")) for x in (a, b))
+    a, b = (variable_of(x, "lstsq") for x in (a, b))
     try:
         check_matrices(a.shape, square=False)
         if b.ndim == 0 or (None not in (a.shape[-2], b.shape[-2:][0]) and a.shape[-2] != b.shape[-2:][0]):
@@ -302,11 +302,11 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
 
 @function(numpy=np.linalg.matrix_rank)
 def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
-    """The number of singular values above `tol`, or above `rtol` times the largest; of 1-D operands, whether not 0.
+    """The number of singular values above `tol`, or above `rtol` times the largest; 0 or 1 for 1-D operands.
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
     """
-    x = as_variable(as_operand(x, "matrix_rank"))
+    x = variable_of(x, "matrix_rank")
     if x.ndim < 2:
         return f.cast(f.any(f.ne(x, 0), axis=None, keepdims=False), "int64")
     if tol is not None and rtol is not None:
@@ -324,8 +324,8 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Any, n: int) -> Any:
-    """Square matrices to the power of an integer, by repeated squaring; a negative one is the inverses'."""
-    x = as_variable(as_operand(x, "matrix_power"))
+    """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
+    x = variable_of(x, "matrix_power")
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise OperandError(f"matrix_power: n is an integer, not {describe(n)}")
     try:
@@ -344,19 +344,50 @@ def matrix_power(x: Any, n: int) -> Any:
     return f.copy(x) if n == 1 else found
 
 
+@function()
+def cross(a: Any, b: Any, axis: int = -1) -> Any:
+    """The cross products of vectors of three elements along an axis."""
+    a, b = (variable_of(x, "cross") for x in (a, b))
+    axes = [normalise_axis(axis, x.ndim, "cross") for x in (a, b)]
+    for x, of in zip((a, b), axes, strict=True):
+        if x.shape[of] not in (3, None):
+            raise ShapeError(f"cross: vectors of three elements are wanted, and axis {axis} of {describe(x)} has not")
+    a, b = (f.moveaxis(x, of, -1) for x, of in zip((a, b), axes, strict=True))
+    after, behind = (f.roll(a, -1, -1), f.roll(b, -1, -1)), (f.roll(a, 1, -1), f.roll(b, 1, -1))
+    return f.moveaxis(after[0] * behind[1] - behind[0] * after[1], -1, axis)
+
+
+@numpy_function(np.cross)
+def _numpy_cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    a, b = f.moveaxis(variable_of(a, "cross"), axisa, -1), f.moveaxis(variable_of(b, "cross"), axisb, -1)
+    return f.moveaxis(cross(a, b), -1, axisc)
+
+
+@function(numpy=np.vecdot)
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+    """The sums of products of two vectors along an axis, the others broadcast."""
+    x, y = (variable_of(given, "vecdot") for given in (x, y))
+    sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ShapeError(f"vecdot: axis {axis} of {describe(x)} and of {describe(y)} differ")
+    x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
+    return f.squeeze(f.squeeze(f.matmul(f.expand_dims(x, -2), f.expand_dims(y, -1)), -1), -1)
+
+
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """NumPy's norms: of vectors along one axis, of matrices along two, and without `ord` of all elements.
+    """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
     Parameters
     ----------
     x : operand
     ord : number or {'fro', 'nuc'}, optional
-        Of vectors any number, inf and -inf among them; of matrices also 'fro', the
-        root of the sum of squares, and 'nuc', the sum of singular values.
+        For vectors any number, also inf and -inf; for matrices also 'fro', the
+        Frobenius norm, and 'nuc', the sum of singular values.
     axis : int or pair of int, optional
     keepdims : bool
     """
-    x = as_variable(as_operand(x, "norm"))
+    x = variable_of(x, "norm")
     if axis is None:
         if ord is None or (ord == "fro" and x.ndim == 2):
             return f.norm(x, None, keepdims)
@@ -376,7 +407,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return _matrix_norm(x, ord, axes[0], axes[1], keepdims)
 
 
-#: The norms of matrices that are those of their singular values, as vectors.
+#: Matrix norms that are vector norms of the singular values.
 BY_SINGULAR_VALUES = {2: np.inf, -2: -np.inf, "nuc": 1}
 
 
@@ -395,19 +426,88 @@ def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool)
     return f.expand_dims(found, tuple(sorted((rows, columns)))) if keepdims else found
 
 
+@function(numpy=np.linalg.cond)
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition numbers of matrices: the ratio of the extreme singular values, or by a norm p with the inverse.
+
+    Unlike NumPy's, those by a norm raise LinAlgError for singular matrices, as `inv` does.
+    """
+    x = variable_of(x, "cond")
+    if p in (None, 2, -2):
+        values = f.svdvals(x)
+        largest, smallest = f.slice(values, (Ellipsis, 0)), f.slice(values, (Ellipsis, -1))
+        ratio = smallest / largest if p == -2 else largest / smallest
+        return f.where(f.eq(largest, 0), np.inf, ratio)  # NumPy's answer for zero matrices
+    try:
+        check_matrices(x.shape, square=True)
+    except ShapeError as error:
+        raise ShapeError(f"cond: {describe(x)}: {error}") from None
+    inverse = f.inv(x)
+    return matrix_norm(in_dtype(x, inverse.dtype), ord=p) * matrix_norm(inverse, ord=p)
+
+
+@function()
+def multi_dot(operands: Sequence[Any]) -> Any:
+    """The product of several matrices, in the order of multiplications that has the fewest operations.
+
+    The first may be a row vector, and the last a column vector. Where sizes are open, they count as equal.
+    """
+    if isinstance(operands, Variable) or len(operands) < 2:
+        raise OperandError("multi_dot: two operands at least are wanted, in a list or tuple")
+    found = [variable_of(x, "multi_dot") for x in operands]
+    for i, x in enumerate(found):
+        if x.ndim != 2 and not (x.ndim == 1 and i in (0, len(found) - 1)):
+            raise ShapeError(f"multi_dot: {describe(x)} is no matrix; only the first and the last may be vectors")
+    rows = [1 if x.ndim == 1 and i == 0 else x.shape[0] for i, x in enumerate(found)]
+    last = found[-1]
+    sizes = [1 if size is None else size for size in (*rows, 1 if last.ndim == 1 else last.shape[1])]
+    return _product_of(found, _splits(sizes))
+
+
+def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each run of matrices, of these rows and then columns, for the fewest multiplications."""
+    count = len(sizes) - 1
+    costs = {(i, i + 1): 0 for i in range(count)}
+    splits = {}
+    for length in range(2, count + 1):
+        for i in range(count - length + 1):
+            j = i + length
+            options = [(costs[i, k] + costs[k, j] + sizes[i] * sizes[k] * sizes[j], k) for k in range(i + 1, j)]
+            costs[i, j], splits[i, j] = min(options)
+    return splits
+
+
+def _product_of(matrices: Sequence[Variable], splits: dict[tuple[int, int], int]) -> Any:
+    """The product of matrices, split so; shorter runs first."""
+    made: dict[tuple[int, int], Any] = {(i, i + 1): x for i, x in enumerate(matrices)}
+    wanted = [(0, len(matrices))]
+    for i, j in wanted:
+        if (i, j) in splits:
+            wanted += [(i, splits[i, j]), (splits[i, j], j)]
+    for i, j in reversed(wanted):
+        if (i, j) in splits:
+            made[i, j] = f.matmul(made[i, splits[i, j]], made[splits[i, j], j])
+    return made[0, len(matrices)]
+
+
+@numpy_function(np.linalg.multi_dot)
+def _multi_dot(arrays: Any) -> Any:
+    return multi_dot(arrays)
+
+
 def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """The norm of the vectors along axes, or of all elements, as the array API standard has it."""
-    x = as_variable(as_operand(x, "vector_norm"))
+    """The norm of the vectors along axes, or of all elements, as in the array API standard."""
+    x = variable_of(x, "vector_norm")
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
     axes = tuple(normalise_axis(a, x.ndim, "vector_norm") for a in axes)
-    kept = tuple(i for i in range(x.ndim) if i not in axes)
-    flat = f.reshape(f.transpose(x, (*kept, *axes)), (*(x.shape[i] for i in kept), -1)) if len(axes) != 1 else x
+    others = tuple(i for i in range(x.ndim) if i not in axes)
+    flat = f.reshape(f.transpose(x, (*others, *axes)), (*(x.shape[i] for i in others), -1)) if len(axes) != 1 else x
     found = f.norm(flat, axes[0] if len(axes) == 1 else -1, False, ord)
     return f.expand_dims(found, tuple(sorted(axes))) if keepdims else found
 
 
 def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """The norm of the matrices in the last two axes, as the array API standard has it."""
+    """The norm of the matrices in the last two axes, as in the array API standard."""
     return norm(x, ord, (-2, -1), keepdims)
 
 

@@ -15,21 +15,21 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import promote
-from optree.tree.variable import as_operand, as_variable
+from optree.tree.variable import variable_of
 
 # Comparisons
 
 
 class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
-    """A comparison of two numbers, whose `symbol` Python and C share; a Python integer may be beyond x's dtype."""
+    """A comparison, by a `symbol` of Python and C; a Python integer may be out of range of x's dtype."""
 
     symbol: str
     bounds_numbers = False
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel, with an answer of its own where a negative integer meets an unsigned one."""
+        """The kernel, which compares a negative integer with an unsigned one by value."""
         kinds = [dtype.kind for dtype in dtypes]
         if kinds == ["i", "u"]:
             return self._signed("{0}", holds=self.symbol in ("<", "<=", "!="))
@@ -103,7 +103,7 @@ class GreaterEqual(Comparison):
     aliases = ("greater_equal",)
 
 
-# Logic, in which every number but 0 is true
+# Logic; every number but 0 is true
 
 
 class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
@@ -125,7 +125,7 @@ class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
 
 
 class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
-    """Whether one of x and y is true, that is, not zero, and the other is not; nan is true."""
+    """Whether exactly one of x and y is true, that is, not zero; nan is true."""
 
     name = "logical_xor"
     associative = commutative = True
@@ -141,7 +141,7 @@ class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
     kernel = "{0} == 0"
 
 
-# What kind of number
+# Classification
 
 
 class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
@@ -150,7 +150,7 @@ class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
     name = "finite"
     writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isfinite
-    kernel = "{0} - {0} == 0"  # serves integers too, which isfinite in C does not
+    kernel = "{0} - {0} == 0"  # C's isfinite is for floats only
     aliases = ("isfinite",)
 
 
@@ -172,11 +172,20 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 
 
-# Rounding and signs
+class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x has a minus sign, as -0.0 and some nans have too."""
+
+    name = "signbit"
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
+    numpy = np.signbit
+    kernel = "signbit({0}) != 0"
+
+
+# Rounding and sign
 
 
 class Rounding(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
-    """A whole number near a number; an integer is its own."""
+    """Rounding to a whole number; integers are unchanged."""
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if is_floating(dtypes[0]) else "{0}"
@@ -208,7 +217,7 @@ class Trunc(Rounding):
 
 
 class Rint(Rounding):
-    """The nearest whole number; the even one of two that are as near."""
+    """The nearest whole number, ties to even."""
 
     name = "rint"
     numpy = np.rint
@@ -224,14 +233,15 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     aliases = ("sign",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel; of integers without a choice, which compilers do not all take into vectors."""
+        """The kernel; for integers without a conditional, which not all compilers vectorise."""
         return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, self.kernel)
 
 
+@numpy_function(np.around)
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:
-    """The operand rounded to so many decimals, to the even one of two that are as near; its derivative is zero."""
-    x = as_variable(as_operand(x, "round"))
+    """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
+    x = variable_of(x, "round")
     if isinstance(decimals, bool) or not hasattr(decimals, "__index__"):
         raise OperandError(f"round: decimals is an integer, not {brief(decimals)}")
     if x.dtype.kind == "b" and decimals:
@@ -243,16 +253,13 @@ def round(x: Any, decimals: int = 0) -> Any:
     return f.cast(rounded, x.dtype) if x.dtype.kind in "iu" else rounded
 
 
-NUMPY_FUNCTIONS[np.around] = round
-
-
-# Whether values are near each other
+# Approximate equality
 
 
 @function(numpy=np.isclose)
 def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether x is y, or finite and no further from it than atol + rtol * abs(y); with `equal_nan`, or both are nan."""
-    x, y = (as_variable(as_operand(operand, "isclose")) for operand in (x, y))
+    """Whether abs(x - y) <= atol + rtol * abs(y), or x == y; with `equal_nan`, nans are close."""
+    x, y = (variable_of(operand, "isclose") for operand in (x, y))
     wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
     near = (f.abs(x - wide) <= atol + rtol * f.abs(wide)) & f.finite(wide) | (x == y)
     return near | (f.isnan(x) & f.isnan(y)) if equal_nan else near
@@ -260,14 +267,14 @@ def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
 
 @function()
 def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether all elements are close (`isclose`), as one bool. np.allclose runs it, and gives Python's."""
+    """Whether all elements are close (`isclose`), as a 0-d bool. ``np.allclose`` runs it, for a Python bool."""
     return f.all(isclose(x, y, rtol, atol, equal_nan), keepdims=False)
 
 
 @function()
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
-    """Whether x and y have one shape and the same elements, as one bool. np.array_equal runs it, and gives Python's."""
-    x, y = (as_variable(as_operand(operand, "array_equal")) for operand in (x, y))
+    """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
+    x, y = (variable_of(operand, "array_equal") for operand in (x, y))
     if x.ndim != y.ndim or any(
         None not in sizes and len(set(sizes)) > 1 for sizes in zip(x.shape, y.shape, strict=True)
     ):
@@ -276,15 +283,13 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)
 
 
+@numpy_function(np.allclose)
 def _numpy_allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """`allclose` as NumPy's, which gives no array: it runs at once."""
+    """`allclose`, run at once for a Python bool, as NumPy's."""
     return bool(allclose(x, y, rtol, atol, equal_nan).item())
 
 
+@numpy_function(np.array_equal)
 def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
-    """`array_equal` as NumPy's, which gives no array: it runs at once."""
+    """`array_equal`, run at once for a Python bool, as NumPy's."""
     return bool(array_equal(x, y, equal_nan).item())
-
-
-NUMPY_FUNCTIONS[np.allclose] = _numpy_allclose
-NUMPY_FUNCTIONS[np.array_equal] = _numpy_array_equal

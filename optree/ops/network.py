@@ -1,4 +1,4 @@
-"""Elementwise functions of networks and statistics, most of which NumPy lacks."""
+"""Elementwise functions of neural networks and statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optree.arrays import as_array, portable
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
-from optree.tree.variable import as_operand, as_variable, in_dtype
+from optree.tree.variable import in_dtype, variable_of
 
 
 class Safelog(OwnFunction):
@@ -29,17 +29,17 @@ class Safelog(OwnFunction):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         rises = f.gt(x, self.least)
-        # The inner choice keeps 1 / 0 out of the second derivative.
+        # The inner where avoids 1 / 0 in the second derivative.
         return [f.where(rises, delta / f.where(rises, x, 1), 0)]
 
 
-#: From here on a logistic function is 1 in every dtype.
+#: The logistic function is 1 in every dtype from here on.
 SATURATED = 64.0
 
 
 def _logistic(exponential: Any, x: np.ndarray) -> np.ndarray:
-    """The logistic function to the base of an exponential."""
-    power = as_array(np.clip(x, -np.inf, SATURATED))  # np.minimum takes twice as long where an operand is a number
+    """The logistic function by exp or exp2."""
+    power = as_array(np.clip(x, -np.inf, SATURATED))  # np.minimum with a number is twice as slow
     exponential(power, out=power)
     return np.divide(power, power + 1, out=power)
 
@@ -116,7 +116,7 @@ ERF_FAR = (
 )
 
 
-#: The error function is computed on so many elements at a time, which stay in the processor's cache.
+#: Elements of the error function computed at a time, which fit the cache.
 ERF_BLOCK = 8192
 
 
@@ -148,8 +148,8 @@ class Erf(OwnFunction):
 
     The value on NumPy arrays is by the rational approximations of W. J. Cody,
     "Rational Chebyshev approximations for the error function", Math. Comp. 23
-    (1969), computed in float64. Beyond 4 the second one serves on: all of it is
-    less there than 2e-8, and it has still eight digits.
+    (1969), computed in float64. The second one is used beyond 4 too, where erfc is below 2e-8
+    and eight digits of it suffice.
     """
 
     name = "erf"
@@ -169,12 +169,12 @@ class Erf(OwnFunction):
 
 
 class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """log(exp(x) + exp(y)), without overflow; where both are the same infinity, each has half of the gradient."""
+    """log(exp(x) + exp(y)), without overflow; equal infinities share the gradient."""
 
     name = "logaddexp"
     commutative = True
     numpy = np.logaddexp
-    # No function stands where it is called on a condition: compilers take no such loop into vectors.
+    # No function is called conditionally, so that compilers vectorise the loop.
     kernel = "({0} > {1} ? {0} : {1}) + log1p(exp({0} == {1} ? (T)0 : -fabs({0} - {1})))"
 
     @portable
@@ -182,9 +182,9 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
         x, y = arrays
         if np.result_type(x, y) != np.float32:
             return np.logaddexp(x, y)
-        # By ufuncs that run on several elements at once: np.logaddexp takes ten times as long.
-        apart = np.where(np.equal(x, y), np.float32(0), -np.abs(np.subtract(x, y)))  # equal infinities, too
-        return np.maximum(x, y) + np.log1p(np.exp(apart))
+        # By vectorised ufuncs: np.logaddexp is ten times slower.
+        gap = np.where(np.equal(x, y), np.float32(0), -np.abs(np.subtract(x, y)))  # equal infinities, too
+        return np.maximum(x, y) + np.log1p(np.exp(gap))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -194,12 +194,12 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 @function()
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), a smooth step from 0 to x, without overflow: the loss of a logit for the class 0."""
+    """log(1 + exp(x)), without overflow."""
     return f.logaddexp(x, 0)
 
 
 @function()
 def log_sigmoid(x: Any) -> Any:
-    """The logarithm of `sig`, exact where that rounds to 0 or 1: ``-softplus(-x)``."""
-    x = as_variable(as_operand(x, "log_sigmoid"))
+    """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``."""
+    x = variable_of(x, "log_sigmoid")
     return -softplus(f.neg(in_dtype(x, softplus(x).dtype)))  # an unsigned -x would wrap

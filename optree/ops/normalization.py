@@ -1,4 +1,4 @@
-"""Softmax, its logarithm and its normaliser, and norms."""
+"""Softmax, log-softmax, logsumexp and norms."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from optree.tree.variable import Variable, in_dtype
 
 
 class MeanDtypeOperator(FloatOperator):
-    """An op whose value has the dtype of its operand's mean: float64 for integers."""
+    """An op whose value has the dtype of a mean: float64 for integers."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), mean_dtype(dtypes[0])
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The operand less its maximum over axes, in a new array, and that maximum.
+    """The operand minus its maximum over axes, in a new array, and the maximum.
 
-    Where the maximum is inf, its places become 0, so that they share the whole;
-    where it is -inf, every place stays -inf.
+    Where the maximum is inf, elements of inf become 0; where it is -inf, all elements remain -inf.
     """
     x = np.asarray(x)
     x = x.astype(wide_dtype(mean_dtype(x.dtype)), copy=False)
@@ -43,12 +42,12 @@ def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _exp_sum(shifted: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The exponentials, written over their exponents, summed over axes."""
+    """The sum of exponentials over axes; they overwrite the exponents."""
     return accurate_sum(np.exp(shifted, out=shifted), axes, True, shifted.dtype)
 
 
 class Supremum(Max):
-    """The largest element over axes, as `Max`, and -inf of nothing; without a name of its own, for trees here alone."""
+    """The maximum over axes as `Max`, but -inf for empty axes; not registered, for trees of this module."""
 
     has_identity = True
 
@@ -60,7 +59,7 @@ class Supremum(Max):
 
 
 def _widened(x: Variable) -> Variable:
-    """An operand in the dtype that it is computed in."""
+    """An operand in the dtype of the computation."""
     return in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
 
 
@@ -69,14 +68,14 @@ def _supremum(x: Variable, axis: Any) -> Variable:
 
 
 def _shifted(x: Variable, axis: Any) -> Variable:
-    """`_shift`'s first value, as a tree."""
+    """The first value of `_shift` as a tree."""
     top = _supremum(x, axis)
     top = f.where(f.eq(top, -np.inf), 0, top)
     return f.where(f.eq(x, top), 0, x - top)
 
 
 def _total(exponentials: Variable, axis: Any) -> Variable:
-    """Their sum, and 1 where that is 0."""
+    """The sum of exponentials, with 0 replaced by 1."""
     total = f.sum(exponentials, axis=axis, keepdims=True)
     return f.where(f.eq(total, 0), 1, total)
 
@@ -84,8 +83,8 @@ def _total(exponentials: Variable, axis: Any) -> Variable:
 class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """The logarithm of the sum of exponentials over axes, without overflow.
 
-    Of nothing, or of -inf only, it is -inf; with an inf it is inf. The gradient
-    is the softmax.
+    It is -inf for empty axes or elements of -inf only, and inf if there is an inf. The gradient is
+    the softmax.
     """
 
     name = "logsumexp"
@@ -116,10 +115,9 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
 
 class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
-    """exp(x) over its sum over axes, without overflow.
+    """exp(x) divided by its sum over axes, without overflow.
 
-    An element of -inf has 0, in a row of nothing else too; elements of inf
-    share 1 evenly.
+    It is 0 for elements of -inf, even if all are; elements of inf share 1 evenly.
     """
 
     name = "softmax"
@@ -152,10 +150,10 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
 
 
 class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
-    """The logarithm of the softmax over axes, exact where the softmax would round to 0 or 1.
+    """The logarithm of the softmax over axes, accurate where the softmax rounds to 0 or 1.
 
-    The largest element's exponential is 1, which would round away what the others
-    add to it: they are summed alone, and go to log1p.
+    The exponential of the maximum is 1, to which small ones would be lost: the others are
+    summed separately, for log1p.
     """
 
     name = "log_softmax"
@@ -177,7 +175,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
         exponentials = f.exp(shifted)
         total = f.sum(exponentials, axis=self.axis, keepdims=True)
         others = f.sum(f.where(f.eq(shifted, 0), 0, exponentials), axis=self.axis, keepdims=True)
-        ties = f.rint(total - others)  # the softmax of the gradient has the same total, which a count would come beside
+        ties = f.rint(total - others)  # not a count: the total is shared with the gradient's softmax
         return in_dtype(shifted - f.log1p(others + f.maximum(ties - 1, 0)), mean_dtype(inputs[0].dtype))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -188,16 +186,15 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
 class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """The norm of the vectors along axes: Euclidean, or another along one axis.
 
-    Its gradient at 0 is 0. Infinite elements count as equally long in it, and
-    finite ones beside them have 0. Very small and large elements do no harm.
+    Its gradient at 0 is 0; in a vector with infinite elements, these share it and finite ones have 0.
+    Intermediate values neither overflow nor underflow.
 
     Attributes
     ----------
     ord : number or None
-        None and 2 mean the root of the sum of squares, 1 the sum of absolute
-        values, inf the largest of them and -inf the least, 0 how many are not 0, and
-        any other p the root by p of the sum of powers by p. Over several axes only
-        None is taken: of the others, ``be.linalg.norm`` has NumPy's norms of matrices.
+        None or 2 for the Euclidean norm, 1 for the sum of absolute values, inf and -inf for their
+        maximum and minimum, 0 for the number of nonzero elements, p for the p-norm. Over several axes
+        only None is allowed; ``be.linalg.norm`` has matrix norms.
     """
 
     name = "norm"
@@ -231,7 +228,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
                 "matrices"
             )
         if self.ord == -np.inf and types[0].shape[axes[0]] == 0:
-            raise ShapeError(f"along axis {axes[0]} there is nothing, which has no least element")
+            raise ShapeError(f"along axis {axes[0]} there are no elements, and so no least one")
         return super().bind(types, backend)
 
     def value(self, *arrays: Any) -> Any:
@@ -263,7 +260,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
             found = f.negative(_supremum(f.negative(size), self.axis))
         else:
             found = f.maximum(_supremum(size, self.axis), 0)
-        if self.ord not in (0, 1, np.inf, -np.inf):  # no power is too small or too large of x over its largest element
+        if self.ord not in (0, 1, np.inf, -np.inf):  # scaled by the maximum, powers neither overflow nor underflow
             top = f.where(f.logical_and(f.gt(found, 0), f.lt(found, np.inf)), found, 1)
             if self.ord in (None, 2):
                 found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
@@ -289,19 +286,19 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
 
 def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarray:
-    """The root by `ord` of the sum of powers over axes, which stay, of numbers of 0 or more."""
+    """The p-norm of non-negative numbers over axes, which are kept with size 1."""
     top = np.max(size, axis=axes, keepdims=True, initial=0) if ord > 0 else np.min(size, axis=axes, keepdims=True)
     top = np.where((top > 0) & (top < np.inf), top, 1).astype(size.dtype)
     return accurate_sum((size / top) ** float(ord), axes, True, size.dtype) ** (1 / ord) * top
 
 
 def _euclidean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The root of the sum of squares over axes, which stay."""
+    """The Euclidean norm over axes, which are kept with size 1."""
     total = accurate_sum(np.square(x), axes, True, x.dtype)
     limits = np.finfo(x.dtype)
     if np.all((total > limits.tiny / limits.eps) & (total < np.inf)):
         return np.sqrt(total)
-    # Some squares may have been too small or too large: those of x over its largest element are not.
+    # Squares may have overflowed or underflowed: scale by the maximum.
     top = np.max(np.abs(x), axis=axes, keepdims=True, initial=0)
     top = np.where((top > 0) & (top < np.inf), top, 1)
     return np.sqrt(accurate_sum(np.square(x / top), axes, True, x.dtype)) * top

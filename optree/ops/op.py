@@ -1,7 +1,6 @@
-"""Op, the contract of operations with its defaults.
+"""Op, the contract of operations, with defaults.
 
-The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's, the
-questions about a node's parents are Metadiff's.
+The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from optree.errors import (
     AxisError,
     DefinitionError,
     DTypeError,
-    GradientError,
     OperandError,
     ShapeError,
     UntypedOperandError,
@@ -32,13 +30,11 @@ from optree.errors import (
 from optree.ops.apply import Apply
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
-from optree.tree.deltas import zero_gradient
-from optree.tree.gradient_types import grad_undefined, is_disconnected, is_null
-from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
-from optree.tree.types import Shape, Spec, TensorType, TupleType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.gradient_types import grad_undefined
+from optree.tree.node import OpDict, applied
+from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
     Constant,
-    Input,
     Variable,
     as_columns,
     as_operand,
@@ -47,95 +43,97 @@ from optree.tree.variable import (
     spec_of,
 )
 
-#: The most combinations of parameters of a class that are one op each.
+#: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
 
-#: The attributes that an op has of `Op` itself: they are no parameters, and no part of its state.
+#: Attributes of every op that are neither parameters nor state.
 MARKS = ("applications", "tokens", "is_shared", "is_checked")
 
 
 class _Token:
-    """A mark that is equal to itself alone, as a part of keys."""
+    """A unique object, for keys."""
 
     __slots__ = ("__weakref__",)
 
 
-#: One for each op, by what makes it equal to others, and each pattern of its value.
+#: A token for each op, by its identity, and pattern of its value.
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
 class Op:
-    """An operation with its parameters, and never its operands.
+    """An operation with its parameters, without operands.
 
-    A subclass with a `name` is registered: it gets a method on every backend, a place in NumPy's protocols, and its
+    A subclass with a `name` is registered: it gets a method on every backend, NumPy protocol support, and its
     tests. Ops are immutable and compare equal by class and `__props__`; without `__props__`, by identity.
 
     Attributes
     ----------
     name : str
-        What the op is called in trees and on backends.
+        The op's name in trees and on backends.
     operands : tuple of str, or None
-        The operands' names, in order; None for any number of them, two at the least.
+        The operands' names, in order; None for a variadic op, of two operands or more.
     __props__ : tuple of str
-        The parameters, each with its default as a class attribute.
+        The parameters' names; class attributes are their defaults.
     numpy : callable
         The value, as a function of NumPy arrays and of the parameters by name.
     numpy_names : tuple of callable
-        The NumPy functions that, called on a tensor, build this op; by default `numpy`, if it is NumPy's own.
+        The NumPy functions that build this op when called on a tensor; by default `numpy`, if that is NumPy's own.
     kernel : str or None
         The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
-        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None where an op is no elementwise one.
+        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None for an op that is not elementwise.
     aliases : tuple of str
-        Other names for the op's function (neon's, where they differ).
+        Other names of the op's function, such as neon's.
     sample : tuple of float
-        Bounds between which the op is smooth, where the tests draw values.
+        An interval on which the op is smooth, from which the tests draw values.
     examples : tuple
-        Operands and parameters that show the op at work; the tests run every promise on them. Each is
+        Operands and parameters on which the tests check every promise. Each is
         ``((operand, ...), {parameter: value})``, where a tuple is the shape of a floating operand drawn from `sample`,
-        a list holds an integer operand's values, and a number is itself. An elementwise op needs none.
+        a list has an integer operand's values, and a number is itself. An elementwise op needs none.
     takes_floats : bool
-        Whether it takes floating operands; of one that does not, a tuple in `examples` is the shape of an integer one.
+        Whether it takes floating operands; if not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
-        Whether in neon's mode a 1-D array among the operands is a column: where they are broadcast or multiplied.
+        Whether in neon's mode a 1-D array among the operands is a column, as in broadcasts and matrix products.
     associative, commutative : bool
-        Whether operands may be grouped, and exchanged, as one likes.
+        Whether operands may be regrouped, and exchanged.
     destroy_map, view_map : dict
-        Output index to the indices of the inputs that it overwrites, or looks into;
-        under None those that are overwritten and that no output lies in.
+        Output index to the indices of the inputs that it overwrites, or is a view of;
+        under None those that are overwritten and that no output aliases.
     shape_only : tuple of int
-        The inputs of which the op reads nothing but the shape.
+        The inputs of which the op reads only the shape.
     can_fail : bool
-        Whether it may raise on operands of its types and sizes. Assignments wait for such ops, so that all are made or
-        none. Elementwise ops and reductions that are kernels never do.
+        Whether it may raise on operands of valid types and sizes. Assignments run after such ops, so that all are made
+        or none. Elementwise ops and reductions with kernels never raise.
     axis_order : tuple of int, or None
-        For an op that only moves axes, the operand's axis that each axis of the value is.
+        For an op that only permutes axes, the operand's axis for each axis of the value.
     keeps_order : bool
-        Whether the value is its first operand's elements in the same C order, in whatever shape.
+        Whether the value has its first operand's elements in the same C order, in any shape.
     keeps_shape : bool
-        Whether the value has its first operand's shape, whatever that is.
+        Whether the value always has its first operand's shape.
     rearranges : bool
-        Whether each element of the value is one of the first operand's, and none of them twice.
+        Whether each element of the value is one of the first operand's, used at most once.
     broadcasts : tuple of (int or None, int), or None
-        For an op whose value at each index of one operand's shape (the second number) is another operand (the first),
-        broadcast to it; None in its place where the value is the index itself, counted in C order.
+        For an op whose value is one operand (the first number) broadcast to the shape of another (the second);
+        (None, n) for the flat indices of operand n.
     broadcasts_operands : bool
-        Whether sizes of operands that meet along an axis, counted from the last, are equal or 1.
+        Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
-        Whether a CUDA graph can capture it where no kernel computes it: it makes views, copies and launches alone.
+        Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
     calls_lapack : bool
-        Whether it calls linear algebra, whose failures other libraries than NumPy tell only if asked to.
+        Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
-        Whether it looks through index arrays and raises; in a CUDA graph the host is told later.
+        Whether it checks index arrays and raises; in a CUDA graph the host raises later.
     widens_halves : bool
-        Whether NumPy's value for float16 is computed in float32 and rounded, for NumPy's own is slow.
+        Whether float16 is computed in float32 and rounded, because NumPy's own loop is slow.
     writes_strided : bool
-        Whether `numpy` writes right values into an `out` of any strides.
+        Whether `numpy` is right for an `out` of any strides.
+    update : callable, optional
+        A method that writes the value over the first operand and returns that; nothing is written if it raises.
     coefficients : tuple of int, or None
-        For a linear op what each operand is multiplied by before they are added up.
+        For a linear combination, the factor of each operand.
     random_props : callable, optional
-        From a choice and an operand to parameters that fit it, or nearly: `optree.testing.random_tree` uses such ops.
+        From a choice and an operand to parameters, for `optree.testing.random_tree`.
     bounds_numbers : bool
-        Whether a Python integer must fit the integer dtype that it meets.
+        Whether a Python integer must fit the integer dtype of the other operand.
     takes_parents : bool
         Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
@@ -172,6 +170,7 @@ class Op:
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
+    update: ClassVar[Callable[..., Any] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
@@ -205,10 +204,10 @@ class Op:
 
     applications: Cache
 
-    #: Whether `make` made it, and so gives it to all who ask for these parameters.
+    #: Whether `make` caches it for these parameters.
     is_shared: bool = False
 
-    #: Whether it has been used, with all its attributes named in `__props__`.
+    #: Whether `check_parameters` has passed.
     is_checked: bool = False
 
     # Parameters
@@ -272,21 +271,21 @@ class Op:
     __repr__ = __str__
 
     def may_fail(self, *dtypes: np.dtype) -> bool:
-        """Whether it may raise on operands of these dtypes, whose sizes fit."""
+        """Whether it may raise on operands of these dtypes and valid sizes."""
         return self.can_fail
 
     @property
     def moves_axes(self) -> bool:
-        """Whether in a kernel the value is the operand, read along other axes."""
+        """Whether kernels read the value as the operand along other axes."""
         return self.keeps_order or self.axis_order is not None
 
     @property
     def is_flat_index(self) -> bool:
-        """Whether the value is each element's own index, counted in C order."""
+        """Whether the value is each element's flat index in C order."""
         return self.broadcasts is not None and self.broadcasts[0] is None
 
     def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Pairs of (operand, axis) whose sizes must be equal, of operands with so many axes each."""
+        """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
 
     def destroyed_inputs(self) -> list[int]:
@@ -294,8 +293,8 @@ class Op:
         return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
 
     def shared_inputs(self) -> set[int]:
-        """The inputs whose memory an output may lie in, by view_map or destroy_map."""
-        if not (self.view_map or self.destroy_map):  # as most ops: stages ask for it at each instruction
+        """The inputs that an output may alias, by view_map or destroy_map."""
+        if not (self.view_map or self.destroy_map):  # a fast path for most ops
             return set()
         return {
             i
@@ -306,11 +305,11 @@ class Op:
         }
 
     def defines(self, method: str) -> bool:
-        """Whether the op, or its class, writes this method of the contract itself."""
+        """Whether the op, or its class, overrides this method of the contract."""
         return method in self.__dict__ or getattr(type(self), method) is not getattr(Op, method)
 
     def __copy__(self) -> Any:
-        return self  # it cannot change
+        return self  # immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self
@@ -322,19 +321,19 @@ class Op:
         return _restored, (type(self),), self.state()
 
     def state(self) -> dict[str, Any]:
-        """The attributes set on the op itself, without what it remembers for speed."""
+        """The attributes set on the op itself, without its caches."""
         return {name: value for name, value in vars(self).items() if name not in MARKS}
 
     # Building
 
     @classmethod
     def children(cls) -> int:
-        """How many branches a node of this op has in the binary tree."""
+        """The number of children of a node of this op in the binary tree."""
         return 2 if cls.operands is None else min(len(cls.operands), 2)
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
-        """The op applied, its parameters given after its operands or by name."""
+        """Apply the op, with parameters after the operands or by name."""
         operands, props = sorted_arguments(cls, args, kwargs)
         return cls.make(**props)(*operands)
 
@@ -346,7 +345,7 @@ class Op:
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Apply the op: the output of `make_node`, or the list of its outputs.
+        """Apply the op: the output, or the list of outputs.
 
         Raises
         ------
@@ -365,7 +364,7 @@ class Op:
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The application that `make_node` returns; an error names the input without a type."""
+        """The application from `make_node`; an AttributeError of an input that is no variable is explained."""
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
@@ -379,7 +378,7 @@ class Op:
             raise
 
     def makes_nodes(self) -> bool:
-        """Whether nodes come from a `make_node` or types of the op's own, not from its traits."""
+        """Whether the op defines `make_node` or `itypes`, and does not use its traits."""
         return self.itypes is not None or self.defines("make_node")
 
     def _outputs_of(self, apply: Any) -> Any:
@@ -392,9 +391,9 @@ class Op:
         return apply.outputs[0] if len(apply.outputs) == 1 else apply.outputs
 
     def make_node(self, *inputs: Any) -> Apply:
-        """The op applied to inputs; on the result's own inputs it makes an equivalent one.
+        """Apply the op to inputs; an application's own inputs give an equivalent one.
 
-        An op defines it, on the class or on an instance, or gives `itypes` and `otypes`, or leaves it to traits.
+        An op overrides it, on the class or an instance, or defines `itypes` and `otypes`, or uses traits.
 
         Raises
         ------
@@ -409,7 +408,7 @@ class Op:
         return Apply(self, wrapped, [t() for t in self.otypes])
 
     def node_of(self, *operands: Any) -> Any:
-        """The node that applies the op to operands: of several outputs, the tuple that they are picked from."""
+        """The node that applies the op to operands; for several outputs, the tuple of them."""
         return self.make_node(*map(as_variable, operands)).node if self.makes_nodes() else self(*operands)
 
     def application_of(self, node: Any) -> Apply:
@@ -417,7 +416,7 @@ class Op:
         return Apply.of_node(node)
 
     def output_index(self, node: Any) -> int:
-        """Which of its application's outputs a node that has this op is."""
+        """The index of a node with this op among its application's outputs."""
         return 0
 
     def _typed(self, value: Any, wanted: Type) -> Variable:
@@ -428,7 +427,7 @@ class Op:
         return value
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> OpDict:
-        """The node of operands of these specs, cached unless a number's value matters."""
+        """The op_dict for operands of these specs, cached unless it depends on a number's value."""
         known = self.applications.get(specs)
         if known is not None and not any(map(is_huge, operands)):
             return known
@@ -491,15 +490,11 @@ class Op:
         return _tokens.setdefault((self._identity(), pattern), _Token())
 
     def check_parameters(self) -> None:
-        """Refuse, before the first tree of it is made, an op that differs from others in what `__props__` do not name.
+        """Raise DefinitionError for attributes that are not in `__props__`, before the first tree is made.
 
-        Those of equal parameters are one op to a plan. An op's own caches begin with an underscore.
-
-        Raises
-        ------
-        DefinitionError
+        Plans are shared by ops of equal parameters. The names of an op's own caches begin with an underscore.
         """
-        if self.is_checked or self.__props__ is None:  # then it equals itself alone
+        if self.is_checked or self.__props__ is None:  # compared by identity
             return
         known = {*self.__props__, *MARKS}
         missed = sorted(name for name in self._attributes() if name not in known and not name.startswith("_"))
@@ -512,7 +507,7 @@ class Op:
         for name, value in self.props.items():
             try:
                 hash(value)
-            except TypeError:  # as that of a tuple with an array in it, whose text leaves out elements
+            except TypeError:  # such as a tuple with an array
                 why = (
                     "which has no hash, and ops are told apart by their parameters; give a tuple, or make it an operand"
                 )
@@ -520,13 +515,13 @@ class Op:
         self.__dict__["is_checked"] = True
 
     def _attributes(self) -> set[str]:
-        """The names of its own attributes, in slots too, but for values that a `cached_property` has stored."""
+        """The names of its own attributes and slots, without those of cached properties."""
         own = {name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)}
         members = {name: each for kind in type(self).__mro__ for name, each in vars(kind).items()}
         return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
-        """The op with its parameters in their normal form for operands of these types."""
+        """The op with its parameters normalised for operands of these types."""
         return self
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -535,15 +530,15 @@ class Op:
         Raises
         ------
         ShapeError
-            If the shapes do not fit; the message need not name the operands.
+            If the shapes are invalid; the message need not name the operands.
         """
         raise DefinitionError(f"{self}: define output_shape, or take it from a trait such as ElementwiseOperator")
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         """The dtypes that the operands are computed in, and the value's after them.
 
-        By default those of the op's ufunc, or else the operands' common one. A
-        weak Python number's dtype is `int` or `float`.
+        By default those of the op's ufunc, or else the operands' common dtype. That of a
+        weak Python number is `int` or `float`.
         """
         return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
@@ -567,7 +562,7 @@ class Op:
         return self.kernel
 
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        """Why C compilers take the kernel's loop into no vectors for operands of a dtype; empty where they do.
+        """The reason why C compilers do not vectorise the kernel for operands of a dtype; empty if they do.
 
         Parameters
         ----------
@@ -587,7 +582,7 @@ class Op:
         inputs : list
             The values: arrays, Python numbers, or what the inputs' types hold.
         output_storage : list of list
-            A cell for each output. It holds None, or what the op put there in the call before, which it may use again.
+            A cell for each output. It holds None, or the value of the call before, whose memory may be reused.
         """
         output_storage[0][0] = self.value(*inputs)
 
@@ -625,17 +620,17 @@ class Op:
         return [self.output_shape(*shapes)]
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """How many floating-point operations it takes, from the inputs' and outputs' shapes; for profiles."""
+        """The number of floating-point operations, for profiles."""
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in outputs)  # type: ignore[arg-type, misc]
 
     def do_constant_folding(self, node: Apply) -> bool:
-        """Whether the op may be run once, ahead, where its inputs are all constants."""
+        """Whether the op may be evaluated at compile time if its inputs are all constants."""
         return not self.destroy_map
 
     # Derivatives
 
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        """The gradient of the cost for each input, from that for each output.
+        """The gradient of the cost by each input, from those by the outputs (vjp).
 
         A gradient is a tree of a floating dtype and of its input's shape, or of one that the input broadcasts to, which
         is then summed. Where there is no derivative, it is None, or `grad_undefined` or `grad_not_implemented` with the
@@ -657,10 +652,10 @@ class Op:
         return list(inputs)
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Send each operand its delta; by default the gradients that `grad` returns.
+        """Send each operand its delta, by default from `grad`.
 
-        An operand that is sent none has a derivative of zero. The delta of an op with
-        several outputs is the list that `grad` takes.
+        The derivative by an operand without a delta is zero. The delta of an op with several
+        outputs is the list that `grad` takes.
         """
         gradients = self.grad(self.grad_inputs(args), delta if isinstance(delta, list) else [delta])
         if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
@@ -675,9 +670,9 @@ class Op:
             operand.generate_add_delta(adjoints, gradient)
 
     def connection_pattern(self, node: Any) -> list[list[bool]]:
-        """For each input and each output, whether the output's elements depend on the input's.
+        """For each input and output, whether the output's elements depend on the input's.
 
-        By default they do, except on the inputs in `shape_only`.
+        By default they do, except for the inputs in `shape_only`.
 
         Parameters
         ----------
@@ -686,89 +681,22 @@ class Op:
         return [[i not in self.shape_only] * len(node.outputs) for i in range(len(node.inputs))]
 
     def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Any]) -> Sequence[Any]:
-        """The outputs' directional derivatives: the Jacobian times a vector.
+        """The Jacobian-vector product (jvp).
 
-        An op need not write it: `Rop` differentiates its `grad` again instead.
+        It is optional: `Rop` differentiates `grad` instead.
 
         Parameters
         ----------
         inputs : list of Variable
         eval_points : list of Variable or None
-            The direction in each input, of its shape; None where it is zero.
+            The tangent of each input, of its shape; None if it is zero.
 
         Returns
         -------
         list
-            One for each output, of its shape or of one that is broadcast to it; None where it is zero.
+            One for each output, of its shape or broadcast to it; None if it is zero.
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
-
-    # Metadiff's questions about a node; `optree.metadiff` passes the answers for its operands
-
-    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
-        """Whether any of the ancestors is."""
-        return any(ancestors)
-
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        """Whether any of the parents is."""
-        return any(parents)
-
-    def get_grad_level(self, ancestors: Sequence[int]) -> int:
-        """The highest of the ancestors'."""
-        return max(ancestors, default=0)
-
-    def get_data_type(self, node: Any) -> Any:
-        """The value's dtype, or its type if it is no array."""
-        return node.dtype if isinstance(node.type, TensorType) else node.type
-
-    def get_shape(self, node: Any) -> Any:
-        """The value's shape."""
-        return node.shape
-
-    def get_ancestors(self, node: Any) -> list[Variable]:
-        """The operands; a leaf has none."""
-        return [as_variable(x) for x in operands_of(node)] if isinstance(node, OpTreeNode) else []
-
-    def get_parents(self, node: Any) -> list[Variable]:
-        """The operands by which the value is differentiable."""
-        arguments = self.argument_indices(node)
-        return [x for i, x in enumerate(self.get_ancestors(node)) if i not in arguments]
-
-    def get_arguments(self, node: Any) -> list[Variable]:
-        """The other operands."""
-        arguments = self.argument_indices(node)
-        return [x for i, x in enumerate(self.get_ancestors(node)) if i in arguments]
-
-    def argument_indices(self, node: Any) -> set[int]:
-        """The indices of the operands that are no parents: those whose gradient is missing or always zero."""
-        if self.takes_parents:
-            return set(self.shape_only)
-        stand_ins = [Input(x.type) for x in self.get_ancestors(node)]
-        try:
-            sent = self._sent(stand_ins, _delta_like(node.type))
-        except DefinitionError:  # there is no grad at all
-            return set(range(len(stand_ins)))
-        return {i for i, x in enumerate(stand_ins) if _is_none_or_zero(sent.get(x))}
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        """The gradient of a parent, given that of the node."""
-        arguments = self.argument_indices(node)
-        operands = self.get_ancestors(node)
-        parents = [i for i in range(len(operands)) if i not in arguments]
-        if not 0 <= index < len(parents):
-            raise GradientError(f"{describe(node)} has {len(parents)} parents; there is none at {index}")
-        wanted = operands[parents[index]]
-        # An operand that is used twice would receive the sum of both: its other uses get a copy.
-        copies = {i: x.astype(x.dtype) for i, x in enumerate(operands) if x is wanted and i != parents[index]}
-        sent = self._sent([copies.get(i, x) for i, x in enumerate(operands)], my_grad)
-        found = sent.get(wanted)
-        return zero_gradient(wanted, my_grad.dtype) if found is None else found
-
-    def _sent(self, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
-        """The deltas that the op sends its operands, given the gradient of its value."""
-        adjoints: dict[Variable, Any] = {}
-        self.generate_adjoints(adjoints, delta, *operands)
-        return adjoints
 
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
@@ -780,21 +708,5 @@ def _restored(cls: type[Op]) -> Any:
 
 
 def _hashable(value: Any) -> Any:
-    """A parameter as something that tells 0.0 from -0.0 and 1 from True when compared."""
+    """A key of a parameter that distinguishes 0.0 from -0.0, and 1 from True."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
-
-
-def _is_none_or_zero(gradient: Any) -> bool:
-    if gradient is None or is_null(gradient) or is_disconnected(gradient):
-        return True
-    op = getattr(gradient, "op", None)  # of what `zero_gradient` makes
-    return op is not None and op.name == "fill_like" and type(gradient[2]) is float and gradient[2] == 0
-
-
-def _delta_like(type: Any) -> Any:
-    """A placeholder for the gradient of a value of a type; a list for several outputs."""
-    if isinstance(type, TupleType):
-        return [_delta_like(each) for each in type.types]
-    if isinstance(type, TensorType) and not is_floating(type.dtype):
-        type = TensorType(np.float64, type.shape)
-    return Input(type)

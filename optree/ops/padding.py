@@ -1,24 +1,29 @@
-"""Padding by the modes of `numpy.pad`, one axis after the other."""
+"""The modes of `numpy.pad`, one axis after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of, variable_of
+from optree.ops.arrangement import integer_of
 from optree.ops.joining import widths_of
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.ops.shape import slice_along
+from optree.registry import f, function, numpy_function
 from optree.tree.types import normalise_axis
-from optree.tree.variable import Variable, in_dtype
+from optree.tree.variable import Variable, in_dtype, variable_of
 
-#: The modes whose numbers are elements of the operand, at the places that NumPy takes them from.
-BY_PLACE = ("edge", "reflect", "symmetric", "wrap")
+#: The modes that pad with elements of the operand, gathered by index.
+GATHERED = ("edge", "reflect", "symmetric", "wrap")
 
-#: The modes whose numbers are statistics of the elements along the axis.
+#: Those of them that may reflect in the point at the edge instead, with ``reflect_type="odd"``.
+REFLECTED = ("reflect", "symmetric")
+
+#: The modes that pad with statistics of the elements along the axis.
 STATISTICS: dict[str, Callable[..., Any]] = {
     "maximum": lambda x, axis: f.max(x, axis=axis),
     "mean": lambda x, axis: f.mean(x, axis=axis),
@@ -31,7 +36,8 @@ OPTIONS = {
     "constant": ("constant_values",),
     "empty": (),
     "linear_ramp": ("end_values",),
-    **dict.fromkeys(BY_PLACE, ("reflect_type",)),
+    **dict.fromkeys(GATHERED, ()),
+    **dict.fromkeys(REFLECTED, ("reflect_type",)),
     **dict.fromkeys(STATISTICS, ("stat_length",)),
 }
 
@@ -46,7 +52,7 @@ def pad_by(
     stat_length: Any = None,
     reflect_type: str = "even",
 ) -> Any:
-    """The operand with numbers around it, by a mode of `numpy.pad`; those of ``"empty"`` are zeros.
+    """The operand padded by a mode of `numpy.pad`; ``"empty"`` pads with zeros.
 
     Parameters
     ----------
@@ -56,14 +62,14 @@ def pad_by(
         constant, edge, empty, linear_ramp, maximum, mean, median, minimum, reflect, symmetric, or wrap.
     constant_values, end_values, stat_length
         A number, a pair, or a pair for each axis.
-    reflect_type : str
-        Only ``"even"``.
+    reflect_type : {'even', 'odd'}
+        Of the modes reflect and symmetric: ``"odd"`` subtracts the reflected elements from twice the edge.
     """
     x = variable_of(x, "pad")
     if mode not in OPTIONS:
         raise OperandError(f"pad: mode is one of {', '.join(sorted(OPTIONS))}, not {mode!r}")
-    if reflect_type != "even":
-        raise OperandError(f"pad: reflect_type={reflect_type!r} has no equal here; 'even' has")
+    if reflect_type not in ("even", "odd") or (reflect_type == "odd" and mode not in REFLECTED):
+        raise OperandError(f"pad: reflect_type is 'even', or 'odd' in modes {REFLECTED}, not {reflect_type!r}")
     if isinstance(pad_width, dict):
         pad_width = _by_axis(pad_width, x.ndim)
     widths = widths_of(pad_width, x.ndim)
@@ -72,8 +78,10 @@ def pad_by(
     for axis, width in enumerate(widths):
         if width == (0, 0):
             continue
-        if mode in BY_PLACE:
-            x = f.take(x, _places(x, axis, width, mode), axis=axis)
+        if reflect_type == "odd":
+            x = _odd(x, axis, width, mode)
+        elif mode in GATHERED:
+            x = f.take(x, _gathered(x, axis, width, mode), axis=axis)
         else:
             sides = [
                 _side(x, axis, count, after, mode, values[axis][after], lengths[axis][after])
@@ -103,21 +111,49 @@ def _pairs(values: Any, ndim: int) -> list[tuple[Any, Any]]:
     return [(before, after) for before, after in pairs.tolist()]
 
 
-def _places(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.ndarray:
-    """The places along an axis that the elements of the padded axis come from, as NumPy pads the places themselves."""
+def _gathered(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.ndarray:
+    """The index along an axis of each element of the padded axis: NumPy's padding of ``arange``."""
     size = x.shape[axis]
     if size is None:
-        raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size, and its {mode} is not known ahead")
+        raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size; mode {mode} needs a known one")
     if not size:
         raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}")
     how: Any = mode
     return np.pad(np.arange(size), width, mode=how)
 
 
+def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
+    """The operand with odd reflections along an axis, which are linear combinations of an element and both edges."""
+    index = _gathered(x, axis, width, mode)
+    last = x.shape[axis] - 1
+    if not last:
+        return f.take(x, index, axis=axis)
+    # Of two vectors NumPy's padding tells the coefficients, which together are 1.
+    places = np.arange(last + 1)
+    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (places, places**2))
+    sign = np.where(of_squares == index**2 + (of_index - index) * last, 1, -1)
+    of_last = (of_index - sign * index) // last
+    coefficients = np.stack([sign, 1 - sign - of_last, of_last])
+    changes = np.flatnonzero((np.diff(coefficients) != 0).any(axis=0)) + 1
+    ends = [0, *changes.tolist(), len(index)]
+    given = in_dtype(x, np.dtype("int8")) if x.dtype.kind == "b" else x
+    edges = [slice_along(given, axis, 0, 1), slice_along(given, axis, -1, None)]
+    pieces = []
+    for start, end in pairwise(ends):
+        of_element, *of_edges = coefficients[:, start].tolist()
+        piece = f.take(given, index[start:end], axis=axis)
+        added = [edge * count for count, edge in zip(of_edges, edges, strict=True) if count > 0]
+        if added:
+            piece = sum(added[1:], added[0]) + piece if of_element > 0 else sum(added[1:], added[0]) - piece
+        for count, edge in zip(of_edges, edges, strict=True):
+            piece = piece - edge * -count if count < 0 else piece
+        pieces.append(piece)
+    return in_dtype(f.concatenate(pieces, axis), x.dtype)
+
+
 def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
     """The padding on one side of an axis."""
-    kept = (slice(None),) * axis
-    edge = f.slice(x, (*kept, slice(-1, None) if after else slice(0, 1)))
+    edge = slice_along(x, axis, -1, None) if after else slice_along(x, axis, 0, 1)
     sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if mode in ("constant", "empty"):
         return _spread(f.fill_like(edge, _fitting(0 if mode == "empty" else value, x.dtype)), count, axis)
@@ -132,15 +168,15 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any,
     if length is not None and (whole is None or length < whole):
         length = integer_of(length, "pad: stat_length")
         if not length and mode in ("maximum", "minimum"):
-            raise ShapeError(f"pad: a {mode} of stat_length 0 is of nothing")
-        x = f.slice(x, (*kept, slice(-length, None) if after else slice(0, length)))
+            raise ShapeError(f"pad: mode {mode} needs a stat_length of 1 or more")
+        x = slice_along(x, axis, -length, None) if after else slice_along(x, axis, 0, length)
     found = STATISTICS[mode](x, axis)
     found = in_dtype(found if found.dtype == x.dtype else f.rint(found), x.dtype)
     return _spread(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
 
 
 def _fitting(value: Any, dtype: np.dtype) -> Any:
-    """A number as one that a dtype takes, cast as NumPy casts it."""
+    """A number cast to a dtype as NumPy does, as a Python number."""
     return np.asarray(value).astype(dtype).item() if dtype.kind in "biu" else float(value)
 
 
@@ -148,6 +184,7 @@ def _spread(edge: Variable, count: int, axis: int) -> Variable:
     return f.repeat(edge, count, axis)
 
 
+@numpy_function(np.pad)
 def _numpy_pad(
     x: Any,
     pad_width: Any,
@@ -171,6 +208,3 @@ def _numpy_pad(
     if wrong:
         raise TypeError(f"np.pad with mode={mode!r} does not take {', '.join(wrong)}")
     return f.pad(x, pad_width, mode=mode, **given)
-
-
-NUMPY_FUNCTIONS[np.pad] = _numpy_pad

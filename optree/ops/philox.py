@@ -2,10 +2,10 @@
 
 The generator is the one of Salmon, Moraes, Dror and Shaw, "Parallel random
 numbers: as easy as 1, 2, 3" (SC 2011): a keyed bijection of 128-bit counters,
-so the block of four 32-bit words at any counter is had without those before it.
+so the block of four 32-bit words at a counter does not depend on earlier ones.
 
-A draw begins at a counter of 64 bits under a seed of 64 bits. What element `i`
-of it is made of depends on these and on `i`, in C order, and on nothing else:
+A draw begins at a 64-bit counter with a 64-bit seed. Element `i`, in C order,
+is a function of these and of `i`:
 
 =======  ===========================  ==============================  ==============
 dtype    block (counter of the draw)  uniform in [0, 1)               normal (pair)
@@ -19,9 +19,9 @@ float64  counter + i // 2             words 2 (i % 2) (the low half)  words 0, 1
 
 The block's counter is the sum's lower half, its upper half, 0, 0; the key is
 the seed's lower half and its upper half. Normals come in pairs by Box and
-Muller: the first number of a pair gives the radius, the second the angle, and
-the pair is the point's two coordinates. Uniform numbers are the same to the
-bit on every machine; normals are as near to each other as its log, sin and cos.
+Muller: the first uniform number determines the radius, the second the angle, and
+the normals are the point's coordinates. Uniform numbers are bitwise equal on every
+machine; normals differ as log, sin and cos do.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ROUNDS = 10
 
 LOW = 0xFFFFFFFF
 
-#: Blocks computed at a time: what is worked on stays in a core's second cache.
+#: Blocks computed at a time, which fit a core's L2 cache.
 CHUNK = 8192
 
-#: The bits of a uniform number's word that a narrow dtype holds, by its name.
+#: The random bits of a uniform number, by narrow dtype.
 BITS = {"float16": 11, "bfloat16": 8}
 
 
 def philox4x32(counters: Any, key: tuple[int, int]) -> np.ndarray:
-    """The words at counters: of shape (4, n) both, a column a block, as uint64.
+    """The words at counters, both of shape (4, n), a column for each block, as uint64.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def _round_keys(key: tuple[int, int]) -> np.ndarray:
 
 
 def _encrypt(words: np.ndarray, round_keys: np.ndarray, products: np.ndarray) -> None:
-    """Put the words in the counters' place; `products` is memory for half of them."""
+    """Encrypt counters in place; `products` is scratch memory for half of them."""
     # Words 0 and 2, which are multiplied, are the rows of `even`; 1 and 3 those of `odd`.
     even, odd = words[0::2], words[1::2]
     swapped = products[::-1]
@@ -78,19 +78,19 @@ def _encrypt(words: np.ndarray, round_keys: np.ndarray, products: np.ndarray) ->
 
 
 def count_blocks(size: int, dtype: np.dtype) -> int:
-    """How many blocks a draw of so many elements takes."""
+    """The number of blocks of a draw."""
     return -(-size // elements_per_block(dtype))
 
 
 def elements_per_block(dtype: np.dtype) -> int:
-    """How many elements a block of four words makes."""
+    """The number of elements from a block of four words."""
     return 2 if dtype == np.float64 else 4
 
 
 def chunks(seed: int, counter: int, blocks: int) -> Iterator[tuple[int, np.ndarray]]:
-    """The words of consecutive blocks: the place of a chunk's first, and the chunk, of shape (4, n).
+    """The words of consecutive blocks, by chunks: the index of the first block, and words of shape (4, n).
 
-    A chunk is good until the next is asked for, and may be written over.
+    A chunk is valid until the next one, and may be overwritten.
     """
     round_keys = _round_keys((seed & LOW, seed >> 32))
     length = min(CHUNK, blocks)
@@ -99,37 +99,37 @@ def chunks(seed: int, counter: int, blocks: int) -> Iterator[tuple[int, np.ndarr
         length = min(CHUNK, blocks - first)
         words = memory[:, :length]
         start = (counter + first) & 0xFFFFFFFFFFFFFFFF
-        places = np.arange(length, dtype=np.uint64) + np.uint64(start)  # wraps, as counters do
-        np.bitwise_and(places, np.uint64(LOW), out=words[0])
-        np.right_shift(places, np.uint64(32), out=words[1])
+        counters = np.arange(length, dtype=np.uint64) + np.uint64(start)  # modulo 2**64
+        np.bitwise_and(counters, np.uint64(LOW), out=words[0])
+        np.right_shift(counters, np.uint64(32), out=words[1])
         words[2:] = 0
         _encrypt(words, round_keys, products[:, :length])
         yield first, words
 
 
 def uniform(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Numbers of [0, 1), each as probable: multiples of 2**-11 (bfloat16: 2**-8), 2**-24 or 2**-53 by dtype."""
+    """Uniform numbers in [0, 1): multiples of 2**-11 (float16), 2**-8 (bfloat16), 2**-24 or 2**-53."""
     return _draw(_uniform64 if dtype == np.float64 else _uniform32, seed, counter, shape, dtype)
 
 
 def normal(seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Numbers of the normal distribution of mean 0 and deviation 1; all are finite, below 7 (float64: 9)."""
+    """Standard normal numbers; all are finite, below 7 in magnitude (float64: 9)."""
     return _draw(_normal64 if dtype == np.float64 else _normal32, seed, counter, shape, dtype)
 
 
-def numbers_at(seed: int, counters: np.ndarray, places: np.ndarray, is_normal: bool, dtype: np.dtype) -> np.ndarray:
+def numbers_at(seed: int, counters: np.ndarray, indices: np.ndarray, is_normal: bool, dtype: np.dtype) -> np.ndarray:
     """The numbers of `uniform` and `normal` at flat indices of draws that begin at counters."""
     lanes = elements_per_block(dtype)
-    blocks = counters.astype(np.uint64) + (places // lanes).astype(np.uint64)
+    blocks = counters.astype(np.uint64) + (indices // lanes).astype(np.uint64)
     zeros = np.zeros_like(blocks)
     words = philox4x32([blocks & np.uint64(LOW), blocks >> np.uint64(32), zeros, zeros], (seed & LOW, seed >> 32))
     fills = (_normal32, _normal64) if is_normal else (_uniform32, _uniform64)
-    drawn = np.empty((lanes, len(places)), dtype)
+    drawn = np.empty((lanes, len(indices)), dtype)
     fills[dtype == np.float64](words, drawn)
-    return drawn[places % lanes, np.arange(len(places))]
+    return drawn[indices % lanes, np.arange(len(indices))]
 
 
-#: How often a number of the gamma distribution is tried for at the most: each attempt misses by less than 1 in 20.
+#: Maximum attempts of rejection sampling; each rejects with a probability below 1 in 20.
 ATTEMPTS = 32
 
 
@@ -143,12 +143,12 @@ def gamma(seed: int, counter: int, shape: np.ndarray) -> np.ndarray:
     alpha, dtype = shape.reshape(-1).astype(np.float64), np.dtype("float64")
     blocks = count_blocks(alpha.size, dtype)
 
-    def drawn(step: int, places: np.ndarray, is_normal: bool) -> np.ndarray:
-        begin = np.full(places.size, (counter + step * blocks) & 0xFFFFFFFFFFFFFFFF, np.uint64)
-        return numbers_at(seed, begin, places, is_normal, dtype)
+    def drawn(step: int, indices: np.ndarray, is_normal: bool) -> np.ndarray:
+        begin = np.full(indices.size, (counter + step * blocks) & 0xFFFFFFFFFFFFFFFF, np.uint64)
+        return numbers_at(seed, begin, indices, is_normal, dtype)
 
     with np.errstate(all="ignore"):
-        small = alpha < 1  # the number for alpha + 1, times a power of a uniform one
+        small = alpha < 1  # sampled for alpha + 1 and multiplied by a power of a uniform number
         d = np.where(small, alpha + 1, alpha) - 1 / 3
         found, left = np.full(alpha.size, np.nan), np.flatnonzero(alpha >= 0)
         for attempt in range(ATTEMPTS):
@@ -166,14 +166,14 @@ def gamma(seed: int, counter: int, shape: np.ndarray) -> np.ndarray:
 
 
 def count_gamma_blocks(size: int) -> int:
-    """How many blocks a draw of so many elements of the gamma distribution takes."""
+    """The number of blocks of a draw from the gamma distribution."""
     return (2 * ATTEMPTS + 1) * count_blocks(size, np.dtype("float64"))
 
 
 def _draw(
     fill: Callable[[np.ndarray, np.ndarray], None], seed: int, counter: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """An array that `fill` has written, a chunk at a time."""
+    """An array filled chunk by chunk."""
     size, lanes = int(np.prod(shape, dtype=np.int64)), elements_per_block(dtype)
     blocks = count_blocks(size, dtype)
     drawn = np.empty((blocks, lanes), dtype)
@@ -185,7 +185,7 @@ def _draw(
 def _uniform32(words: np.ndarray, out: np.ndarray) -> None:
     bits = BITS.get(str(out.dtype), 24)
     words >>= np.uint64(32 - bits)
-    numbers = words.view(np.int64).astype(np.float32)  # signed ones are converted faster
+    numbers = words.view(np.int64).astype(np.float32)  # signed integers convert faster
     np.multiply(numbers, np.float32(2.0**-bits), out=out, casting="same_kind")
 
 
@@ -203,11 +203,11 @@ def _pairs(words: np.ndarray) -> np.ndarray:
 
 
 def _normal32(words: np.ndarray, out: np.ndarray) -> None:
-    # The middles of the 2**32 parts of [0, 1]: never 0, whose logarithm is infinite.
+    # Midpoints of 2**32 intervals of [0, 1]: never 0, whose logarithm is infinite.
     radius = words[0::2].view(np.int64).astype(np.float32)
     radius *= np.float32(2.0**-32)
     radius += np.float32(2.0**-33)
-    # A half turn either way: the angle is as exact near 0 as a float32 can be.
+    # From -pi to pi, for float32's accuracy near 0.
     angle = words[1::2].astype(np.uint32).view(np.int32).astype(np.float32)
     angle *= np.float32(np.pi * 2.0**-31)
     _box_muller(radius, angle, out)
@@ -224,7 +224,7 @@ def _normal64(words: np.ndarray, out: np.ndarray) -> None:
 
 
 def _box_muller(radius: np.ndarray, angle: np.ndarray, out: np.ndarray) -> None:
-    """Normals in pairs from uniform numbers of (0, 1] and angles; both are written over."""
+    """Pairs of normals from uniform numbers in (0, 1] and angles, which are overwritten."""
     np.log(radius, out=radius)
     radius *= -2
     np.sqrt(radius, out=radius)

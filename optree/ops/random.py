@@ -1,15 +1,12 @@
-"""Random ops: numbers drawn by counter from a backend's random state.
+"""Random ops: counter-based draws from a backend's random state.
 
-The state is a uint64 tensor ``[seed, counter]``, the first operand. An op that
-runs takes the counter blocks that it needs (`optree.ops.philox`) and advances the
-counter past them, in place: the same tree, run again, gives fresh numbers, and
-two draws in one tree differ. `destroy_map` says so, and keeps draws apart and
-in the order in which post-order meets them; one node that stands in several
-places is drawn once.
+The state is a uint64 tensor ``[seed, counter]``, the first operand. A draw takes counter blocks
+(`optree.ops.philox`) and advances the counter in place: the same tree, run again, gives new numbers, and
+two draws in one tree differ. The `destroy_map` declares this: draws are not merged, and run in
+post-order. A node that is used several times is drawn once.
 
-The shape is that of an operand whose values do not matter, so that it may be
-known only when a function is called, and a plan serves every size. Backends'
-methods (`backends.random`) give the state, and take a shape in its place.
+The shape is that of another operand, so that it may be unknown until a function is called, and a plan
+serves every size. Backends' methods (`backends.random`) supply the state, and take a shape instead.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from optree.tree.gradient_types import grad_not_implemented
 from optree.tree.types import Shape, TensorType, as_dtype, promote
 from optree.tree.variable import Variable
 
-#: What a random state's type is.
+#: The type of a random state.
 STATE = TensorType("uint64", (2,))
 
 FLOAT64 = np.dtype("float64")
@@ -41,7 +38,7 @@ _advancing = Locked()
 
 
 def take_blocks(state: np.ndarray, blocks: int) -> tuple[int, int]:
-    """The seed and counter at which a draw of so many blocks begins; the state is advanced past them."""
+    """Advance the state by a number of blocks; the seed and counter before."""
     with _advancing.lock:
         seed, counter = int(state[0]), int(state[1])
         state[1] = (counter + blocks) & 0xFFFFFFFFFFFFFFFF
@@ -49,15 +46,14 @@ def take_blocks(state: np.ndarray, blocks: int) -> tuple[int, int]:
 
 
 class RandomOperator(OrphanOperator):
-    """An op that draws from a random state, its first operand, and has its second's shape.
+    """A draw from a random state, the first operand, of the second operand's shape.
 
-    It overwrites the state, so it is no function of its operands' values alone:
-    that a `destroy_map` is not empty says so.
+    It overwrites the state, and is therefore not merged or folded.
 
     Attributes
     ----------
     dtype : dtype
-        The value's, a floating one; None for the second operand's.
+        The floating dtype of the value; None for the second operand's.
     """
 
     __props__ = ("dtype",)
@@ -82,7 +78,7 @@ class RandomOperator(OrphanOperator):
 
 
 class TakeBlocks(RandomOperator):
-    """Where a draw of an operand's shape begins, ``[seed, counter]``; the state is advanced past it."""
+    """Advance the state by a draw of an operand's shape; the ``[seed, counter]`` before."""
 
     name = "take_blocks"
     is_captured = True
@@ -104,18 +100,18 @@ class TakeBlocks(RandomOperator):
 
 
 class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
-    """The number at each place of a draw that begins at a seed and counter.
+    """The numbers at flat indices of a draw that begins at a seed and counter.
 
     Attributes
     ----------
     normal : bool
-        Whether normally distributed, and not uniformly in [0, 1).
+        Whether the distribution is normal; otherwise uniform in [0, 1).
     dtype : dtype
         float32 or float64.
     """
 
     name = "drawn_at"
-    operands = ("seed", "counter", "place")
+    operands = ("seed", "counter", "index")
     __props__ = ("normal", "dtype")
     normal: Any = False
     dtype: Any = np.dtype("float32")
@@ -133,16 +129,16 @@ class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
         return f"philox_{'normal' if self.normal else 'uniform'}{self.dtype.itemsize * 8}({{0}}, {{1}}, {{2}})"
 
     def value(self, *arrays: Any) -> Any:
-        seed, counter, place = np.broadcast_arrays(*(np.asarray(x) for x in arrays))
-        found = np.empty(place.shape, self.dtype)
+        seed, counter, index = np.broadcast_arrays(*(np.asarray(x) for x in arrays))
+        found = np.empty(index.shape, self.dtype)
         for each in np.unique(seed):
             mine = seed == each
-            found[mine] = philox.numbers_at(int(each), counter[mine], place[mine], self.normal, self.dtype)
+            found[mine] = philox.numbers_at(int(each), counter[mine], index[mine], self.normal, self.dtype)
         return found
 
 
 class Draw(CompositeOperator, RandomOperator):
-    """A draw of which each number follows from its place."""
+    """A draw whose numbers are functions of their flat index, which kernels compute."""
 
     shape_only = (1,)
     operands = ("state", "like")
@@ -153,11 +149,11 @@ class Draw(CompositeOperator, RandomOperator):
             return None
         begin = f.take_blocks(state, like, dtype=self.dtype)
         seed, counter = (f.slice(begin, (i,)) for i in range(2))
-        return DrawnAt.make(normal=self.name != "rand", dtype=self.dtype)(seed, counter, f.places(like))
+        return DrawnAt.make(normal=self.name != "rand", dtype=self.dtype)(seed, counter, f.flat_indices(like))
 
 
 class Rand(Draw):
-    """Numbers of [0, 1), uniformly distributed, of an operand's shape."""
+    """Uniform random numbers in [0, 1), of an operand's shape."""
 
     name = "rand"
 
@@ -166,7 +162,7 @@ class Rand(Draw):
 
 
 class StandardNormal(Draw):
-    """Numbers of the normal distribution of mean 0 and standard deviation 1, of an operand's shape."""
+    """Standard normal random numbers, of an operand's shape."""
 
     name = "standard_normal"
 
@@ -175,7 +171,7 @@ class StandardNormal(Draw):
 
 
 class StandardGamma(RandomOperator):
-    """Numbers of the gamma distribution of scale 1, one for each shape parameter, which has no derivative here."""
+    """Random numbers of the gamma distribution with scale 1, one for each shape parameter; not differentiable."""
 
     name = "standard_gamma"
     operands = ("state", "shape")
@@ -191,11 +187,10 @@ class StandardGamma(RandomOperator):
 
 
 class StochasticCast(RandomOperator):
-    """The second operand in another floating dtype, rounded up or down by chance.
+    """The second operand in another floating dtype, by stochastic rounding.
 
-    The nearer neighbour is the more probable, so that the expected value is the
-    operand's. What the dtype holds exactly stays, as infinities and nans do. A
-    value between the greatest finite number and the power of two beyond it may
+    The expected value is the operand's. Values that the dtype represents exactly, infinities and nans are
+    unchanged. A value between the largest finite number and the next power of two may
     round to infinity. The derivative is that of a cast.
     """
 
@@ -218,12 +213,12 @@ def _draw(distribution: Any, state: np.ndarray, shape: tuple[int, ...], dtype: n
 
 
 def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Float64 values in a dtype, away from zero where `chance`, of [0, 1), is below the part left over."""
+    """Float64 values rounded to a dtype: away from zero where `chance`, in [0, 1), is below the remainder."""
     magnitude = np.abs(x)
     nearest = magnitude.astype(dtype)
     down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
     up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
-    # Beyond the greatest finite number, chance counts as if the exponent went on.
+    # Beyond the largest finite number, as if the exponent range continued.
     up = np.where(np.isinf(up) & np.isfinite(magnitude), np.ldexp(1.0, finfo(dtype).maxexp), up)
     part = (magnitude - down) / (up - down)  # exact: the divisor is a power of two
     return np.copysign(np.where(chance < part, up, down), x).astype(dtype)

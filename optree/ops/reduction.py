@@ -1,4 +1,4 @@
-"""Reductions: sums, products, extremes, their places, and the statistics composed of them."""
+"""Reductions: sums, products, extremes and their indices, variances."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, is_neon
+from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
 
 
 def sum_dtype(dtype: Any) -> np.dtype:
-    """The dtype of NumPy's sums and products: small integers and bools become 64-bit."""
+    """The dtype of NumPy's sums and products: narrow integers and bools become 64-bit."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
@@ -45,7 +45,7 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
 
 
 class UfuncReduction(ReductionOperator):
-    """A reduction that NumPy has."""
+    """A reduction by a NumPy function."""
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -53,7 +53,7 @@ class UfuncReduction(ReductionOperator):
 
 
 class Sum(ReductionOperator):
-    """The sum over axes, accurate as a pairwise sum over every axis of every layout."""
+    """The sum over axes, as accurate as a pairwise sum over any axis of any layout."""
 
     name = "sum"
     numpy = np.sum
@@ -85,7 +85,7 @@ class Sum(ReductionOperator):
 
 
 class Mean(ReductionOperator):
-    """The mean over axes; nan where there is nothing to take it of."""
+    """The mean over axes; nan for empty axes."""
 
     name = "mean"
     numpy = np.mean
@@ -115,10 +115,10 @@ class Mean(ReductionOperator):
 
 
 class Count(NonDifferentiableOperator, UnaryOperator):
-    """How many elements a reduction over axes takes, as a 0-d number of the operand's floating dtype.
+    """The number of elements along axes, as a 0-d value of the operand's floating dtype.
 
-    It is a float32 for float16 and bfloat16, which cannot count far, and a float64
-    for integers. On a backend in neon's mode it is 2-D, as all is there.
+    It is float32 for float16 and bfloat16, which cannot represent large counts, and float64
+    for integers. On a backend in neon's mode it is 2-D.
     """
 
     name = "count"
@@ -150,7 +150,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
 
 class Prod(UfuncReduction):
-    """The product over axes; its gradient divides by nothing, so that zeros do no harm."""
+    """The product over axes. Its gradient does not divide, so it is right at zeros."""
 
     name = "prod"
     numpy = np.prod
@@ -174,7 +174,7 @@ class Prod(UfuncReduction):
 
 
 class ExclusiveProd(AxisOperator, UnaryOperator):
-    """At each place, the product over axes of the elements in all the other places."""
+    """For each element, the product of all others along axes."""
 
     name = "exclusive_prod"
     keeps_shape = True
@@ -200,12 +200,11 @@ class ExclusiveProd(AxisOperator, UnaryOperator):
 
 
 class ExclusiveProdAlong(AxisOperator):
-    """The derivative of `exclusive_prod` at x along a direction, or along several, each of x's shape.
+    """The derivative of `exclusive_prod` at x along one direction or several, each of x's shape.
 
-    At place j it is the sum, over all ways to pick another place for each
-    direction, no two the same, of the directions' elements there times the
-    product of x in all places left, j excepted. That is symmetric in j and the
-    picks, so its derivatives are of its own kind.
+    At index j it is the sum over all distinct indices i1, i2, ... other than j of d1[i1] * d2[i2] * ...
+    times the product of x at all remaining indices. This is symmetric in j and the i's, so its
+    derivatives are values of the same op.
     """
 
     name = "exclusive_prod_along"
@@ -247,15 +246,15 @@ class ExclusiveProdAlong(AxisOperator):
 
 
 def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The exclusive product of x, the first array, and its derivative along the others.
+    """The exclusive product of x, the first array, differentiated along the others.
 
-    The product is taken of the polynomials x + d1 t1 + d2 t2 + ... with every
-    power of a ti left out; the coefficient of t1 t2 ... is the derivative.
+    It is the coefficient of t1 t2 ... in the exclusive product of the polynomials
+    x + d1 t1 + d2 t2 + ..., modulo squares of the ti.
     """
     shape = np.shape(arrays[0])
     order = tuple(i for i in range(len(shape)) if i not in axes) + axes
-    kept = [shape[i] for i in order[: len(shape) - len(axes)]]
-    sizes = 2 ** (len(arrays) - 1), *kept, prod([shape[i] for i in axes])
+    outer = [shape[i] for i in order[: len(shape) - len(axes)]]
+    sizes = 2 ** (len(arrays) - 1), *outer, prod([shape[i] for i in axes])
     terms = np.zeros(sizes, dtype, like=arrays[0])
     for i, array in enumerate(arrays):
         terms[1 << (i - 1) if i else 0] = np.transpose(array, order).reshape(terms.shape[1:])
@@ -264,10 +263,9 @@ def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtyp
 
 
 def _exclusive(terms: np.ndarray) -> np.ndarray:
-    """At each place of the last axis the product of all the other polynomials, by pairs.
+    """For each polynomial along the last axis, the product of all others, pairwise.
 
-    The first axis is a polynomial's coefficients: bit i of a place in it says
-    whether ti stands beside the coefficient.
+    The first axis has the coefficients: bit i of an index is the exponent of ti.
     """
     count = terms.shape[-1]
     if count % 2 or count == 0:
@@ -283,31 +281,31 @@ def _exclusive(terms: np.ndarray) -> np.ndarray:
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product of polynomials, powers of a ti left out."""
-    places = range(len(a))
-    return np.stack([sum(a[part] * b[place ^ part] for part in places if part & place == part) for place in places])
+    """The product of polynomials, modulo squares of the ti."""
+    terms = range(len(a))
+    return np.stack([sum(a[part] * b[term ^ part] for part in terms if part & term == part) for term in terms])
 
 
 # Extremes
 
 
-def to_extremes(op: ReductionOperator, x: Variable, places: Variable, delta: Variable) -> Variable:
-    """The delta of an extreme, sent to the places that have it: shared evenly, in full in neon's mode."""
+def to_extremes(op: ReductionOperator, x: Variable, ties: Variable, delta: Variable) -> Variable:
+    """The delta of an extreme, shared evenly among the elements that equal it; in neon's mode, in full to each."""
     delta = op.restore(delta, x)
     if not any_neon([x, delta]):
-        delta = delta / f.sum(f.cast(places, delta.dtype), axis=op.axis, keepdims=True)
-    return f.where(places, delta, 0)
+        delta = delta / f.sum(f.cast(ties, delta.dtype), axis=op.axis, keepdims=True)
+    return f.where(ties, delta, 0)
 
 
 class ExtremeOperator(UfuncReduction):
-    """The largest or smallest element; nan if there is one, and the gradient then goes to the nans.
+    """The maximum or minimum over axes; nan if there is one, to which the gradient then goes.
 
     Attributes
     ----------
     start : str
-        What an accumulator holds of nothing.
+        The accumulator's initial value.
     further : str
-        Whether ``{1}`` takes the place of ``{0}``, in C.
+        The C condition on which ``{1}`` replaces ``{0}``.
     """
 
     has_identity = False
@@ -332,14 +330,14 @@ class ExtremeOperator(UfuncReduction):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        places = f.eq(x, self.restore(self(x), x))
+        ties = f.eq(x, self.restore(self(x), x))
         if is_floating(x.dtype):
-            places = f.logical_or(places, f.isnan(x))
-        return [to_extremes(self, x, places, delta)]
+            ties = f.logical_or(ties, f.isnan(x))
+        return [to_extremes(self, x, ties, delta)]
 
 
 class Max(ExtremeOperator):
-    """The largest element over axes; nan if there is one. Ties share the gradient evenly."""
+    """The maximum over axes; nan if there is one. Ties share the gradient evenly."""
 
     name = "max"
     numpy = np.max
@@ -349,7 +347,7 @@ class Max(ExtremeOperator):
 
 
 class Min(ExtremeOperator):
-    """The smallest element over axes; nan if there is one. Ties share the gradient evenly."""
+    """The minimum over axes; nan if there is one. Ties share the gradient evenly."""
 
     name = "min"
     numpy = np.min
@@ -358,8 +356,8 @@ class Min(ExtremeOperator):
     further = "{1} < {0}"
 
 
-class PlaceOperator(ReductionOperator, IntegerOperator):
-    """Where over axes an extreme stands first, counted in C order through those axes."""
+class ArgExtremeOperator(ReductionOperator, IntegerOperator):
+    """The index of the first extreme along axes, flat in C order if there are several."""
 
     has_identity = False
     examples = (
@@ -377,28 +375,28 @@ class PlaceOperator(ReductionOperator, IntegerOperator):
         x = as_array(arrays[0])
         if not isinstance(self.axis, tuple):
             return self._found(x, axis=self.axis, keepdims=self.keepdims)
-        kept = [i for i in range(x.ndim) if i not in self.axis]
+        outer = [i for i in range(x.ndim) if i not in self.axis]
         count = prod([x.shape[i] for i in self.axis])
-        found = self._found(x.transpose(*kept, *self.axis).reshape([x.shape[i] for i in kept] + [count]), axis=-1)
+        found = self._found(x.transpose(*outer, *self.axis).reshape([x.shape[i] for i in outer] + [count]), axis=-1)
         return np.expand_dims(found, self.axis) if self.keepdims else found
 
     def _found(self, x: Any, **along: Any) -> Any:
         found = self.numpy(x, **along)
         if isinstance(x, np.ndarray) or not is_floating(x.dtype):
             return found
-        nans = x != x  # of which other libraries find any, where NumPy finds the first
+        nans = x != x  # CuPy finds any nan, NumPy the first
         return np.where(np.any(nans, **along), np.argmax(nans, **along), found)
 
 
-class ArgMax(PlaceOperator):
-    """Where the largest element stands, the first of several; the first nan if there is one."""
+class ArgMax(ArgExtremeOperator):
+    """The index of the maximum along axes, the first of ties; of the first nan if there is one."""
 
     name = "argmax"
     numpy = np.argmax
 
 
-class ArgMin(PlaceOperator):
-    """Where the smallest element stands, the first of several; the first nan if there is one."""
+class ArgMin(ArgExtremeOperator):
+    """The index of the minimum along axes, the first of ties; of the first nan if there is one."""
 
     name = "argmin"
     numpy = np.argmin
@@ -408,7 +406,7 @@ class ArgMin(PlaceOperator):
 
 
 class AllTrue(UfuncReduction, LogicalOperator):
-    """Whether every element over axes is true: not zero."""
+    """Whether all elements along axes are true, that is, not zero."""
 
     name = "all"
     numpy = np.all
@@ -417,7 +415,7 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
 
 class AnyTrue(UfuncReduction, LogicalOperator):
-    """Whether some element over axes is true: not zero."""
+    """Whether any element along axes is true, that is, not zero."""
 
     name = "any"
     numpy = np.any
@@ -429,7 +427,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
 
 def _centred(x: Variable, axis: Any) -> Variable:
-    """An operand less its mean, in a dtype to square it in."""
+    """An operand minus its mean, in a dtype wide enough for squares."""
     x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
     return x - f.mean(x, axis=axis, keepdims=True)
 
@@ -443,7 +441,7 @@ def _freedom(x: Variable, axis: Any, ddof: float) -> Variable:
 @function(numpy=np.var)
 def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The variance over axes: the sum of the squared deviations from the mean, over count - ddof."""
-    x = as_variable(as_operand(x, "var"))
+    x = variable_of(x, "var")
     centred = _centred(x, axis)
     value = f.sum(f.square(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
     return in_dtype(value, mean_dtype(x.dtype))
@@ -452,7 +450,7 @@ def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 @function(numpy=np.std)
 def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0."""
-    x = as_variable(as_operand(x, "std"))
+    x = variable_of(x, "std")
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
     return in_dtype(value, mean_dtype(x.dtype))

@@ -1,4 +1,4 @@
-"""Registration of op classes: each is checked, and becomes a function, a method of backends and NumPy's equal."""
+"""Registration of op classes: checks, functions, backends' methods and the NumPy protocol."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.tree.node import OpTreeNode
 from optree.tree.types import is_huge
 
-#: An op whose operands have no names takes no more of them in a kernel.
+#: Maximum operands of a variadic op's kernel.
 MOST = 64
 
 
 def check_and_register(cls: Any, base: Any) -> None:
-    """Check an op's definition, and offer one that has a name wherever ops are offered; `base` is `Op`.
+    """Check an op's definition, and register it if it has a name; `base` is `Op`.
 
     Raises
     ------
     DefinitionError
-        If it lacks a part or has a wrong one, or its name is taken.
+        If the definition is incomplete or wrong, or its name is taken.
     """
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
@@ -38,7 +38,7 @@ def _register(cls: Any, base: Any) -> None:
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
     OPS[name] = cls
-    if name in APPLICATIONS:  # where the operator looks
+    if name in APPLICATIONS:  # the cache of a Python operator
         APPLICATIONS[name].clear()
         cls.make().__dict__["applications"] = APPLICATIONS[name]
     call = _function_of(cls, base)
@@ -65,7 +65,7 @@ def _check_definition(cls: Any, base: Any) -> None:
 
 
 def _check_kernel(cls: Any) -> None:
-    """A kernel is an expression that `str.format` fills with the operands' names; a property may make it."""
+    """Check that a kernel, unless it is a property, is a format string of the operands."""
     kernel, operands = cls.kernel, cls.operands
     if kernel is None or isinstance(kernel, property):
         return
@@ -101,7 +101,7 @@ def _general(cls: Any) -> Callable[..., Any]:
 
 
 def _application(cls: Any) -> Callable[..., Any]:
-    """`cls.function`, by the quickest way to a node where the op knows the specs of its one or two operands."""
+    """`cls.function` of one or two operands, with a fast path for cached operand specs."""
     op, new, origin = cls.make(), tuple.__new__, caller_origin
     applications = op.applications
 
@@ -134,13 +134,7 @@ def _application(cls: Any) -> Callable[..., Any]:
 
 
 def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The operands among the arguments of an op's function, and its parameters by name.
-
-    Raises
-    ------
-    OperandError
-        If there are too many or too few.
-    """
+    """Sort an op's arguments into operands, and parameters by name; OperandError if the number is wrong."""
     names = cls.operands
     if names is None:
         raise NotImplementedError(f"{cls.__name__}: an op of any number of operands defines function")
@@ -158,5 +152,5 @@ def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def usage(cls: Any) -> str:
-    """How an op's function is called, for errors: ``sum(x, axis=None, keepdims=True)``."""
+    """The signature of an op's function, for errors: ``sum(x, axis=None, keepdims=True)``."""
     return f"{cls.name or cls.__name__}{inspect.Signature(cls.parameters())}"

@@ -1,4 +1,4 @@
-"""Scans: sums, products and recurrences of the elements so far along an axis, and their differences."""
+"""Scans: cumulative sums and products, linear recurrences, differences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError
 from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 
 class OneAxisOperator(UnaryOperator):
-    """An op along one axis that keeps its operand's shape; of the operand flattened, if the axis is None."""
+    """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None."""
 
     __props__ = ("axis",)
     axis: Any = None
@@ -40,7 +41,7 @@ class OneAxisOperator(UnaryOperator):
 
 
 class CumulativeOperator(OneAxisOperator):
-    """A sum or product so far, with the dtypes of NumPy's."""
+    """A cumulative sum or product, with NumPy's dtypes."""
 
     examples = (
         (((3, 4),), {"axis": 0}),
@@ -58,12 +59,12 @@ class CumulativeOperator(OneAxisOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         dtype = sum_dtype(x.dtype)
-        # Always along an axis: without one CuPy's are CUB's, whose sums of floats may differ from call to call.
+        # Always with an axis: without one CuPy uses CUB, whose sums of floats are not deterministic.
         return self.numpy(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
 
 
 class CumSum(CumulativeOperator):
-    """The sums of the elements so far along an axis; of x flattened, if the axis is None."""
+    """The cumulative sum along an axis; of x flattened, if the axis is None."""
 
     name = "cumsum"
     numpy = np.cumsum
@@ -74,7 +75,7 @@ class CumSum(CumulativeOperator):
 
 
 class CumProd(CumulativeOperator):
-    """The products of the elements so far along an axis; its gradient divides by nothing, so that zeros do no harm."""
+    """The cumulative product along an axis. Its gradient does not divide, so it is right at zeros."""
 
     name = "cumprod"
     numpy = np.cumprod
@@ -87,10 +88,9 @@ class CumProd(CumulativeOperator):
 class Recurrence(BinaryOperator):
     """y[i] = a[i] * y[i - 1] + b[i] along an axis, from y[0] = b[0].
 
-    With `reverse`, y[i] = a[i + 1] * y[i + 1] + b[i] from the other end: each is
-    the other's derivative by b. On the host floats are computed one after the
-    other; integers, and all numbers on a GPU, by doubling, in as many passes as the
-    axis's size has binary digits.
+    With `reverse`, y[i] = a[i + 1] * y[i + 1] + b[i] from the other end, which is the derivative by b.
+    On the host floats are computed sequentially; integers, and all numbers on a GPU, by recursive
+    doubling, in log2 of the size passes.
     """
 
     name = "recurrence"
@@ -134,15 +134,15 @@ class Recurrence(BinaryOperator):
         return [_used_product(_before(first, self.axis, 0), second), adjoint]
 
 
-#: Rows of fewer floats are computed as Python's: a call of NumPy's takes as long as so many of them.
+#: Rows of fewer floats are computed as Python floats, which is faster than a NumPy call for each row.
 FEW = 32
 
-#: Powers of two from here on are 0 or infinite times any float, and two of them still fit an int32.
+#: Bound of exponents: beyond it any product is 0 or infinite, and the sum of two fits an int32.
 MOST = 2**20
 
 
 def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
-    """total[i + 1] + links[i] * what total[i] has become, row after row."""
+    """total[i + 1] += links[i] * total[i], sequentially."""
     shape, count = total.shape, len(total)
     rows, factors = (x.reshape(len(x), math.prod(shape[1:])) for x in (np.ascontiguousarray(total), links))
     if count and rows.shape[1] < FEW:
@@ -157,11 +157,10 @@ def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
 
 
 def _by_doubling(total: Any, links: Any) -> Any:
-    """The same, of elements as far apart as 1, 2, 4, ...
+    """The same by recursive doubling, with steps of 1, 2, 4, ...
 
-    links[i] is the factor by which total[i] goes into total[i + step]. Of floats it
-    is kept as a number and a power of two, for a product of many is soon beyond
-    the largest or the smallest, where what it is multiplied by may be 0 or large.
+    links[i] is the factor of total[i] in total[i + step]. For floats it is a mantissa and an
+    exponent, because a product of many overflows or underflows where its product with total[i] need not.
     """
     step, floats = 1, is_floating(total.dtype)
     powers: Any = None
@@ -179,26 +178,25 @@ def _by_doubling(total: Any, links: Any) -> Any:
 
 
 def _used_product(x: Variable, y: Variable) -> Variable:
-    """The product of two values, which is 0 where one of them is and the other has overflowed."""
+    """The product of two values, 0 where one is 0 and the other has overflowed."""
     left, right = (f.where(f.logical_and(f.eq(b, 0), f.logical_not(f.finite(a))), 0, a) for a, b in ((x, y), (y, x)))
     return left * right
 
 
 def _before(x: Variable, axis: int, first: float) -> Variable:
-    """At each place along an axis the element before, and a number at the first."""
+    """The operand shifted by one along an axis, with a number as the first element."""
     widths = tuple((int(i == axis), 0) for i in range(x.ndim))
     return f.head_like(f.pad(x, widths, first), x, axis)
 
 
 @function(numpy=np.diff)
 def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
-    """The differences of neighbours along an axis, `n` times over; of bools, whether they differ."""
-    x = as_variable(as_operand(x, "diff"))
+    """The n-th differences along an axis; for bools, whether neighbours differ."""
+    x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
         raise OperandError(f"diff: n is an integer of 0 or more, not {n!r}")
-    kept = (slice(None),) * axis
     for _ in range(n):
-        later, earlier = (f.slice(x, (*kept, part)) for part in (slice(1, None), slice(None, -1)))
+        later, earlier = slice_along(x, axis, 1, None), slice_along(x, axis, None, -1)
         x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier
     return x if n else f.copy(x)

@@ -1,4 +1,4 @@
-"""Writing and adding by index arrays, and the derivatives of what picks by them."""
+"""Scatter ops: writing and adding at index arrays, and the derivatives of gather ops."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from optree.ops.indexing import (
     TakeAlongAxis,
     TemplateOperator,
     as_positions,
+    check_bounds,
     check_indices,
-    check_places,
     out_of_range,
     parameters_of,
     parsed,
@@ -34,55 +34,54 @@ from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype
 from optree.tree.variable import Variable, as_operand, as_variable, constant
 
-#: Values fewer than one in so many of the elements that they are added to leave most of these untouched.
+#: Maximum ratio of the result's elements to the values at which `np.bincount` is faster than `np.add.at`.
 SPARSE = 4
 
 
 class IndexAdd(ArraysOperator):
-    """Zeros of the shape of `like`, with x added where an indexing op takes its value from: its derivative.
+    """Zeros of the shape of `like`, with x added at the indices of an indexing op, whose derivative this is.
 
-    Elements named several times add up, in order, in float64 where x is dense and
-    floating, and float16 in float32 at the least; on a GPU by halves, which is the
-    same each time too.
+    Repeated indices add up, in order, in float64 if x is dense and floating, and float16 in
+    float32 at least; on a GPU pairwise. The result is deterministic on both.
 
     Attributes
     ----------
-    place : Op
-        The indexing op: `gather`, `take`, `take_along_axis`.
+    indexing : Op
+        The indexing op: `gather`, `take` or `take_along_axis`.
     """
 
     name = "index_add"
     shape_only = (1,)
-    __props__ = ("place",)
+    __props__ = ("indexing",)
     leading = 2
-    place: Any = Gather.make(index=(indices.ARRAY,))
+    indexing: Any = Gather.make(index=(indices.ARRAY,))
     examples = (
         (((3, 2), (5, 2), [2, 0, 2]), {}),
-        (((2, 1, 2), (4, 3), [[0, -1]]), {"place": Gather.make(index=((None, None, 2), "array"))}),
-        (((3,), (4, 3), [1, 1, 0], [2, 2, 0]), {"place": Gather.make(index=("array", "array"))}),
-        (((5, 2), (5, 3), [1, 1]), {"place": Take.make(axis=1)}),
-        (((2, 4), (2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"place": TakeAlongAxis.make(axis=1)}),
-        (((), (6,), [5]), {"place": Take.make(axis=0)}),
+        (((2, 1, 2), (4, 3), [[0, -1]]), {"indexing": Gather.make(index=((None, None, 2), "array"))}),
+        (((3,), (4, 3), [1, 1, 0], [2, 2, 0]), {"indexing": Gather.make(index=("array", "array"))}),
+        (((5, 2), (5, 3), [1, 1]), {"indexing": Take.make(axis=1)}),
+        (((2, 4), (2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"indexing": TakeAlongAxis.make(axis=1)}),
+        (((), (6,), [5]), {"indexing": Take.make(axis=0)}),
     )
 
     @classmethod
-    def function(cls, x: Any, like: Any, *arrays: Any, place: Any = place) -> Any:  # type: ignore[override]
-        return cls.make(place=place)(x, like, *arrays)
+    def function(cls, x: Any, like: Any, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
+        return cls.make(indexing=indexing)(x, like, *arrays)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        place = inspect.Parameter("place", inspect.Parameter.KEYWORD_ONLY, default=cls.place)
-        return [*parameters_of("x", "like", "*arrays"), place]
+        indexing = inspect.Parameter("indexing", inspect.Parameter.KEYWORD_ONLY, default=cls.indexing)
+        return [*parameters_of("x", "like", "*arrays"), indexing]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         check_indices(types[2:], "index_add")
-        return self.make(place=self.place.bind(types[1:], backend))
+        return self.make(indexing=self.indexing.bind(types[1:], backend))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like, *arrays = shapes
-        place = self.place.output_shape(like, *arrays)
-        if not broadcasts_to(x, place):
-            raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
+        selected = self.indexing.output_shape(like, *arrays)
+        if not broadcasts_to(x, selected):
+            raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -91,8 +90,8 @@ class IndexAdd(ArraysOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x, like, *rest = (as_array(a, *arrays) for a in arrays)
-        index = self.place.index_of(like.shape, [as_positions(a) for a in rest])
-        what = str(self.place.name)
+        index = self.indexing.index_of(like.shape, [as_positions(a) for a in rest])
+        what = str(self.indexing.name)
         if not isinstance(x, np.ndarray):
             return _add_rows(like.shape, index, x, what)
         positions = flat_positions(like.shape, index, what)
@@ -100,24 +99,24 @@ class IndexAdd(ArraysOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, _, *arrays), (delta,) = inputs, output_gradients
-        return [self.place(delta, *arrays), None] + [None] * len(arrays)
+        return [self.indexing(delta, *arrays), None] + [None] * len(arrays)
 
 
 def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
-    """Where each element that an index picks lies in an array of this shape, flattened.
+    """The flat index of each element that a NumPy index selects in an array of this shape.
 
     Raises
     ------
     AxisError
         If a value in the index is out of range; `what` names the op.
     """
-    whole = _taken_whole(index)  # the positions along these are known without indexing
+    whole = _taken_whole(index)  # computed without indexing, which is faster
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     step = width = math.prod(inner)
     total: Any = np.intp(0)
     array = next((entry for entry in index if hasattr(entry, "dtype")), total)
     if not isinstance(array, np.ndarray | np.generic):
-        check_places(what, shape, index)  # on a GPU nobody else looks
+        check_bounds(what, shape, index)  # CuPy does not
     for axis in reversed(range(len(outer))):
         steps = (_arange(outer[axis], array) * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
         try:
@@ -129,7 +128,7 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
 
 
 def _taken_whole(index: tuple[Any, ...]) -> int:
-    """How many axes at the end an index takes whole."""
+    """The number of trailing axes that an index selects as ``:``."""
     parts = [isinstance(entry, slice) and entry == slice(None) for entry in reversed(index)]
     return (*parts, False).index(False)
 
@@ -140,37 +139,37 @@ def _arange(count: int, like: Any) -> Any:
 
 
 def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
-    """Zeros of a shape with values added at flat positions, in order: the same sums each time."""
+    """Zeros of a shape with values added at flat indices, in order."""
     size, dtype = math.prod(shape), values.dtype
-    places, flat = positions.ravel(), values.ravel()
+    indices, flat = positions.ravel(), values.ravel()
     if dtype.kind == "f" and flat.size * SPARSE >= size:
-        total = np.bincount(places, weights=flat, minlength=size)
+        total = np.bincount(indices, weights=flat, minlength=size)
     else:
-        total = np.zeros(size, wide_dtype(dtype))  # one more is lost on a float16 of 2048
-        np.add.at(total, places, flat.astype(total.dtype, copy=False))
+        total = np.zeros(size, wide_dtype(dtype))  # float16 cannot count past 2048
+        np.add.at(total, indices, flat.astype(total.dtype, copy=False))
     return total.astype(dtype, copy=False).reshape(shape)
 
 
-def _in_groups(places: Any) -> tuple[Any, Any, Any]:
-    """Positions so ordered that equal ones stand together, those that came first in front.
+def _in_groups(positions: Any) -> tuple[Any, Any, Any]:
+    """Sort positions stably, so that equal ones are adjacent.
 
     Returns
     -------
     order, sorted : array
     first : array
-        For each of the sorted positions, where its group begins.
+        For each sorted position, the index at which its group of equal ones begins.
     """
-    count = places.size
-    # Every key another, so that any way to sort keeps their order.
-    order = np.argsort(places * max(count, 1) + np.arange(count, like=places))
-    found = places[order]
+    count = positions.size
+    # Distinct keys, so that an unstable sort keeps the order of equal positions.
+    order = np.argsort(positions * max(count, 1) + np.arange(count, like=positions))
+    found = positions[order]
     return order, found, np.searchsorted(found, found)
 
 
 def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what: str) -> Any:
-    """Zeros of a shape with values added at a NumPy index, by halves: for libraries that add in no order.
+    """Zeros of a shape with values added at a NumPy index, pairwise, for libraries whose scatter is unordered.
 
-    What the index takes whole at the end is a row, and rows are what is put in order.
+    The trailing axes that the index selects whole form rows, which are sorted and added as a whole.
     """
     whole = _taken_whole(index)
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
@@ -207,14 +206,14 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
         value = constant(np.asarray(value, promote(as_variable(x).dtype, weak_dtype(type(value)))))
     if not arrays:
         return f.add(x, Unslice.make(index=template)(value, x))
-    return f.add(x, IndexAdd.make(place=Gather.make(index=template))(value, x, *arrays))
+    return f.add(x, IndexAdd.make(indexing=Gather.make(index=template))(value, x, *arrays))
 
 
 class Scatter(TemplateOperator):
-    """x with a value written at a NumPy index: what x is after ``x[index] = value`` in NumPy.
+    """x with a value written at a NumPy index: x after ``x[index] = value`` in NumPy.
 
-    Where an element is named several times the last value stays. The value is
-    cast to x's dtype. The op's own `index` is a template, as that of `gather`.
+    Of repeated indices the last value is written. The value is cast to x's dtype. The op's
+    own `index` is a template, as that of `gather`.
 
     Examples
     --------
@@ -251,15 +250,15 @@ class Scatter(TemplateOperator):
     def __call__(self, *inputs: Any) -> Any:
         try:
             return super().__call__(*inputs)
-        except ShapeError as error:  # whoever wrote x[mask] = value does not know the operands that came of it
+        except ShapeError as error:  # name the user's operand: x[mask] = value has made others
             reason = error.__context__ or error
             raise ShapeError(f"scatter: {describe(inputs[0])} takes no such value: {reason}") from None
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, value, *rest = shapes
-        place = indices.shape_of(self.index, x, rest)
-        if not broadcasts_to(without_lead(value, place), place):
-            raise ShapeError(f"the mask or index selects {_elements(place)}, the value has {_elements(value)}")
+        selected = indices.shape_of(self.index, x, rest)
+        if not broadcasts_to(without_lead(value, selected), selected):
+            raise ShapeError(f"the mask or index selects {_elements(selected)}, the value has {_elements(value)}")
         return x
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -269,13 +268,13 @@ class Scatter(TemplateOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
-        return self.write(x.copy(), *rest)
+        return self.update(x.copy(), *rest)
 
-    def write(self, out: Any, value: Any, *arrays: Any) -> Any:
-        """Write the value into an array, which is also returned; nothing is written if an index is out of range."""
+    def update(self, out: Any, value: Any, *arrays: Any) -> Any:
+        """Write the value into an array and return it; nothing is written if an index is out of range."""
         if not isinstance(out, np.ndarray):
             return self._write_in_groups(out, value, arrays)
-        # All in C order: NumPy writes in the order in which memory lies, and the last is to stay.
+        # All in C order, because NumPy writes in memory order, and the last value counts.
         value, *positions = (np.asarray(a, order="C") for a in (value, *map(as_positions, arrays)))
         index = indices.to_numpy(self.index, positions)
         try:
@@ -285,7 +284,7 @@ class Scatter(TemplateOperator):
         return out
 
     def _write_in_groups(self, out: Any, value: Any, arrays: Sequence[Any]) -> Any:
-        """The same for libraries that write in no order: what goes to one element is first made the last of it."""
+        """The same for libraries whose writes are unordered: of repeated indices only the last is written."""
         index = indices.to_numpy(self.index, [as_positions(a) for a in arrays])
         if not arrays:
             out[index] = value
@@ -313,13 +312,13 @@ def _elements(shape: Shape) -> str:
 
 
 def _without_lead(delta: Any, value: Any) -> Any:
-    """The delta with the axes of size 1 in front that a value had beyond its place."""
+    """The delta with the value's extra leading axes of size 1."""
     extra = value.ndim - delta.ndim
     return f.expand_dims(delta, tuple(range(extra))) if extra > 0 else delta
 
 
 class IsLast(TemplateOperator, LogicalOperator):
-    """For each value that `scatter` writes at index arrays, whether it stays: no later one goes to its element."""
+    """For each value that `scatter` writes at index arrays, whether it is the last one for its element."""
 
     name = "is_last"
     examples = (

@@ -1,4 +1,4 @@
-"""Shape ops: the same elements in another order, another shape, or only some of them."""
+"""Shape ops: transpose, reshape, broadcast, slice, flip."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import AxisError, ShapeError
+from optree.errors import AxisError, ShapeError, describe
 from optree.locks import cached_property
 from optree.ops.op import Op
 from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
-from optree.registry import NUMPY_FUNCTIONS, OPS, f, function
+from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
-    """A shape that a user gave, as a tuple of Python integers.
-
-    Raises
-    ------
-    ShapeError
-        If it is no shape.
-    """
+    """A user's shape as a tuple of Python integers; ShapeError if it is none."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     if not all(hasattr(n, "__index__") and not isinstance(n, bool) for n in sizes):
         raise ShapeError(f"{what}: a shape is of integers, not {shape!r}")
@@ -39,10 +33,22 @@ def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
     return lead >= 0 and all(n in (1, m) or None in (n, m) for n, m in zip(shape, wanted[lead:], strict=True))
 
 
-def without_lead(value: Shape, place: Shape) -> Shape:
-    """A value's shape without the axes of size 1 in front that its place has not: NumPy drops them in assignments."""
-    extra = len(value) - len(place)
+def without_lead(value: Shape, target: Shape) -> Shape:
+    """A value's shape without extra leading axes of size 1, which NumPy drops in assignments."""
+    extra = len(value) - len(target)
     return value[extra:] if extra > 0 and set(value[:extra]) == {1} else value
+
+
+def sizes_for_reshape(sizes: Sequence[int | None], x: Variable, what: str) -> tuple[int, ...]:
+    """A shape for `reshape`: -1 for an unknown size, of which there is one at most."""
+    if sum(n is None for n in sizes) > 1:
+        raise ShapeError(f"{what}: of {describe(x)} more than one size is open; a function's input may name the others")
+    return tuple(-1 if n is None else n for n in sizes)
+
+
+def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
+    """The slice ``start:stop`` along one axis."""
+    return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
 
 
 class Transpose(ViewOperator, MorphOperator):
@@ -92,9 +98,9 @@ class Transpose(ViewOperator, MorphOperator):
 
 
 class Reshape(ViewOperator, MorphOperator):
-    """x in another shape of as many elements, in C order; one size may be -1."""
+    """x in another shape of equal size, in C order; one size may be -1."""
 
-    # -1 stays in the bound op, so that one plan serves every size of a batch.
+    # -1 is kept in the bound op, so that one plan serves every batch size.
 
     name = "reshape"
     __props__ = ("newshape",)
@@ -144,7 +150,7 @@ class Reshape(ViewOperator, MorphOperator):
 
 
 class ReshapeLike(ViewOperator, MorphOperator):
-    """x in the shape of `like`, of which nothing else is used."""
+    """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
     random_props = staticmethod(no_props)
@@ -207,7 +213,7 @@ class BroadcastTo(ViewOperator, MorphOperator):
 
 
 class ExpandDims(ViewOperator, MorphOperator):
-    """x with new axes of size 1, which are the axes `axis` of the result."""
+    """x with new axes of size 1 at the positions `axis` of the result."""
 
     name = "expand_dims"
     __props__ = ("axis",)
@@ -242,9 +248,9 @@ class ExpandDims(ViewOperator, MorphOperator):
 
 
 class Squeeze(ViewOperator, MorphOperator):
-    """x without the axes `axis`, which are of size 1; without all such axes if that is None.
+    """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
-    On a backend in neon's mode two dimensions stay.
+    On a backend in neon's mode the result has two dimensions at least.
     """
 
     name = "squeeze"
@@ -328,7 +334,7 @@ class Slice(ViewOperator, MorphOperator):
 
     @cached_property
     def numpy_index(self) -> tuple[Any, ...]:
-        """The index for NumPy, which gives a view with it even where no axis is left."""
+        """The index for NumPy, with an ellipsis, so that a 0-d result is a view too."""
         return (*indices.to_numpy(self.index), Ellipsis)
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -344,19 +350,19 @@ class Slice(ViewOperator, MorphOperator):
 
 
 def _as_slices(index: Any) -> Any:
-    """A template, or an index already in NumPy's form, in NumPy's form."""
+    """A template or NumPy index as a NumPy index."""
     if not isinstance(index, tuple) or isinstance(index, Variable):  # a tree is a tuple
         return index
     return tuple(slice(*e) if isinstance(e, tuple) and _is_template_slice(e) else e for e in index)
 
 
 def _is_template_slice(entry: tuple[Any, ...]) -> bool:
-    # A tuple of three integers could be an index array too; a template's slices are what ops pass on.
+    # Ops pass templates; a tuple of three integers is taken for a slice, not an index array.
     return len(entry) == 3 and all(part is None or isinstance(part, int) for part in entry)
 
 
 class Unslice(MorphOperator):
-    """Zeros of the shape of `like`, with x where `slice` takes its value from: the derivative of `slice`."""
+    """Zeros of the shape of `like`, with x at a slice: the derivative of `slice`."""
 
     name = "unslice"
     shape_only = (1,)
@@ -377,9 +383,9 @@ class Unslice(MorphOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes
-        place = indices.shape_of(self.index, like)
-        if not broadcasts_to(x, place):
-            raise ShapeError(f"{x} does not broadcast to the place of shape {place}")
+        selected = indices.shape_of(self.index, like)
+        if not broadcasts_to(x, selected):
+            raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
 
     @portable
@@ -445,35 +451,35 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 
 @function(numpy=np.moveaxis)
 def moveaxis(x: Any, source: Any, destination: Any) -> Any:
-    """The operand with the axes `source` moved to the places `destination`, the others in their order."""
+    """The operand with the axes `source` moved to the positions `destination`, the others in their order."""
     ndim = as_variable(x).ndim
-    sources, places = (
+    sources, targets = (
         [normalise_axis(axis, ndim, "moveaxis") for axis in (axes if isinstance(axes, tuple | list) else (axes,))]
         for axes in (source, destination)
     )
-    if len(sources) != len(places) or len(set(sources)) < len(sources) or len(set(places)) < len(places):
-        raise AxisError(f"moveaxis: {source} to {destination} does not move each axis to a place of its own")
+    if len(sources) != len(targets) or len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
+        raise AxisError(f"moveaxis: {source} to {destination} does not move each axis to a position of its own")
     order = [axis for axis in range(ndim) if axis not in sources]
-    for place, axis in sorted(zip(places, sources, strict=True)):
-        order.insert(place, axis)
+    for target, axis in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, axis)
     return f.transpose(x, tuple(order))
 
 
 @function(numpy=np.ravel)
 def ravel(x: Any) -> Any:
-    """The operand as one row of elements, in C order."""
+    """The operand flattened to 1-D, in C order."""
     return f.reshape(x, (-1,))
 
 
+@numpy_function(np.reshape)
 def _numpy_reshape(x: Any, shape: Any) -> Any:
     return f.reshape(x, shape)
 
 
+@numpy_function(np.size)
 def _numpy_size(a: Any, axis: Any = None) -> int:
     return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
 
 
-NUMPY_FUNCTIONS[np.reshape] = _numpy_reshape
 NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
 NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
-NUMPY_FUNCTIONS[np.size] = _numpy_size

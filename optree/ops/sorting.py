@@ -1,4 +1,4 @@
-"""Sorting along an axis, and the places that sorted elements come from."""
+"""Sorting and argsort along an axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES: tuple[Any, ...] = (
 
 
 class ArgSort(OneAxisOperator, IntegerOperator):
-    """The places of the elements along an axis in ascending order, equal ones in theirs; nan comes last."""
+    """The indices that sort the operand along an axis, stably; nan sorts last."""
 
     name = "argsort"
     axis: Any = -1
@@ -37,7 +37,7 @@ class ArgSort(OneAxisOperator, IntegerOperator):
 
 
 class Sort(OneAxisOperator, MorphOperator):
-    """The elements along an axis in ascending order; nan comes last."""
+    """The elements along an axis in ascending order; nan sorts last."""
 
     name = "sort"
     axis: Any = -1
@@ -49,12 +49,12 @@ class Sort(OneAxisOperator, MorphOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        place = TakeAlongAxis.make(axis=self.axis)
-        return [IndexAdd.make(place=place)(delta, x, f.argsort(x, self.axis))]
+        indexing = TakeAlongAxis.make(axis=self.axis)
+        return [IndexAdd.make(indexing=indexing)(delta, x, f.argsort(x, self.axis))]
 
 
 def _numpys(name: str) -> Callable[..., Any]:
-    """The function with NumPy's parameters; equal elements keep their order, which serves any kind of sorting."""
+    """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
 
     def ours(a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Any:
         return getattr(f, name)(a, axis)

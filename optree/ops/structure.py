@@ -13,8 +13,7 @@ from optree.arrays import portable
 from optree.errors import OperandError, describe
 from optree.ops.apply import Apply
 from optree.ops.traits import ElementwiseOperator, MorphOperator, UnaryOperator
-from optree.tree.deltas import sum_of_deltas
-from optree.tree.gradient_types import DisconnectedType
+from optree.tree.gradient_types import DisconnectedType, sum_of_deltas
 from optree.tree.types import Shape, TupleType
 from optree.tree.variable import Variable
 
@@ -37,7 +36,7 @@ class Copy(MorphOperator, ElementwiseOperator):
 
 
 class Output(UnaryOperator):
-    """One of the outputs of an op of several."""
+    """One output of an op with several."""
 
     name = "output"
     __props__ = ("index",)
@@ -56,11 +55,11 @@ class Output(UnaryOperator):
         return [shapes[0][self.index]]
 
     def application_of(self, node: Any) -> Apply:
-        """The operand's application, of which the node is an output; its own, where a leaf stands in for that."""
+        """The operand's application, or the node's own if the operand is a leaf."""
         return node[1].owner or Apply.of_node(node)
 
     def output_index(self, node: Any) -> int:
-        """The place among its outputs."""
+        """Its index among the outputs."""
         return self.index
 
     @portable
@@ -69,7 +68,7 @@ class Output(UnaryOperator):
         return values[self.index]
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
-        """Add the delta to the list of those of all the outputs; DisconnectedType marks one that has none."""
+        """Add the delta to the list of the outputs' deltas; those without one are of DisconnectedType."""
         (operand,) = args
         deltas = adjoints.setdefault(operand, [DisconnectedType()() for _ in operand.type.types])
         deltas[self.index] = sum_of_deltas(deltas[self.index], delta)

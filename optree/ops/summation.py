@@ -1,13 +1,12 @@
-"""Sums of NumPy arrays that are accurate over every axis of every layout.
+"""Accurate sums of NumPy arrays over any axes of any layout.
 
 `np.sum` adds pairwise only where the reduced axis is the innermost one in
-memory; over the other axes, such as axis 0 of a C-ordered matrix, it adds row
-after row, and the error grows with their number. Here those axes are added in
-blocks of `BLOCK` rows, the blocks' sums in blocks again, and the last of them
-by halves, so that a number goes through about as few additions as in a
-pairwise sum. It reads the array once and writes an eighth of it, and is faster
-than the plain sum where rows are short. A few float32 numbers are added up in
-float64, which is quicker still.
+memory; over other axes, such as axis 0 of a C-ordered matrix, it adds row
+after row, and the error grows with their number. Here rows are added in blocks
+of `BLOCK`, recursively, and the last ones by halves, so that the error
+grows with the logarithm. The array is read once and an eighth of it written, which is faster
+than `np.sum` for short rows. Small float32 arrays are summed in float64, which
+is faster still.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ from optree.arrays import as_array
 
 _add: Any = np.add.reduce
 
-#: So many rows are added one after the other.
+#: Rows of a block, which are added sequentially.
 BLOCK = 8
 
-#: So many numbers at least are in the rows that are added at once.
+#: Minimum elements of the rows that are added at a time.
 WIDTH = 4096
 
-#: So many rows at most are added by halves.
+#: Maximum rows that are added by halves.
 HALVED = 64
 
-#: So many numbers at most are added up in float64 if they are narrower.
+#: Maximum elements of narrower dtypes that are summed in float64.
 FEW = 16384
 
 
 def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
-    """The sum over axes, in the dtype that it is added up in.
+    """The sum over axes, in the accumulator's dtype.
 
     Parameters
     ----------
     array : array_like
     axes : tuple of int
-        Counted from the front, in order.
+        Non-negative, in order.
     keepdims : bool
     dtype : numpy.dtype
-        What the numbers are cast to before they are added.
+        The accumulator's dtype, to which elements are cast.
     """
     array = as_array(array)
-    if not isinstance(array, np.ndarray):  # on a GPU the blocks of a sum are many and small, over every axis
+    if not isinstance(array, np.ndarray):  # a GPU's sums are tree reductions already
         return array.sum(axis=axes, dtype=dtype, keepdims=keepdims)
     count = prod([array.shape[i] for i in axes])
     if count <= BLOCK or dtype.kind != "f" or array.ndim == 1:
@@ -66,19 +65,19 @@ def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dt
 
 
 def _add_any(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The sum over axes of any layout, one run of axes after the other, the innermost first."""
+    """The sum over axes of any layout, by runs of axes, the innermost first."""
     order = sorted(range(array.ndim), key=lambda i: -abs(array.strides[i]))
-    kept = [i for i in order if i not in axes]
+    outer = [i for i in order if i not in axes]
     runs = _runs(array, order, axes)
     merged = array.transpose(order).reshape([prod(array.shape[i] for i in run) for run in runs])
-    for place in range(len(runs) - 1, -1, -1):
-        if runs[place][0] in axes:
-            merged = _add_axis(merged, place, dtype)
-    return merged.reshape([array.shape[i] for i in kept]).transpose(np.argsort(kept))
+    for axis in range(len(runs) - 1, -1, -1):
+        if runs[axis][0] in axes:
+            merged = _add_axis(merged, axis, dtype)
+    return merged.reshape([array.shape[i] for i in outer]).transpose(np.argsort(outer))
 
 
 def _runs(array: np.ndarray, order: list[int], axes: tuple[int, ...]) -> list[list[int]]:
-    """The axes from the outermost in, those that are one in memory and all reduced or all kept together."""
+    """The axes from the outermost in, grouped if contiguous together, and all reduced or all not."""
     runs: list[list[int]] = []
     for i in order:
         last = runs[-1][-1] if runs else None
@@ -94,15 +93,15 @@ def _runs(array: np.ndarray, order: list[int], axes: tuple[int, ...]) -> list[li
 
 
 def _add_axis(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
-    """The sum over one axis of an array whose axes stand in the order of their strides."""
+    """The sum over one axis of an array whose axes are in the order of their strides."""
     others = [abs(s) for i, (s, n) in enumerate(zip(array.strides, array.shape, strict=True)) if i != axis and n > 1]
-    if not others or 0 < abs(array.strides[axis]) < min(others):  # NumPy's inner loop, which is pairwise
+    if not others or 0 < abs(array.strides[axis]) < min(others):  # NumPy's inner loop is pairwise
         return _add(array, axis=axis, dtype=dtype)
     return _add_rows(array, axis, dtype)
 
 
 def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
-    """The sum over an axis whose rows are added as wholes: in blocks, then by halves."""
+    """The sum over an axis by rows: in blocks, then by halves."""
     before, count, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     if count <= BLOCK:
         return _add(array, axis=axis, dtype=dtype)
@@ -123,7 +122,7 @@ def _add_rows(array: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _add_halves(array: np.ndarray, axis: int) -> np.ndarray:
-    """The sum over an axis, the one half added to the other until one row is left."""
+    """The sum over an axis, one half added to the other until one row is left."""
     leading: Any = (slice(None),) * axis
     rest = None
     while (count := array.shape[axis]) > 1:

@@ -1,7 +1,7 @@
 """The kinds of operation, as mixins that fill in the Op contract.
 
-They are Metadiff's operator traits ("A guide to operators"), under its names.
-A mixin stands before `Op` in an op's bases, and those named first win.
+They are Metadiff's operator traits ("A guide to operators"), by its names. Earlier bases
+precede later ones, as Python's method resolution order has it.
 """
 
 from __future__ import annotations
@@ -12,42 +12,39 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from optree.dtypes import is_floating, ufunc_dtypes
-from optree.errors import GradientError, ShapeError
+from optree.errors import ShapeError
 from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of
 
-#: Picks one of several: a random generator's choice, or a Hypothesis draw, which can then shrink the tree.
+#: Chooses an element of a sequence: by a random generator, or by Hypothesis, which can then shrink the tree.
 Choose = Callable[[Sequence[Any]], Any]
 
 
 def no_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    """For `Op.random_props`: none."""
+    """`Op.random_props` of an op without parameters."""
     return {}
 
 
 def some_axes(choose: Choose, x: Variable) -> Any:
-    """No axis, one, or two, of a random tree's operand."""
+    """None, one axis or two of an operand, for random trees."""
     single = [*range(x.ndim), *range(-x.ndim, 0)]
     return choose([None, *single, *((i, j) for i in range(x.ndim) for j in range(i + 1, x.ndim))])
 
 
 def one_axis(choose: Choose, x: Variable) -> dict[str, Any]:
-    """For `Op.random_props`: one axis."""
+    """`Op.random_props` with one axis."""
     return {"axis": choose(range(-x.ndim, max(x.ndim, 1)))}
 
 
 def any_axes(choose: Choose, x: Variable) -> dict[str, Any]:
-    """For `Op.random_props`: no axis, one, or two."""
+    """`Op.random_props` with None, one axis or two."""
     return {"axis": some_axes(choose, x)}
 
 
 class NonDifferentiableOperator(Op):
-    """An op whose derivative is zero wherever it has one, or that has none: it sends no delta on."""
-
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        return False
+    """An op whose derivative is zero or undefined: it sends no deltas."""
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
         return
@@ -61,21 +58,9 @@ class OrphanOperator(Op):
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [None] * len(inputs)
 
-    def argument_indices(self, node: Any) -> set[int]:
-        return set(range(len(self.get_ancestors(node))))
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        raise GradientError(f"{self}: an op without parents has no gradient for them")
-
 
 class InputOperator(OrphanOperator):
     """The op of a tensor or input, for Metadiff's queries: it computes nothing."""
-
-    def is_input_dependent(self, ancestors: Sequence[bool]) -> bool:
-        return True
-
-    def is_differentiable(self, parents: Sequence[bool]) -> bool:
-        return True
 
 
 class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
@@ -88,9 +73,6 @@ class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
 
     __props__ = ("dtype",)
     dtype: Any = None
-
-    def get_data_type(self, node: Any) -> Any:
-        return super().get_data_type(node) if self.dtype is None else self.dtype
 
 
 class UnaryOperator(Op):
@@ -110,7 +92,7 @@ class BinaryOperator(Op):
 
 
 class AssociativeOperator(Op):
-    """An op of two operands or more, which may be grouped as one likes."""
+    """An associative op of two operands or more."""
 
     takes_parents = associative = True
     operands = None
@@ -118,7 +100,7 @@ class AssociativeOperator(Op):
 
 
 class ElementwiseOperator(Op):
-    """An op applied to each element of its operands, broadcast together."""
+    """An elementwise op of operands that are broadcast together."""
 
     takes_columns = broadcasts_operands = True
 
@@ -130,7 +112,7 @@ class ElementwiseOperator(Op):
 
 
 class ViewOperator(Op):
-    """An op whose value is a view of its first operand, or a copy where no strides describe it."""
+    """An op whose value is a view of its first operand, or a copy where no strides allow one."""
 
     view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
     can_fail = False
@@ -146,14 +128,14 @@ class MorphOperator(UnaryOperator):
 
 
 class FloatOperator(Op):
-    """An op whose value is floating: integers are taken to the dtype that NumPy takes them to."""
+    """An op whose value is floating; integers are promoted as by NumPy's ufuncs."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         common = ufunc_dtypes(np.exp, (promote(*dtypes),))[-1]
         return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
 
     def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
-        """The inputs, integers in the dtype of the value: -x of an unsigned x would wrap, of a bool there is none."""
+        """The inputs, integers cast to the value's dtype: -x of an unsigned x would wrap."""
         whole = [i for i, x in enumerate(inputs) if number_of(x) is None and _is_whole(x)]
         if not whole:
             return list(inputs)
@@ -171,9 +153,6 @@ def _is_whole(x: Variable) -> bool:
 class IntegerOperator(NonDifferentiableOperator):
     """An op whose value is an int64."""
 
-    def get_data_type(self, node: Any) -> Any:
-        return np.dtype("int64")
-
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), np.dtype("int64"))
 
@@ -181,23 +160,17 @@ class IntegerOperator(NonDifferentiableOperator):
 class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
 
-    def get_data_type(self, node: Any) -> Any:
-        return np.dtype(bool)
-
-    def get_parent_grad(self, node: Any, my_grad: Any, index: int) -> Any:
-        raise GradientError(f"{self}: a bool has no gradient")
-
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return self.ufunc_dtypes(dtypes) or (*map(promote, dtypes), np.dtype(bool))
 
 
 class AxisOperator(Op):
-    """An op along no, one or several axes; it keeps its operand's shape, unless it says another.
+    """An op along axes, whose value has its operand's shape unless it defines `output_shape`.
 
     Attributes
     ----------
     axis : int, tuple of int, or None
-        None means all of them, together.
+        None for all axes.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
@@ -212,12 +185,12 @@ class AxisOperator(Op):
         return shapes[0]
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        """The op's axes on an operand of so many dimensions."""
+        """The op's axes, non-negative, for an operand of `ndim` dimensions."""
         return normalise_axes(self.axis, ndim, str(self.name))
 
 
 class CompositeOperator(Op):
-    """An op whose value is also a tree of simpler ops, as which kernels compute it."""
+    """An op that kernels compute as a tree of simpler ops."""
 
     def decompose(self, *inputs: Variable) -> Variable:
         """The value as a tree of simpler ops, of the same type and special values."""
@@ -225,22 +198,22 @@ class CompositeOperator(Op):
 
 
 class Accumulator(NamedTuple):
-    """How a kernel reduces elements one by one, in C expressions; they are converted to the value's dtype before.
+    """The C expressions by which a kernel reduces elements, which are converted to the value's dtype before.
 
     Attributes
     ----------
     start : str
-        The value of nothing; ``{lowest}`` and ``{highest}`` are the dtype's own.
+        The initial value; ``{lowest}`` and ``{highest}`` are the dtype's.
     combine : str
-        Of ``{0}``, what there is so far, and ``{1}``, an element or another part.
+        Of ``{0}``, the accumulator, and ``{1}``, an element or another accumulator.
     finish : str
-        Of ``{0}``, what there is at the end, and ``{count}``, how many elements there were.
+        The result, of ``{0}``, the accumulator, and ``{count}``, the number of elements.
     sums : bool
-        Whether parts are added up, for which kernels take a wider type.
+        Whether it is a sum, which kernels accumulate in a wider type.
     of_numbers : str
-        A quicker `combine` of elements that are no nan, where one nan makes the whole a nan; empty if there is none.
+        A faster `combine` for elements without nan, for a reduction that propagates nan; or empty.
     absorbing : str
-        The value that no further element changes, so that a kernel may stop there; empty if there is none.
+        The value at which a kernel may stop, because no further element changes it; or empty.
     """
 
     start: str
@@ -252,18 +225,18 @@ class Accumulator(NamedTuple):
 
 
 class ReductionOperator(AxisOperator, UnaryOperator):
-    """An op of one operand that reduces no, one or several axes.
+    """A reduction of one operand over axes.
 
-    The reduced axes stay with size 1, as neon's do, unless ``keepdims=False``.
-    On a backend in neon's mode they always stay.
+    As in neon, the reduced axes are kept with size 1 unless ``keepdims=False``. On a backend in
+    neon's mode they are always kept.
 
     Attributes
     ----------
     keepdims : bool
     has_identity : bool
-        Whether the reduction of nothing has a value.
+        Whether the reduction over empty axes has a value.
     accumulator : Accumulator, optional
-        How kernels reduce elements.
+        Its computation by kernels.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis", "keepdims")
@@ -276,7 +249,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """One operation for each element of the operand."""
+        """One for each element of the operand."""
         return super().flops(outputs, inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
@@ -296,15 +269,15 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         return self.accumulator_for(dtypes[0]) is None
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator | None:
-        """How kernels reduce elements of a dtype; None where they do not."""
+        """The accumulator for elements of a dtype; None if kernels do not reduce them."""
         return self.accumulator
 
     def restore(self, reduced: Variable, x: Variable) -> Variable:
-        """A value of this reduction's shape, with the reduced axes back in as size 1."""
+        """A value of this reduction's shape, with the reduced axes as size 1."""
         return reduced if self.keepdims else f.expand_dims(reduced, self.axes(x.ndim))
 
     def squeezed(self, reduced: Variable) -> Variable:
-        """A value with the reduced axes as size 1, of this reduction's shape."""
+        """A value with the reduced axes as size 1, in this reduction's shape."""
         return reduced if self.keepdims else f.squeeze(reduced, self.axes(reduced.ndim))
 
     def spread(self, reduced: Variable, x: Variable) -> Variable:

@@ -1,4 +1,4 @@
-"""Elementwise functions of calculus: roots, exponentials, logarithms, trigonometry."""
+"""Roots, exponentials, logarithms, trigonometric and hyperbolic functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optree.dtypes import is_floating
 from optree.ops.elementwise import floating_of
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
-from optree.tree.variable import as_operand, as_variable, in_dtype
+from optree.tree.variable import in_dtype, variable_of
 
 LN2 = math.log(2)
 
 
 class FloatFunction(UnaryOperator, ElementwiseOperator, FloatOperator):
-    """A function of one number; `slope` is its derivative, as a tree."""
+    """A function of one variable, with its derivative `slope`."""
 
     def slope(self, x: Any) -> Any:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class FloatFunction(UnaryOperator, ElementwiseOperator, FloatOperator):
 
 
 class OwnFunction(FloatFunction):
-    """A function that NumPy lacks: `compute` gives it on float32 and float64 arrays."""
+    """A function that NumPy lacks, with its value `compute` on float32 and float64 arrays."""
 
     def compute(self, x: np.ndarray) -> Any:
         raise NotImplementedError
@@ -96,7 +96,7 @@ class Exp2(FloatFunction):
 
 
 class Expm1(FloatFunction):
-    """exp(x) - 1, exact near zero."""
+    """exp(x) - 1, accurate near zero."""
 
     name = "expm1"
     numpy = np.expm1
@@ -146,7 +146,7 @@ class Log10(FloatFunction):
 
 
 class Log1p(FloatFunction):
-    """log(1 + x), exact near zero."""
+    """log(1 + x), accurate near zero."""
 
     name = "log1p"
     numpy = np.log1p
@@ -236,18 +236,18 @@ class Arctan(FloatFunction):
 
 @function(numpy=np.degrees)
 def degrees(x: Any) -> Any:
-    """An angle of radians in degrees."""
+    """Radians converted to degrees."""
     return _turned(np.degrees, x, 180 / math.pi)
 
 
 @function(numpy=np.radians)
 def radians(x: Any) -> Any:
-    """An angle of degrees in radians."""
+    """Degrees converted to radians."""
     return _turned(np.radians, x, math.pi / 180)
 
 
 def _turned(ufunc: np.ufunc, x: Any, factor: float) -> Any:
-    x = as_variable(as_operand(x, ufunc.__name__))
+    x = variable_of(x, ufunc.__name__)
     return in_dtype(x, floating_of(ufunc, x)) * factor
 
 
@@ -261,8 +261,8 @@ SINC = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 
 @function(numpy=np.sinc)
 def sinc(x: Any) -> Any:
-    """sin(pi x) / (pi x), and 1 at 0; its derivatives are exact there too, by a polynomial."""
-    x = as_variable(as_operand(x, "sinc"))
+    """sin(pi x) / (pi x), and 1 at 0; near 0 by a polynomial, which is differentiable there."""
+    x = variable_of(x, "sinc")
     y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
     near = f.lt(f.abs(y), 0.5)
     small = f.square(f.where(near, y, 0))
@@ -358,21 +358,20 @@ class Arctanh(FloatFunction):
 
 
 def or_one(length: Any) -> Any:
-    """A length to divide by: 1 where it is 0, which makes the derivatives at the origin 0."""
+    """A length as divisor: 1 where it is 0, so that derivatives at the origin are 0."""
     return f.where(f.eq(length, 0), 1, length)
 
 
 def finite_direction(x: Any, length: Any) -> Any:
-    """A coordinate of a finite vector that points where a vector of this length points.
+    """A coordinate of a finite vector with the direction of a vector of this length.
 
-    Where the length is infinite, that is an infinite coordinate's sign and 0
-    for a finite one.
+    Where the length is infinite, it is the sign of an infinite coordinate, and 0 for a finite one.
     """
     return f.where(f.isinf(length), f.where(f.isinf(x), f.sgn(x), 0), x)
 
 
 class Arctan2(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """The angle of the point (y, x), its ordinate first; the derivatives at the origin are 0."""
+    """The angle of the point with ordinate x and abscissa y; the derivatives at the origin are 0."""
 
     name = "arctan2"
     numpy = np.arctan2
@@ -387,10 +386,10 @@ class Arctan2(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 
 class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """The length of (x, y), without overflow on the way.
+    """The length of (x, y), without intermediate overflow.
 
-    The derivatives at the origin are 0. Those by an infinite operand are its
-    sign, and by the finite one beside it 0; two infinite ones count as equally long.
+    The derivatives at the origin are 0. The derivative by an infinite operand is its sign, by a
+    finite one beside it 0; two infinite operands count as equal.
     """
 
     name = "hypot"
@@ -406,7 +405,7 @@ class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 
 def _unit(x: Any, y: Any) -> tuple[Any, Any]:
-    """The vector (x, y) over its length; where that is 0, itself."""
+    """The vector (x, y) divided by its length, or itself if that is 0."""
     length = f.hypot(x, y)
     x, y = finite_direction(x, length), finite_direction(y, length)
     length = or_one(f.hypot(x, y))

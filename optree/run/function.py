@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -25,13 +26,13 @@ from optree.errors import (
     OptreeError,
     ReentryError,
     caller_origin,
+    clock,
     describe,
     line_of,
 )
 from optree.locks import Locked
 from optree.run import debug
 from optree.run.memory import MemoryReport, memory_of
-from optree.run.mode import Mode, as_mode
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.node import OpTreeNode
@@ -39,7 +40,35 @@ from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+from optree.tree.variable import Input, Variable, check_same_backend, variable_of
+from optree.tree.waiting import Waiting, settle, waiting
+
+#: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
+KINDS = ("default", "reference", "debug")
+
+
+class ModeError(OptreeError, ValueError):
+    """An unknown mode."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The mode in which a function runs.
+
+    Attributes
+    ----------
+    kind : {'default', 'reference', 'debug'}
+    without : tuple of str
+        The names of rewrites to leave out (`optree.compile.passes.PASSES`).
+    """
+
+    kind: str = "default"
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ModeError(f"there is no mode {self.kind!r}; there are {', '.join(KINDS)}")
+
 
 #: Maximum entries of a function's caches of checked argument sizes and specs.
 SIZES = 1024
@@ -51,6 +80,11 @@ _backends: list[Callable[[], Any]] = []
 def last_backend() -> Any:
     """The current backend, on which functions without tensors run: the last one made that is alive, or None."""
     return next((found for made in reversed(_backends) if (found := made()) is not None), None)
+
+
+def backends() -> list[Any]:
+    """The backends that are alive, the oldest first."""
+    return [found for made in _backends if (found := made()) is not None]
 
 
 def use_backend(backend: Any) -> None:
@@ -166,11 +200,11 @@ class Function(Locked):
         options = mode, name, on_unused_input, profile, allow_input_downcast, memory
         self._arguments = (inputs, outputs, updates, givens, *options)
         self._downcast, self._reports = allow_input_downcast, memory is not None
-        self.name, self.mode = name, as_mode(mode)
+        self.name, self.mode = name, mode if isinstance(mode, Mode) else Mode("default" if mode is None else mode)
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
         given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
-        self.outputs = [as_variable(as_operand(x, "function: an output")) for x in given]
+        self.outputs = [variable_of(x, "function: an output") for x in given]
         self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
         self.backend = self._backend(values)
@@ -200,6 +234,7 @@ class Function(Locked):
         #: The memory that the updates write: arguments that overlap it are copied first.
         self._region = Region([target.array for target in targets]) if targets and self.inputs else None
         self._targets = list(dict.fromkeys(target.root for target in targets))
+        self._clock = clock  # it may still run when the interpreter has cleared its modules
         self._writer = f"{self}, a function made at {line_of(caller_origin())},"
 
     def _backend(self, roots: Sequence[Any]) -> Any:
@@ -232,7 +267,7 @@ class Function(Locked):
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
             return Plan(lambda values, roots: run(values))
-        return self.backend.compile(self.program, keep=True, observe=observe)
+        return self.backend.compile(self.program, reuse=True, observe=observe)
 
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
@@ -260,12 +295,18 @@ class Function(Locked):
                 f"{self} is called by an op of its own, while a call is using its memory; a second function of the "
                 "same outputs has memory of its own"
             )
+        if waiting and self._targets:
+            settle(self._targets)
         if self._region is not None:
             self._copy_aliased(values)
         with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
             found = self._plan.run(values, None)
-        for target in self._targets:
-            target.advance(self._writer)
+        if self._targets:  # as `Tensor.advance`, without a call for each
+            clock, writer = self._clock, self._writer
+            clock[0] = now = clock[0] + 1
+            for target in self._targets:
+                target.written = 0 if target.written < 0 else now
+                target.writer = writer
         if self._returns == "none":
             return None
         results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
@@ -353,7 +394,9 @@ class Function(Locked):
 
     def _filtered(self, number: int, x: Variable, value: Any) -> Any:
         wanted = x.type.any_size if isinstance(x, Tensor) else x.type
-        if isinstance(value, OpTreeNode):
+        if isinstance(value, Waiting):
+            value = value.tensor
+        elif isinstance(value, OpTreeNode):
             value = value.astensor()
         if isinstance(value, Tensor) and self.backend is not None and value.backend is not self.backend:
             raise BackendError(f"{self}: argument {number} ({x.label}) is of {value.backend}, not {self.backend}")

@@ -20,14 +20,15 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import Spec, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.waiting import Waiting
 
-#: The maximum number of functions that one Python function is compiled as.
+#: Maximum functions that one Python function is compiled as.
 FUNCTIONS = 256
 
-#: At so many, a warning says what makes them.
+#: The number of functions at which a warning names the reason.
 MANY = 64
 
-#: What is part of the program where it is an argument.
+#: Classes of arguments whose values are part of the program.
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -35,6 +36,7 @@ def jit(
     function: Callable[..., Any] | None = None,
     *,
     static_argnames: str | Iterable[str] = (),
+    static_shapes: bool = False,
     mode: Any = None,
 ) -> Any:
     """A decorator: a Python function of arrays, run as one program.
@@ -42,19 +44,22 @@ def jit(
     At its first call for each set of dtypes and ranks of its array arguments, and
     of which of their sizes are 1, the Python function is called once, on inputs
     of open sizes, and `optree.function` compiles the trees that it returns.
-    Other calls run that. So it must not depend on the arrays' values, and what it does
-    beside returning trees happens once: prints, appended lists, writes into tensors.
+    Other calls run that. So it must not depend on the arrays' values or sizes, and what it
+    does beside returning trees happens once: prints, appended lists, writes into tensors.
     Tensors that it reads but that are no arguments are read anew in each call.
+    A function that asks for sizes (`x.shape[0]` in `range` or `reshape`) takes `static_shapes`.
 
     Parameters
     ----------
     function : callable
-        Its array arguments are tensors, NumPy arrays and scalars, or lists, tuples
+        Its array arguments are tensors, arrays of `optree.xp` and NumPy's, and NumPy's scalars, or lists, tuples
         and dicts of them. Python numbers, strings and None are part of the program:
         each value compiles another; ``np.float32(rate)`` is an argument. It
         returns trees, arrays or numbers, or lists, tuples and dicts of them, or None.
     static_argnames : str or iterable of str
         Parameters of other values, which are part of the program; they are hashable.
+    static_shapes : bool, optional
+        Whether shapes are part of the program: each set of shapes compiles another, in which `x.shape` has numbers.
     mode : str or Mode, optional
         As of `optree.function`.
 
@@ -81,18 +86,20 @@ def jit(
     (array([0.25, 1.  ], dtype=float32), array([0.125, 0.25 , 1.   ], dtype=float32), 1)
     """
     if function is None:
-        return lambda decorated: Jitted(decorated, static_argnames, mode)
-    return Jitted(function, static_argnames, mode)
+        return lambda decorated: Jitted(decorated, static_argnames, static_shapes, mode)
+    return Jitted(function, static_argnames, static_shapes, mode)
 
 
 class Jitted:
     """A function of `jit`, compiled for each kind of its arguments."""
 
-    def __init__(self, function: Callable[..., Any], static_argnames: str | Iterable[str], mode: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], static_argnames: str | Iterable[str], static_shapes: bool, mode: Any
+    ) -> None:
         if not callable(function):
             raise OperandError(f"jit: a function is wanted, not {describe(function)}; parameters are given by name")
         update_wrapper(self, function)
-        self._function, self._mode = function, mode
+        self._function, self._static_shapes, self._mode = function, static_shapes, mode
         self._name = getattr(function, "__name__", type(function).__name__)
         self._signature = inspect.signature(function)
         self._static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
@@ -104,7 +111,7 @@ class Jitted:
 
     @property
     def functions(self) -> list[Function]:
-        """The functions that it is compiled as, the oldest of too many forgotten."""
+        """The compiled functions in the cache, oldest first."""
         return [function for function, _ in self._known.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +130,7 @@ class Jitted:
         layout = tuple([(name, self._key_of(name, value, arrays)) for name, value in bound.arguments.items()])
         if any(_is_symbolic(x) for _, x in arrays):
             return self._function(*args, **kwargs)
-        key = layout, *[_kind_of(x) for _, x in arrays]
+        key = layout, *[self._kind_of(x) for _, x in arrays]
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._compiled(bound, arrays)
@@ -161,7 +168,8 @@ class Jitted:
 
         def leaf(x: Any) -> Any:
             if _is_argument(x):
-                arrays.append((name if x is value else f"{name}[{len(arrays)}]", x))
+                own = x.tensor if isinstance(x, Waiting) else x
+                arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
                 return ARRAY
             if type(x) in PLAIN:
                 return type(x), repr(x)
@@ -172,9 +180,22 @@ class Jitted:
 
         return _frozen(_mapped(leaf, value))
 
+    def _kind_of(self, x: Any) -> Any:
+        """The kind of an array that a program is compiled for: a size of 1 is part of it, because it may broadcast."""
+        home = x.spec.home if isinstance(x, Variable) else None
+        return x.dtype, tuple(x.shape) if self._static_shapes else tuple([size == 1 for size in x.shape]), home
+
+    def _input_for(self, name: str, x: Any) -> Input:
+        """The input that stands for an array while the function is called."""
+        kind = TensorType(x.dtype, x.shape)
+        found = Input(kind if self._static_shapes else kind.any_size, name)
+        if isinstance(x, Variable):
+            found.spec = Spec(found.type, x.backend)
+        return found
+
     def _compiled(self, bound: inspect.BoundArguments, arrays: Sequence[tuple[str, Any]]) -> Any:
         """The function that runs for arguments of these kinds, and what makes the returned value of its outputs."""
-        inputs = [_input_for(name, x) for name, x in arrays]
+        inputs = [self._input_for(name, x) for name, x in arrays]
         rest = iter(inputs)
         traced = inspect.BoundArguments(self._signature, bound.arguments.copy())  # type: ignore[arg-type]
         for name, value in bound.arguments.items():
@@ -187,7 +208,15 @@ class Jitted:
                 outputs.append(self._output(x))
             return None if x is None else ARRAY
 
-        returned = _mapped(leaf, self._function(*traced.args, **traced.kwargs))
+        try:
+            returned = _mapped(leaf, self._function(*traced.args, **traced.kwargs))
+        except Exception as error:
+            if not self._static_shapes:
+                error.add_note(
+                    f"{self._name} is traced by jit with sizes that are open: x.shape has None for them; "
+                    "jit(static_shapes=True) compiles it for each set of shapes, which are numbers then"
+                )
+            raise
         function = Function(inputs, outputs, None, None, self._mode, self._name, "ignore", False, None)
 
         def rebuilt(values: Sequence[Any]) -> Any:
@@ -222,20 +251,6 @@ def _is_symbolic(x: Any) -> bool:
     if type(x) is Tensor or not isinstance(x, Variable):
         return False
     return any(isinstance(entry, Input) for entry in post_order([x], inputs_of))
-
-
-def _kind_of(x: Any) -> Any:
-    """The kind of an array that a program is compiled for: a size of 1 is part of it, because it may broadcast."""
-    home = x.spec.home if isinstance(x, Variable) else None
-    return x.dtype, tuple([size == 1 for size in x.shape]), home
-
-
-def _input_for(name: str, x: Any) -> Input:
-    """The input that stands for an array while the function is called."""
-    found = Input(TensorType(x.dtype, x.shape).any_size, name)
-    if isinstance(x, Variable):
-        found.spec = Spec(found.type, x.backend)
-    return found
 
 
 def _mapped(leaf: Callable[[Any], Any], value: Any) -> Any:

@@ -11,7 +11,7 @@ from optree.errors import DTypeError, OperandError, describe
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 
 def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
@@ -37,7 +37,7 @@ def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) ->
     for target, value in pairs_of(updates, what, "updates"):
         if not isinstance(target, Tensor) or any(target.root is x for x in inputs):
             raise OperandError(f"{what}: an update is of a tensor that is no input, not of {describe(target)}")
-        tree = as_variable(as_operand(value, f"{what}: the update of {target.label}"))
+        tree = variable_of(value, f"{what}: the update of {target.label}")
         if not can_cast(tree.dtype, target.dtype, "same_kind"):
             raise DTypeError(f"{what}: the update {describe(tree)} does not go into {describe(target)}")
         found.append((target, tree))

@@ -143,6 +143,10 @@ def check_facts(example: Example, backend: Any = None) -> None:
     if op.coefficients is not None:
         added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
         _expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
+    if op.update is not None:
+        written = arrays[0].copy()
+        in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
+        _expect(in_place, example, "update does not write the value over the first operand")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
@@ -362,12 +366,12 @@ def scale_of(example: Example, values: Sequence[Any]) -> float:
     """The magnitude of the terms that an op sums: 0 for an elementwise op."""
     if isinstance(example.op, ElementwiseOperator):
         return 0.0
-    sizes = [np.max(np.abs(x), initial=1.0, where=np.isfinite(x)) for x in values if _is_floating_array(x)]
+    sizes = [
+        np.max(np.abs(x), initial=1.0, where=np.isfinite(x))
+        for x in values
+        if isinstance(x, np.ndarray) and is_floating(x.dtype)
+    ]
     return float(max(sizes, default=0.0))
-
-
-def _is_floating_array(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and is_floating(x.dtype)
 
 
 def _contiguous(backend: Any, array: np.ndarray) -> Any:

@@ -15,8 +15,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -29,12 +28,23 @@ from optree.dtypes import is_bfloat16
 from optree.errors import OperandError, OptreeError, ParameterError, brief
 from optree.train.optimizer import Optimizer
 from optree.tree.tensor import Tensor
+from optree.tree.types import as_dtype
 
 #: The keys of the metadata: what is no array, and the checksums of that and of each array, in the order of their names.
 KEY, SUMS = "optree", "crc32"
 
 #: Marks in the JSON of what it has no word for.
 ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
+
+#: NumPy's names of the format's dtypes.
+DTYPES = {
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "BOOL": "bool",
+    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+}
 
 #: A checkpoint of a folder, by its step.
 NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -143,18 +153,21 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
     See `save`.
     """
     path = _latest(Path(path))
-    with _opened(path) as file:
-        text = _checked(path, file)
-        changes: list[Callable[[], Callable[[], Any]]] = []
-        found = _restored(path, file, json.loads(text), state, (), changes)
-        undo: list[Callable[[], Any]] = []
-        try:
-            for change in changes:
-                undo.append(change())
-        except Exception as error:
-            for back in reversed(undo):
-                back()
-            raise CheckpointError(f"{path}: {error}; nothing has been restored") from error
+    metadata, arrays = _opened(path)
+    writes: list[Callable[[], Any]] = []
+    setters: list[tuple[Callable[[Any], Any], Any, Any]] = []
+    found = _restored(path, arrays, json.loads(_checked(path, metadata, arrays)), state, (), writes, setters)
+    done = 0
+    try:
+        for setter, _, value in setters:
+            setter(value)
+            done += 1
+    except Exception as error:
+        for setter, before, _ in setters[:done]:
+            setter(before)
+        raise CheckpointError(f"{path}: {error}; nothing has been restored") from error
+    for write in writes:  # of arrays that fit
+        write()
     return dict(found)
 
 
@@ -167,10 +180,10 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         If it is none, or is truncated, or, where it is a checkpoint, altered.
     """
     path = _latest(Path(path))
-    with _opened(path) as file:
-        if KEY in (file.metadata() or {}):
-            _checked(path, file)
-        return {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 a file is no dict
+    metadata, arrays = _opened(path)
+    if KEY in metadata:
+        _checked(path, metadata, arrays)
+    return {name: np.array(array) for name, array in arrays.items()}
 
 
 # Writing
@@ -180,7 +193,9 @@ def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) 
     """A value as JSON; its arrays go into the dict, by where they are."""
     if isinstance(value, Tensor | np.ndarray):
         name = ".".join(place)
-        array = value.get() if isinstance(value, Tensor) else value
+        array = value.raw() if isinstance(value, Tensor) else value
+        if not isinstance(array, np.ndarray):  # on a device
+            array = value.get()  # type: ignore[union-attr]
         if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
@@ -239,7 +254,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
     blank = "-" * 8 * (1 + len(arrays))
 
     def compute() -> None:
-        sums.append(f"{zlib.crc32(text.encode()):08x}")
+        sums.append(_sum_of_text(text, arrays))
         sums.extend(_sum_of(arrays[name]) for name in sorted(arrays))
 
     summing = Thread(target=compute)
@@ -259,6 +274,12 @@ def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
 def _sum_of(array: np.ndarray) -> str:
     """The checksum of an array's bytes."""
     return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
+
+
+def _sum_of_text(text: str, arrays: dict[str, np.ndarray]) -> str:
+    """The checksum of what is no array, and of the arrays' names, dtypes and shapes."""
+    described = [text, *(f"{name} {arrays[name].dtype} {arrays[name].shape}" for name in sorted(arrays))]
+    return f"{zlib.crc32(chr(10).join(described).encode()):08x}"
 
 
 def _flush(folder: Path) -> None:
@@ -283,19 +304,35 @@ def _latest(path: Path) -> Path:
     return found[-1]
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """An open safetensors file."""
+def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a safetensors file, and its arrays, mapped into memory.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or a truncated one.
+    """
     try:
-        with safe_open(path, "np") as file:
-            yield file
+        with safe_open(path, "np") as file:  # which checks that the header is sound, and fits the file
+            metadata = dict(file.metadata() or {})
+            dtypes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 a file is no dict
+        content = np.memmap(path, np.uint8, "r")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: it is no safetensors file, or a truncated one: {error}") from error
+    start = LENGTH + int.from_bytes(content[:LENGTH].tobytes(), "little")
+    entries = json.loads(content[LENGTH:start].tobytes())
+    arrays = {}
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise CheckpointError(f"{path}: {name} is of {dtype}, which NumPy does not have")
+        begin, end = (start + offset for offset in entries[name]["data_offsets"])
+        arrays[name] = content[begin:end].view(as_dtype(DTYPES[dtype])).reshape(entries[name]["shape"])
+    return metadata, arrays
 
 
-def _checked(path: Path, file: Any) -> str:
+def _checked(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
     """The JSON of a checkpoint, if nothing of it is altered.
 
     Raises
@@ -303,20 +340,27 @@ def _checked(path: Path, file: Any) -> str:
     CheckpointError
         If something is, or the file is no checkpoint.
     """
-    metadata, names = file.metadata() or {}, sorted(file.keys())
     if KEY not in metadata or SUMS not in metadata:
         raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
-    text, listed = str(metadata[KEY]), metadata[SUMS]
+    text, listed, names = metadata[KEY], metadata[SUMS], sorted(arrays)
     sums = [listed[i : i + 8] for i in range(0, len(listed), 8)]
-    if len(sums) != len(names) + 1 or sums[0] != f"{zlib.crc32(text.encode()):08x}":
+    if len(sums) != len(names) + 1 or sums[0] != _sum_of_text(text, arrays):
         raise CheckpointError(f"{path}: its description is not as it was written: the file is altered")
     for name, expected in zip(names, sums[1:], strict=True):
-        if expected != _sum_of(file.get_tensor(name)):
+        if expected != _sum_of(arrays[name]):
             raise CheckpointError(f"{path}: the values of {name} are not as they were written: the file is altered")
     return text
 
 
-def _restored(path: Path, file: Any, given: Any, state: Any, place: tuple[str, ...], changes: list[Any]) -> Any:
+def _restored(
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    given: Any,
+    state: Any,
+    place: tuple[str, ...],
+    writes: list[Any],
+    setters: list[Any],
+) -> Any:
     """The state with saved numbers; what is to be changed in place is appended, to be done when all is known to fit.
 
     Raises
@@ -326,78 +370,62 @@ def _restored(path: Path, file: Any, given: Any, state: Any, place: tuple[str, .
     """
     name = ".".join(place) or "the state"
     if isinstance(state, Tensor | np.ndarray):
-        array = _array(path, file, given, name)
-        if array.shape != state.shape or array.dtype != state.dtype:
-            ours = f"{state.shape} {state.dtype}"
-            raise CheckpointError(f"{path}: {name} is {array.shape} {array.dtype} there, and {ours} here")
-        changes.append(lambda: _changed(file, given[ARRAY], state))
+        writes.append(_write_of(path, arrays, given, state, name))
         return state
     if isinstance(state, Optimizer):
-        _restored(path, file, given, state.state, place, changes)
+        _restored(path, arrays, given, state.state, place, writes, setters)
         return state
     setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
     if setter is not None:
-        value = _decoded(file, given)
-        changes.append(lambda: _set(setter, _plain(state, place), value))
+        setters.append((setter, _plain(state, place), _decoded(arrays, given)))
         return state
     if isinstance(state, Mapping):
         if not isinstance(given, Mapping) or given.keys() != state.keys():
             there = set(given) if isinstance(given, Mapping) else set()
-            missing, more = sorted(state.keys() - there), sorted(there - state.keys())
-            raise CheckpointError(
-                f"{path}: {name} has there {more or 'nothing'} beyond, and not {missing or 'anything'}"
-            )
-        return {k: _restored(path, file, given[k], state[k], (*place, k), changes) for k in state}
+            missing, more = sorted(state.keys() - there) or "anything", sorted(there - state.keys()) or "nothing"
+            raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}")
+        return {k: _restored(path, arrays, given[k], state[k], (*place, k), writes, setters) for k in state}
     if isinstance(state, list | tuple):
         items = given.get(TUPLE) if isinstance(given, Mapping) else given
         if isinstance(given, Mapping) != isinstance(state, tuple) or not isinstance(items, list):
             raise CheckpointError(f"{path}: {name} is a {type(state).__name__} here, and none there")
         if len(items) != len(state) and any(isinstance(x, Tensor) for x in state):
             raise CheckpointError(f"{path}: {name} is of {len(items)} there, and of {len(state)} here")
-        if len(items) != len(state):
-            return _decoded(file, given)
-        pairs = zip(_names(state), items, state, strict=True)
-        found = [_restored(path, file, x, y, (*place, n), changes) for n, x, y in pairs]
-        return tuple(found) if isinstance(state, tuple) else found
-    return _decoded(file, given)
+        if len(items) == len(state):
+            pairs = zip(_names(state), items, state, strict=True)
+            found = [_restored(path, arrays, x, y, (*place, n), writes, setters) for n, x, y in pairs]
+            return tuple(found) if isinstance(state, tuple) else found
+    return _decoded(arrays, given)
 
 
-def _array(path: Path, file: Any, given: Any, name: str) -> np.ndarray:
-    """A saved array; it need not be read for its shape and dtype."""
+def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any, name: str) -> Callable[[], Any]:
+    """What writes a saved array into a tensor or array that it fits."""
     if not isinstance(given, Mapping) or set(given) != {ARRAY}:
         raise CheckpointError(f"{path}: {name} is an array here, and none there")
-    return np.asarray(file.get_tensor(given[ARRAY]))
+    array = arrays[given[ARRAY]]
+    if array.shape != target.shape or array.dtype != target.dtype:
+        there, here = f"{array.shape} {array.dtype}", f"{target.shape} {target.dtype}"
+        raise CheckpointError(f"{path}: {name} is {there} there, and {here} here")
 
-
-def _changed(file: Any, name: str, target: Any) -> Callable[[], Any]:
-    """Give a tensor or array its saved values; returns what undoes that."""
-    before = target.get() if isinstance(target, Tensor) else target.copy()
-
-    def write(values: np.ndarray) -> None:
+    def write() -> None:
         if isinstance(target, Tensor):
-            target.set(values)
+            target.set(array)
         else:
-            target[...] = values
+            target[...] = array
 
-    write(np.array(file.get_tensor(name)))
-    return lambda: write(before)
-
-
-def _set(setter: Callable[[Any], Any], before: Any, value: Any) -> Callable[[], Any]:
-    setter(value)
-    return lambda: setter(before)
+    return write
 
 
-def _decoded(file: Any, given: Any) -> Any:
+def _decoded(arrays: dict[str, np.ndarray], given: Any) -> Any:
     """A saved value as it was."""
     if isinstance(given, list):
-        return [_decoded(file, x) for x in given]
+        return [_decoded(arrays, x) for x in given]
     if not isinstance(given, Mapping):
         return given
     if set(given) == {ARRAY}:
-        return np.array(file.get_tensor(given[ARRAY]))
+        return np.array(arrays[given[ARRAY]])
     if set(given) == {FLOAT}:
         return float(given[FLOAT])
     if set(given) == {TUPLE}:
-        return tuple(_decoded(file, x) for x in given[TUPLE])
-    return {key: _decoded(file, x) for key, x in given.items()}
+        return tuple(_decoded(arrays, x) for x in given[TUPLE])
+    return {key: _decoded(arrays, x) for key, x in given.items()}

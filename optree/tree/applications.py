@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from optree.cache import Cache
-from optree.clock import clock
+from optree.errors import clock
 from optree.registry import APPLICATIONS
 from optree.tree.types import HUGE
 

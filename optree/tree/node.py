@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.clock import clock
-from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_origin, names
+from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_origin, clock, names
 from optree.registry import OPS
 from optree.tree import applications, printing
 from optree.tree.numpy_protocol import write_out

@@ -18,8 +18,7 @@ from types import CodeType
 from typing import Any
 
 from optree import settings
-from optree.clock import clock
-from optree.errors import Origin, StaleTreeError, StaleTreeWarning, caller_frame, describe, line_of
+from optree.errors import Origin, StaleTreeError, StaleTreeWarning, caller_frame, clock, describe, line_of
 from optree.tree.node import OpTreeNode, signature_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order

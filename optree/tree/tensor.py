@@ -10,9 +10,8 @@ from weakref import ref
 import numpy as np
 
 from optree.cache import Cache
-from optree.clock import clock
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
-from optree.errors import OperandError, Origin, ShapeError, caller_origin
+from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
 from optree.registry import OPS, f
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
@@ -52,7 +51,7 @@ class Tensor(Variable):
     view_op : Op or None
         The op that gives this view of `base`; derivatives propagate through it.
     written : int
-        Of a tensor that is no view, the time of the last write to its memory, by `optree.clock`; -1 while its values
+        Of a tensor that is no view, the time of the last write to its memory (`errors.clock`); -1 while its values
         are uninitialised.
     writer : Origin, str or None
         The line, or the function, that wrote it then.
@@ -60,7 +59,7 @@ class Tensor(Variable):
 
     __slots__ = (
         *("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op"),
-        *("runs", "writer", "written"),
+        *("memory", "runs", "writer", "written"),
     )
 
     #: Functions may still run when the interpreter has cleared its modules.
@@ -70,6 +69,8 @@ class Tensor(Variable):
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
     runs: dict[Any, Origin] | None
+    #: Of a tensor that is no view: its memory as `optree.tree.waiting` knows it, if that does.
+    memory: Any
 
     def __init__(
         self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
@@ -79,7 +80,7 @@ class Tensor(Variable):
         self.name, self.base, self.view_op = check_name(name), base, view
         self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
-        self.written, self.writer, self.runs = 0, None, None
+        self.written, self.writer, self.runs, self.memory = 0, None, None, None
 
     # Properties
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -13,8 +14,7 @@ from optree.errors import BackendError, DTypeError, GradientError, OperandError,
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
-from optree.tree.deltas import sum_of_deltas, sum_to
-from optree.tree.gradient_types import NoValueType
+from optree.tree.gradient_types import NoValueType, sum_of_deltas, sum_to
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
@@ -66,7 +66,7 @@ class Variable:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def backend(self) -> Any:
@@ -401,7 +401,7 @@ class Variable:
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
-    # Metadiff's methods of nodes, which `optree.metadiff` implements
+    # Metadiff's methods of nodes, which `optree.compat.metadiff` implements
 
     def is_input_dependent(self) -> bool:
         """Whether the value depends on a tensor or an input."""
@@ -416,12 +416,12 @@ class Variable:
         return METADIFF["get_grad_level"](self)
 
     def get_data_type(self) -> Any:
-        """The value's dtype."""
-        return METADIFF["get_data_type"](self)
+        """The value's dtype, or its type if it is no array."""
+        return self.dtype if isinstance(self.type, TensorType) else self.type
 
     def get_shape(self) -> Any:
         """The value's shape."""
-        return METADIFF["get_shape"](self)
+        return self.shape
 
     def get_parents(self) -> list[Variable]:
         """The operands by which the value is differentiable, in order."""
@@ -697,12 +697,13 @@ def as_operand(value: Any, what: str) -> Any:
     if isinstance(value, Variable):
         if getattr(getattr(value, "op", None), "name", None) == "assign":
             raise OperandError(
-                f"{what}: an assignment stands at the root of a tree, and {describe(value)} is to be an operand; "
-                "execute() it, and use its target"
+                f"{what}: an assignment is no operand, and {describe(value)} is one; execute() it, and use its target"
             )
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value
+    if hasattr(value, "__optree__"):  # an array of `optree.xp`
+        return value.__optree__()
     if isinstance(value, np.ndarray | np.generic):
         check_unmasked(value, what)
         try:
@@ -742,6 +743,11 @@ def as_columns(operands: list[Any]) -> list[Any]:
 def as_variable(operand: Any) -> Variable:
     """The operand, with a Python number as a weak constant."""
     return operand if isinstance(operand, Variable) else constant(operand)
+
+
+def variable_of(value: Any, what: str) -> Variable:
+    """A value as a variable: `as_operand`, with a Python number as a weak constant."""
+    return as_variable(as_operand(value, what))
 
 
 def spec_of(operand: Any) -> Any:

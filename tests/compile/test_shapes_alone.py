@@ -27,7 +27,7 @@ def _steps_of(program: Program) -> set[int]:
     return {
         place
         for step in fuse(program, Sizes(program))
-        for place in ([step.place] if isinstance(step, Call) else step.places)
+        for place in ([step.instruction] if isinstance(step, Call) else step.instructions)
     }
 
 

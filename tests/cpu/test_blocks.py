@@ -44,7 +44,7 @@ from test_registry import (  # noqa: F401
 from test_stages import (  # noqa: F401
     TREES,
     normalised,
-    test_a_target_that_is_read_again_in_a_later_walk,
+    test_a_target_that_is_read_again_in_a_later_stage,
     test_kernels_give_what_the_ops_give,
     test_of_nothing,
     test_reductions_of_integers,

@@ -15,9 +15,8 @@ from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import find_compiler
 from backends.cpu.entry import enter
 from backends.cpu.plan import ALWAYS, WORK
-from backends.execution.axes import collapsed_axes
 from backends.execution.executor import CallStep, KernelStep, steps_of
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import FusedKernel, collapsed_axes
 from optree import OpTreeNode, TensorType, function
 from optree.compile.dimensions import ONE, Sizes, dims_of
 from optree.compile.fusion import Call, Kernel, fuse
@@ -48,7 +47,7 @@ def kernels_of(*trees: Any) -> list[list[str]]:
     """The ops of each kernel, and each call alone."""
     program = flatten(trees)
     names = [instruction.op.name for instruction in program.instructions]
-    return [[names[i] for i in (s.places if isinstance(s, Kernel) else [s.place])] for s in fused(program)]
+    return [[names[i] for i in (s.instructions if isinstance(s, Kernel) else [s.instruction])] for s in fused(program)]
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray:
@@ -100,7 +99,7 @@ def test_steps_respect_what_is_overwritten(be):
     x, y = be.ones(8), be.ones(8)
     program = flatten([OpTreeNode.build("assign", x, y * 2), OpTreeNode.build("assign", y, y + 1)])
     steps = fused(program)
-    order = [place for step in steps for place in (step.places if isinstance(step, Kernel) else [step.place])]
+    order = [index for step in steps for index in step.instructions]
     names = [program.instructions[i].op.name for i in order]
     assert names.index("mul") < len(names) - 1 - names[::-1].index("assign")
 
@@ -119,7 +118,7 @@ def test_a_sum_of_many_pairs_makes_no_matrix_of_them(be):
     pairs = be.expand_dims(x, 1) - be.expand_dims(y, 0)
     steps = fused(flatten([be.sum(be.exp(-be.square(pairs)), axis=1)]))
     (kernel,) = [step for step in steps if isinstance(step, Kernel)]
-    assert len(kernel.writes) == 1 and len(kernel.places) == 5
+    assert len(kernel.writes) == 1 and len(kernel.instructions) == 5
 
 
 # Loop nests
@@ -323,7 +322,7 @@ def test_what_the_kernel_uses_on_is_written_into_its_target_all_the_same(compile
     np.testing.assert_array_equal(w.get(), before[0] - m.get())
     assert addresses == (w.array.ctypes.data, m.array.ctypes.data)
     (kernel,) = step._plan.bound.steps
-    assert len(kernel.assigned) == 2 and not kernel.makes  # no array is made
+    assert len(kernel.assigned) == 2 and not kernel.plannable  # no array is made
 
 
 @pytest.mark.parametrize("kind", ["a tensor", "transposed", "a row", "another dtype", "a cast sum"])
@@ -343,7 +342,7 @@ def test_what_is_copied_or_converted_is_written_by_a_kernel(compiled, kind):
 
 
 def _is_view(program: Any, step: Any) -> bool:
-    return isinstance(step, Call) and bool(program.instructions[step.place].op.view_map)
+    return isinstance(step, Call) and bool(program.instructions[step.instruction].op.view_map)
 
 
 # When kernels run

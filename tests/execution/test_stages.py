@@ -1,4 +1,4 @@
-"""Kernels that walk their reduced axes several times, by rows and by columns, whole and in parts."""
+"""Kernels of several stages, by rows and by columns, whole and in parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kernels_of(*trees: Any) -> list[list[str]]:
     """The ops of each kernel, calls left out."""
     program = decompose(flatten(trees))
     steps = fuse(program, Sizes(program))
-    return [[program.instructions[i].op.name for i in s.places] for s in steps if isinstance(s, Kernel)]
+    return [[program.instructions[i].op.name for i in s.instructions] for s in steps if isinstance(s, Kernel)]
 
 
 @pytest.mark.matrix
@@ -132,7 +132,7 @@ def test_dear_values_are_made_once_and_cheap_ones_again(compiled):
     (text,) = source(compiled.softmax(x, axis=1))
     assert text.count("(exp(") == 1
     (text,) = source(normalised(compiled, x, 1))
-    assert "w" not in text.split("void kernel")[1].replace("threads", "")  # nothing is kept from walk to walk
+    assert "w" not in text.split("void kernel")[1].replace("threads", "")  # nothing is cached between stages
 
 
 def test_scalars_beside_rows_are_computed_once(compiled):
@@ -150,7 +150,7 @@ def test_only_shapes_are_waited_for(compiled):
 # Targets
 
 
-def test_a_target_that_is_read_again_in_a_later_walk(compiled, plain):
+def test_a_target_that_is_read_again_in_a_later_stage(compiled, plain):
     results = []
     for b in (compiled, plain):
         x = b.array(np.random.RandomState(4).randn(6, 9).astype(np.float32))

@@ -18,17 +18,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const float v1 = *a1;
     extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)n0, tiles = (places + 31) / 32;
+    const Index indices = (Index)n0, tiles = (indices + 31) / 32;
     const Index chunks = (Index)n1;
     const Index row = chunks;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 32 + threadIdx.x % 32;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
-        const Index until = is_there ? row : 0;
+        const Index index = p * 32 + threadIdx.x % 32;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0);
+        const Index until = in_range ? row : 0;
         const float *x0 = a0 + i0;
         float *x2 = a2 + i0;
         const Index padded = (row * 32 + 15) / 16 * 16;

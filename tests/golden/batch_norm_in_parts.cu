@@ -1,12 +1,12 @@
-// walk0: grid (2, 264), block 256, shared 0
-// walk1: grid (2, 264), block 256, shared 0
-// walk2: grid (2, 264), block 256, shared 0
+// stage0: grid (2, 264), block 256, shared 0
+// stage1: grid (2, 264), block 256, shared 0
+// stage2: grid (2, 264), block 256, shared 0
 
 typedef int Index;
 struct Join3 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join6 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(256) walk0(
+extern "C" __global__ void __launch_bounds__(256) stage0(
     const float *a0,
     const float *a1,
     float *a2,
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     int parts)
 {
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index indices = (Index)(n0 / 4), tiles = (indices + 31) / 32;
     const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -29,10 +29,10 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     __shared__ double parts3[256];
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 32 + threadIdx.x % 32;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0) * 4;
-        const Index until = is_there ? end : start;
+        const Index index = p * 32 + threadIdx.x % 32;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0) * 4;
+        const Index until = in_range ? end : start;
         const float *x0 = a0 + i0;
         double r3[4];
         #pragma unroll
@@ -89,18 +89,18 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
         {
             r3[e] = over_column(r3[e], Join3(), parts3, 32);
         }
-        if (lane == 0 && is_there)
+        if (lane == 0 && in_range)
         {
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                q3[((long long)place * 4 + e) * parts + blockIdx.y] = r3[e];
+                q3[((long long)index * 4 + e) * parts + blockIdx.y] = r3[e];
             }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) walk1(
+extern "C" __global__ void __launch_bounds__(256) stage1(
     const float *a0,
     const float *a1,
     float *a2,
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     int parts)
 {
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index indices = (Index)(n0 / 4), tiles = (indices + 31) / 32;
     const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -124,10 +124,10 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     __shared__ double parts6[256];
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 32 + threadIdx.x % 32;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0) * 4;
-        const Index until = is_there ? end : start;
+        const Index index = p * 32 + threadIdx.x % 32;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0) * 4;
+        const Index until = in_range ? end : start;
         const float *x0 = a0 + i0;
         double r3[4];
         #pragma unroll
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r3[e] = Join3()(r3[e], q3[((long long)place * 4 + e) * parts + k]);
+                r3[e] = Join3()(r3[e], q3[((long long)index * 4 + e) * parts + k]);
             }
         }
         #pragma unroll
@@ -211,18 +211,18 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
         {
             r6[e] = over_column(r6[e], Join6(), parts6, 32);
         }
-        if (lane == 0 && is_there)
+        if (lane == 0 && in_range)
         {
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                q6[((long long)place * 4 + e) * parts + blockIdx.y] = r6[e];
+                q6[((long long)index * 4 + e) * parts + blockIdx.y] = r6[e];
             }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) walk2(
+extern "C" __global__ void __launch_bounds__(256) stage2(
     const float *a0,
     const float *a1,
     float *a2,
@@ -239,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     const double v2 = (double)c2;
     const float v1 = *a1;
     const int lane = threadIdx.x / 32, lanes = 8;
-    const Index places = (Index)(n0 / 4), tiles = (places + 31) / 32;
+    const Index indices = (Index)(n0 / 4), tiles = (indices + 31) / 32;
     const Index chunks = (Index)n1;
     const Index row = chunks;
     const Index start = (Index)blockIdx.y * (Index)part;
@@ -248,10 +248,10 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
     __shared__ double parts6[256];
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 32 + threadIdx.x % 32;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0) * 4;
-        const Index until = is_there ? end : start;
+        const Index index = p * 32 + threadIdx.x % 32;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0) * 4;
+        const Index until = in_range ? end : start;
         const float *x0 = a0 + i0;
         float *x2 = a2 + i0;
         double r3[4];
@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r3[e] = Join3()(r3[e], q3[((long long)place * 4 + e) * parts + k]);
+                r3[e] = Join3()(r3[e], q3[((long long)index * 4 + e) * parts + k]);
             }
         }
         #pragma unroll
@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(256) walk2(
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r6[e] = Join6()(r6[e], q6[((long long)place * 4 + e) * parts + k]);
+                r6[e] = Join6()(r6[e], q6[((long long)index * 4 + e) * parts + k]);
             }
         }
         #pragma unroll

@@ -1,4 +1,4 @@
-static void places(const void *state, int64_t begin, int64_t end, int64_t thread)
+static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
     const int64_t *const a = state;
@@ -187,5 +187,5 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
 void kernel(const int64_t *a)
 {
     const int64_t n0 = a[4];
-    shared(places, a, n0, a + 16);
+    shared(shared_loop, a, n0, a + 16);
 }

@@ -21,15 +21,15 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const double v4 = (double)c4;
     const float v1 = *a1;
     const int lane = threadIdx.x % 32, lanes = 32;
-    const Index places = (Index)n0, tiles = (places + 3) / 4;
+    const Index indices = (Index)n0, tiles = (indices + 3) / 4;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 4 + threadIdx.x / 32;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
-        const Index until = is_there ? row : 0;
+        const Index index = p * 4 + threadIdx.x / 32;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0);
+        const Index until = in_range ? row : 0;
         const float *x0 = a0 + i0 * (Index)s0_0;
         const float *x2 = a2 + i0 * (Index)s2_0;
         const float *x3 = a3 + i0 * (Index)s3_0;

@@ -1,13 +1,13 @@
-struct walk0
+struct stage0
 {
     const int64_t *a;
     int64_t t;
 };
 
-static void walk0(const void *state, int64_t begin, int64_t end, int64_t thread)
+static void stage0(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
-    const struct walk0 *const given = state;
+    const struct stage0 *const given = state;
     const int64_t *const a = given->a;
     const int64_t n0 = a[2];
     const int64_t n1 = a[3];
@@ -85,8 +85,8 @@ void kernel(const int64_t *a)
         {
             r3[j] = 0;
         }
-        const struct walk0 given0 = {a, t};
-        shared(walk0, &given0, parts, a + 11);
+        const struct stage0 given0 = {a, t};
+        shared(stage0, &given0, parts, a + 11);
         for (int64_t k = 0; k < parts; k++)
         {
             #pragma omp simd

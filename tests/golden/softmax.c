@@ -1,5 +1,5 @@
 #pragma omp declare reduction(join1 : float : omp_out = omp_in > omp_out ? omp_in : omp_out) initializer(omp_priv = -INFINITY)
-static void places(const void *state, int64_t begin, int64_t end, int64_t thread)
+static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
     const int64_t *const a = state;
@@ -7,8 +7,8 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
     const int64_t s0_0 = a[4];
     const int64_t s1_0 = a[6];
     char *const t0 = (char *)a[8];
-    const int64_t apart = a[9];
-    float *const w3 = (float *)(t0 + thread * apart);
+    const int64_t thread_stride = a[9];
+    float *const w3 = (float *)(t0 + thread * thread_stride);
     for (int64_t i0 = begin; i0 < end; i0++)
     {
         const float *x0 = (const float *)a[0] + i0 * s0_0;
@@ -71,5 +71,5 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
 void kernel(const int64_t *a)
 {
     const int64_t n0 = a[2];
-    shared(places, a, n0, a + 10);
+    shared(shared_loop, a, n0, a + 10);
 }

@@ -19,15 +19,15 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const double v2 = (double)c2;
     const double v3 = (double)c3;
     const int lane = threadIdx.x % 4, lanes = 4;
-    const Index places = (Index)n0, tiles = (places + 31) / 32;
+    const Index indices = (Index)n0, tiles = (indices + 31) / 32;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
-        const Index place = p * 32 + threadIdx.x / 4;
-        const bool is_there = place < places;
-        const Index i0 = (is_there ? place : 0);
-        const Index until = is_there ? row : 0;
+        const Index index = p * 32 + threadIdx.x / 4;
+        const bool in_range = index < indices;
+        const Index i0 = (in_range ? index : 0);
+        const Index until = in_range ? row : 0;
         const float *x0 = a0 + i0 * (Index)s0_0;
         float *x1 = a1 + i0 * (Index)s1_0;
         Vector<float, 4> g0[2];

@@ -1,12 +1,12 @@
-// walk0: grid (2, 128), block 256, shared 0
-// walk1: grid (2, 128), block 256, shared 0
-// walk2: grid (2, 128), block 256, shared 0
+// stage0: grid (2, 128), block 256, shared 0
+// stage1: grid (2, 128), block 256, shared 0
+// stage2: grid (2, 128), block 256, shared 0
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
-extern "C" __global__ void __launch_bounds__(256) walk0(
+extern "C" __global__ void __launch_bounds__(256) stage0(
     const float *a0,
     float *a1,
     float *q4,
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256) walk0(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) walk1(
+extern "C" __global__ void __launch_bounds__(256) stage1(
     const float *a0,
     float *a1,
     float *q4,
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(256) walk1(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) walk2(
+extern "C" __global__ void __launch_bounds__(256) stage2(
     const float *a0,
     float *a1,
     float *q4,

@@ -1,4 +1,4 @@
-static void places(const void *state, int64_t begin, int64_t end, int64_t thread)
+static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
     const int64_t *const a = state;
@@ -14,7 +14,7 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
     const int64_t s3_1 = a[17];
     int64_t i0 = begin / n1;
     int64_t i1 = begin % n1;
-    for (int64_t place = begin; place < end; place++)
+    for (int64_t flat = begin; flat < end; flat++)
     {
         {
             const float *x0 = (const float *)a[0] + i0 * s0_0 + i1 * s0_1;
@@ -44,5 +44,5 @@ void kernel(const int64_t *a)
 {
     const int64_t n0 = a[4];
     const int64_t n1 = a[5];
-    shared(places, a, n0 * n1, a + 20);
+    shared(shared_loop, a, n0 * n1, a + 20);
 }

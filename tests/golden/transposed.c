@@ -11,16 +11,16 @@
 typedef uint32_t bits4 __attribute__((may_alias));
 #if defined VECTOR && VECTOR == 32
 typedef uint32_t vector4 __attribute__((vector_size(32), aligned(4), may_alias));
-static inline void block4(const bits4 *x, int64_t apart, bits4 *b)
+static inline void block4(const bits4 *x, int64_t stride, bits4 *b)
 {
-    const vector4 a0 = *(const vector4 *)(x + 0 * apart);
-    const vector4 a1 = *(const vector4 *)(x + 1 * apart);
-    const vector4 a2 = *(const vector4 *)(x + 2 * apart);
-    const vector4 a3 = *(const vector4 *)(x + 3 * apart);
-    const vector4 a4 = *(const vector4 *)(x + 4 * apart);
-    const vector4 a5 = *(const vector4 *)(x + 5 * apart);
-    const vector4 a6 = *(const vector4 *)(x + 6 * apart);
-    const vector4 a7 = *(const vector4 *)(x + 7 * apart);
+    const vector4 a0 = *(const vector4 *)(x + 0 * stride);
+    const vector4 a1 = *(const vector4 *)(x + 1 * stride);
+    const vector4 a2 = *(const vector4 *)(x + 2 * stride);
+    const vector4 a3 = *(const vector4 *)(x + 3 * stride);
+    const vector4 a4 = *(const vector4 *)(x + 4 * stride);
+    const vector4 a5 = *(const vector4 *)(x + 5 * stride);
+    const vector4 a6 = *(const vector4 *)(x + 6 * stride);
+    const vector4 a7 = *(const vector4 *)(x + 7 * stride);
     const vector4 b0 = __builtin_shufflevector(a0, a4, 0, 1, 2, 3, 8, 9, 10, 11);
     const vector4 b4 = __builtin_shufflevector(a0, a4, 4, 5, 6, 7, 12, 13, 14, 15);
     const vector4 b1 = __builtin_shufflevector(a1, a5, 0, 1, 2, 3, 8, 9, 10, 11);
@@ -57,12 +57,12 @@ static inline void block4(const bits4 *x, int64_t apart, bits4 *b)
 #endif
 #if defined VECTOR && VECTOR == 16
 typedef uint32_t vector4 __attribute__((vector_size(16), aligned(4), may_alias));
-static inline void block4(const bits4 *x, int64_t apart, bits4 *b)
+static inline void block4(const bits4 *x, int64_t stride, bits4 *b)
 {
-    const vector4 a0 = *(const vector4 *)(x + 0 * apart);
-    const vector4 a1 = *(const vector4 *)(x + 1 * apart);
-    const vector4 a2 = *(const vector4 *)(x + 2 * apart);
-    const vector4 a3 = *(const vector4 *)(x + 3 * apart);
+    const vector4 a0 = *(const vector4 *)(x + 0 * stride);
+    const vector4 a1 = *(const vector4 *)(x + 1 * stride);
+    const vector4 a2 = *(const vector4 *)(x + 2 * stride);
+    const vector4 a3 = *(const vector4 *)(x + 3 * stride);
     const vector4 b0 = __builtin_shufflevector(a0, a2, 0, 1, 4, 5);
     const vector4 b2 = __builtin_shufflevector(a0, a2, 2, 3, 6, 7);
     const vector4 b1 = __builtin_shufflevector(a1, a3, 0, 1, 4, 5);
@@ -78,7 +78,7 @@ static inline void block4(const bits4 *x, int64_t apart, bits4 *b)
 }
 #endif
 
-static inline void turned4(const bits4 *x, int64_t down, int64_t along, bits4 *b, int64_t rows, int64_t columns)
+static inline void transpose4(const bits4 *x, int64_t down, int64_t along, bits4 *b, int64_t rows, int64_t columns)
 {
     int64_t m = 0, n = 0;
     #ifdef VECTOR
@@ -92,7 +92,7 @@ static inline void turned4(const bits4 *x, int64_t down, int64_t along, bits4 *b
         b[i * 144 + j] = x[i * down + j * along];
 }
 
-static void places(const void *state, int64_t begin, int64_t end, int64_t thread)
+static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
     const int64_t *const a = state;
@@ -104,7 +104,7 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
     const int64_t s2_0 = a[9];
     int64_t k0 = begin / ((n1 + 127) / 128);
     int64_t k1 = begin % ((n1 + 127) / 128);
-    for (int64_t place = begin; place < end; place++)
+    for (int64_t flat = begin; flat < end; flat++)
     {
         {
             const int64_t t0 = k0 * 64;
@@ -112,7 +112,7 @@ static void places(const void *state, int64_t begin, int64_t end, int64_t thread
             const int64_t m0 = n0 - t0 < 64 ? n0 - t0 : 64;
             const int64_t m1 = n1 - t1 < 128 ? n1 - t1 : 128;
             _Alignas(64) float b0[9216];
-            turned4((const bits4 *)a[0] + t0 * s0_0 + t1 * s0_1, s0_0, s0_1, (bits4 *)b0, m0, m1);
+            transpose4((const bits4 *)a[0] + t0 * s0_0 + t1 * s0_1, s0_0, s0_1, (bits4 *)b0, m0, m1);
             for (int64_t i0 = t0; i0 < t0 + m0; i0++)
             {
                 const float *x1 = (const float *)a[1] + i0 * s1_0 + t1;
@@ -142,5 +142,5 @@ void kernel(const int64_t *a)
 {
     const int64_t n0 = a[3];
     const int64_t n1 = a[4];
-    shared(places, a, ((n0 + 63) / 64) * ((n1 + 127) / 128), a + 12);
+    shared(shared_loop, a, ((n0 + 63) / 64) * ((n1 + 127) / 128), a + 12);
 }

@@ -109,7 +109,7 @@ def test_every_kind_of_team_is_among_them() -> None:
         "over_block(r",
         "over_column(r",
         "extern __shared__",
-        "walk1(",
+        "stage1(",
         "end(",
         "Vector<float, 4>",
     ):
@@ -123,7 +123,7 @@ def test_every_kind_of_team_is_among_them() -> None:
     assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     assert any("(Index)held" in source for source in small.sources), "no row is read again in part"
-    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few")[1].sources, "walk1(")):
+    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few")[1].sources, "stage1(")):
         assert any(name in source and "[e] = over_column(r" in source for source in sources), name
     assert all("typedef long long Index;" in source for source in trials_of("views", True)[1].sources)
     several = [source for source in trials_of("elementwise on a small device")[1].sources if "parts" not in source]

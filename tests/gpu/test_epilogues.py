@@ -193,7 +193,7 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
     assert "while running dot" in found.value.__notes__[0]
     multiply, _ = multiplier()
     monkeypatch.setattr(products.Algorithm, "__init__", lambda self, *given: setattr(self, "choice", None))
-    with pytest.raises(BackendError, match=r"no way to multiply \(2, 3\) by \(3, 2\) of float64"):
+    with pytest.raises(BackendError, match=r"no algorithm to multiply \(2, 3\) by \(3, 2\) of float64"):
         multiply(CUPY.ndarray.over(np.ones((2, 3))), CUPY.ndarray.over(np.ones((3, 2))))
 
 

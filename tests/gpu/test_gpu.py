@@ -278,7 +278,7 @@ def test_which_ops_run_on_the_host() -> None:
     found = {n for n, op in OPS.items() if not (is_portable(op.make()) or issubclass(op, CompositeOperator))}
     assert found == {
         "drawn_at",
-        "places",
+        "flat_indices",
         "standard_gamma",
         "stochastic_cast",
     }  # the first two where no kernel runs them

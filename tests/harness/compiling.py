@@ -86,7 +86,7 @@ def in_one_file(kernels):
         for head in heads:
             kernel = kernel.removeprefix(head)
         kernel = kernel.replace(quotients, "")
-        bodies.append(re.sub(rf"\b({NAME}|places|walk\d|stage\d)\b", rf"\g<1>_{i}", kernel))
+        bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d)\b", rf"\g<1>_{i}", kernel))
     return "".join([*heads[:2], quotients, *bodies])
 
 

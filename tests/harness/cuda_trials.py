@@ -92,7 +92,7 @@ def reductions() -> dict[str, Trial]:
     return found
 
 
-# Reductions in one walk and in several
+# Reductions in one stage and in several
 
 #: Rows of so many elements, and columns.
 LENGTHS = (1, 3, 31, 32, 33, 257, 1000, 5000, 70000)
@@ -111,7 +111,7 @@ def _staged(tree: Callable[..., Any], array: np.ndarray, axis: Any) -> Trial:
 
 
 def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32", "float64")) -> dict[str, Trial]:
-    """Trees of several walks, by rows, by columns few and many, and over everything."""
+    """Trees of several stages, by rows, by columns few and many, and over everything."""
     found = {}
     for dtype in dtypes:
         for n in lengths:
@@ -204,7 +204,7 @@ def _loops(be: Any) -> Sequence[np.ndarray]:
 
 
 def _several(be: Any) -> Sequence[np.ndarray]:
-    """Several outputs, of several dtypes, levels and walks."""
+    """Several outputs, of several dtypes, levels and stages."""
     x = be.array(drawn(0, 6, 37))
     centred = x - be.mean(x, axis=1)
     square, norm = be.square(centred), be.sum(be.square(centred), axis=1)
@@ -234,7 +234,7 @@ def _within(be: Any) -> Sequence[np.ndarray]:
         )
         line[3:] = be.sqrt(line[3:]) * 2
         line[1:998] = line[1:998] - be.mean(line[1:998])
-        rows[1:, 5:] = be.softmax(rows[1:, 5:], axis=1) + be.places(rows[1:, 5:])
+        rows[1:, 5:] = be.softmax(rows[1:, 5:], axis=1) + be.flat_indices(rows[1:, 5:])
         rows[:, 1:300] = rows[:, 1:300] * 2
         planes[:, :, 2:] = planes[:, :, 2:] - be.mean(planes[:, :, 2:], axis=(0, 2))
         planes[:, 1:, 1:] = planes[:, 1:, 1:] * be.max(planes[:, 1:, 1:], axis=(1, 2))
@@ -280,7 +280,7 @@ def _turned(be: Any) -> Sequence[np.ndarray]:
         x = be.array(drawn(0, *shape))
         turned = be.transpose(x, (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
         y = be.array(drawn(1, *turned.shape), "float64")
-        trees = (turned + y, be.sqrt(turned) * be.transpose(be.places(x)) if len(shape) == 2 else turned - 1)
+        trees = (turned + y, be.sqrt(turned) * be.transpose(be.flat_indices(x)) if len(shape) == 2 else turned - 1)
         found += [tree.asnumpyarray() for tree in trees]
         y[:] = y * 2 + turned
         found.append(y.get())

@@ -38,7 +38,7 @@ NUMPY_ELEMENTWISE = (
     "neg abs sgn sqrt square reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
     "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
-    "logical_and logical_or logical_xor fmod copysign cbrt "
+    "logical_and logical_or logical_xor fmod copysign cbrt signbit nextafter "
     "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 )
 
@@ -259,6 +259,10 @@ def _split_like(x: Any, like: Any, axis: int, tail: bool) -> Any:
     return np.split(x, [np.shape(like)[axis]], axis)[int(tail)]
 
 
+def _standardize(x: Any, axis: Any, epsilon: float) -> Any:
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + epsilon)
+
+
 def _pad(x: Any, pad_width: Any, constant_values: Any) -> Any:
     return np.pad(x, pad_width, constant_values=constant_values) if np.ndim(x) else x  # NumPy refuses an empty width
 
@@ -315,6 +319,7 @@ MEANINGS: dict[str, Meaning] = {
     "softmax": _in_double(_softmax, _mean_dtype),
     "log_softmax": _in_double(_log_softmax, _mean_dtype),
     "norm": _in_double(_norm, _mean_dtype),
+    "standardize": _in_double(_standardize, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,
     "outer": _outer,
@@ -335,12 +340,13 @@ MEANINGS: dict[str, Meaning] = {
     "repeat": np.repeat,
     "unrepeat": _unrepeat,
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
+    "embedding": lambda table, ids, axis=0, flat=False: np.take(table, ids, axis=0),
     "take_along_axis": np.take_along_axis,
     "gather": lambda x, *arrays, index: x[_to_index(index, arrays)],
     "scatter": _scatter,
     "index_add": _index_add,
     "is_last": _is_last,
     "onehot": _onehot,
-    "places": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
+    "flat_indices": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
     "drawn_at": _drawn_at,
 }

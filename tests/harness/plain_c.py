@@ -9,7 +9,7 @@ from typing import Any
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
 from backends.execution.dialect import Dialect, Lines, braced, functions_called, without_unused
 from backends.execution.printer_common import Access, Printer
-from backends.execution.runner import Layout
+from backends.execution.specialize import Layout
 from optree.compile.loopnest import LoopNest, Stage
 
 STRICT = ("-std=c99", "-pedantic-errors", "-Wall", "-Werror")

@@ -1,4 +1,4 @@
-"""Trees that reduce, in one walk or in several, for the tests of every executor of kernels."""
+"""Trees that reduce, in one stage or in several, for the tests of every executor of kernels."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def assert_alike(got: Any, wanted: Any, tree: Any, largest: float, exact: bool, 
     if exact or got.dtype.kind != "f":
         np.testing.assert_array_equal(got, wanted, err_msg=tree.pp())
         return
-    eps = max(np.finfo(x.dtype).eps for x in _floats(tree))
+    eps = max(np.finfo(dtype).eps for dtype in [got.dtype, *(x.dtype for x in _floats(tree))])
     np.testing.assert_allclose(got, wanted, rtol=ulps * eps, atol=ulps * eps * largest, err_msg=tree.pp())
 
 

@@ -262,13 +262,13 @@ def test_sums_are_accurate_and_the_same_each_time() -> None:
 def test_written_in_place_a_value_may_lie_in_the_same_memory() -> None:
     a = np.arange(6.0)
     op = OPS["scatter"].make()
-    assert op.write(a, a[1:4], np.array([0, 0, 5])) is a
+    assert op.update(a, a[1:4], np.array([0, 0, 5])) is a
     np.testing.assert_array_equal(a, [2, 1, 2, 3, 4, 3])
     with pytest.raises(AxisError, match="scatter: index 6 .* size 6"):
-        op.write(a, a[:2] + 9, np.array([0, 6]))
+        op.update(a, a[:2] + 9, np.array([0, 6]))
     np.testing.assert_array_equal(a, [2, 1, 2, 3, 4, 3])
     whole = np.array([1, 2, 0])
-    np.testing.assert_array_equal(op.write(whole, np.array([5, 6, 7]), whole), [7, 5, 6])
+    np.testing.assert_array_equal(op.update(whole, np.array([5, 6, 7]), whole), [7, 5, 6])
 
 
 # Derivatives

@@ -109,6 +109,9 @@ CALLS: list[Callable[..., Any]] = [
     lambda x: L.lstsq(x[0, :, :2], x[1, 0])[1],
     lambda x: L.lstsq(x[0], x[1, 0], rcond=0.5)[0],
     lambda x: L.lstsq(x[0], x[1])[3],
+    lambda x: L.cond(x),
+    lambda x: L.cond(x, "fro"),
+    lambda x: L.multi_dot([x[0], x[1] + 1, x[0]]),
     lambda x: L.matrix_rank(x * 0 + 1),
     lambda x: L.matrix_rank(x, tol=0.5),
     lambda x: L.matrix_rank(x, rtol=0.3),
@@ -276,7 +279,7 @@ def test_sizes_may_be_open(cpu: Any) -> None:
         (lambda x, v: L.lstsq(x, v), r"lstsq: x \(2, 3\) float64.* and v \(3,\) float64.*: the 2 rows"),
         (lambda x, v: L.matrix_power(x, 2), r"matrix_power: x \(2, 3\) float64.*: a square matrix"),
         (lambda x, v: L.norm(np.ones((1, 1, 1)) * v, 2), r"norm: with ord=2, .* of 3 dimensions needs an axis"),
-        (lambda x, v: L.norm(v[:0], -np.inf), r"norm: .*there is nothing"),
+        (lambda x, v: L.norm(v[:0], -np.inf), r"norm: .*there are no elements"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_with_names(call: Any, message: str, cpu: Any) -> None:

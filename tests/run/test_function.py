@@ -19,7 +19,7 @@ from backends import gen_backend
 from optree import Apply, Input, Mode, Op, OpTreeNode, TensorType, debugprint, function, grad
 from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, ShapeError
 from optree.run import function as functions
-from optree.run.mode import ModeError
+from optree.run.function import ModeError
 
 VECTOR, MATRIX = TensorType("float64", (None,)), TensorType("float64", (None, None))
 

@@ -229,3 +229,22 @@ def test_value_and_grad_is_a_pair_of_trees(be: Any) -> None:
     with pytest.raises(GradientError, match=r"the cost is a tree, not .*value_and_grad\(cost\(w\), w\)"):
         value_and_grad(lambda w: w, w)
     assert {"jit", "value_and_grad"} <= set(dir(optree))
+
+
+def test_a_function_that_asks_for_sizes_is_compiled_for_each_set_of_shapes(be: Any) -> None:
+    def row_sums(x: Any) -> Any:
+        total = x[0]
+        for i in range(1, x.shape[0]):
+            total = total + x[i]
+        return np.reshape(total, (x.shape[1], 1)) / x.shape[0]
+
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    with pytest.raises(TypeError) as raised:
+        jit(row_sums)(be.array(x))
+    (note,) = raised.value.__notes__
+    assert "row_sums" in note and "static_shapes=True" in note
+
+    called, f = counted(row_sums, static_shapes=True)
+    for rows in (x, x[::-1].copy(), np.vstack([x, x])):
+        np.testing.assert_allclose(f(be.array(rows)).get(), rows.mean(axis=0)[:, None])
+    assert called.count == 2

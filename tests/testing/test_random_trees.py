@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import run
 from harness.compiling import needs_compiler
 from harness.homes import home
 from harness.trees import SHAPES, SMOOTH, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
@@ -143,3 +144,11 @@ def test_the_same_seed_makes_the_same_tree(cpu: Any) -> None:
     one, two = (random_tree(random.Random(7).choice, leaves, 12) for _ in range(2))
     assert str(one) == str(two)
     assert one.key() == two.key()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_program_is_numpys(seed: int) -> None:
+    """Programs of `make fuzz`, on the backends that compile nothing."""
+    with np.errstate(all="ignore"):
+        assert run(seed, ["numpy", "blocks", "stand-in"]) is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import prod
+from typing import NamedTuple
 
 from backends.cpu.codegen.halves import narrow_functions
-from backends.cpu.codegen.parallel import SHARED, Loop, collapsed, part
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH
 from backends.execution.dialect import (
@@ -46,6 +46,20 @@ NAME = "kernel"
 
 #: The elements of a single loop that are one index of work sharing.
 CHUNK = 1024
+
+#: Work sharing among threads (`backends.cpu.workers`).
+SHARED = """
+typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
+
+/* `threads` holds their number, and the function that shares work among them (backends/cpu/workers.py). */
+static inline void shared(part *run, const void *state, int64_t count, const int64_t *threads)
+{
+    if (threads[0] > 1)
+        ((void (*)(part *, const void *, int64_t, int64_t))threads[1])(run, state, count, threads[0]);
+    else
+        run(state, 0, count, 0);
+}
+"""
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
@@ -117,6 +131,36 @@ def tile_of(nest: LoopNest) -> int:
     return COLUMN_TILES[len(stages_of(nest)) > 1]
 
 
+class Loop(NamedTuple):
+    """A loop's index and size, by their names in C."""
+
+    name: str
+    size: str
+
+
+def part(name: str, body: Lines) -> Lines:
+    """A function of a flat index's range from `begin` to `end`."""
+    head = f"static void {name}(const void *state, int64_t begin, int64_t end, int64_t thread)"
+    return [head, *braced(without_unused(["(void)thread;", *body])), ""]
+
+
+def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
+    """The collapsed size of several loops, and the loop over their flat index from `begin` to `end`."""
+    counts = [loop.size for loop in loops]
+    if len(loops) == 1:
+        index = loops[0].name
+        return counts[0], [f"for (int64_t {index} = begin; {index} < end; {index}++)", *braced(body)]
+    lines, step = [], [f"{loops[0].name}++;"]
+    for i, loop in enumerate(loops):
+        beyond = " * ".join(counts[i + 1 :])
+        inner = {0: "", 1: f" / {beyond}"}.get(len(counts) - i - 1, f" / ({beyond})")
+        lines.append(f"int64_t {loop.name} = begin{inner}{f' % {loop.size}' if i else ''};")
+    for loop in loops[1:]:
+        step = [f"if (++{loop.name} == {loop.size})", *braced([f"{loop.name} = 0;", *step])]
+    lines.append("for (int64_t flat = begin; flat < end; flat++)")
+    return " * ".join(counts), [*lines, *braced([*braced(body), *step])]
+
+
 def _simd(loop: str) -> Lines:
     """The head of a loop that compilers vectorise."""
     return ["#pragma omp simd", loop]
@@ -148,8 +192,8 @@ class CPrinter(Printer):
         elif nest.reductions or nest.writes_at("inner"):
             count, loops = self.reduced() if nest.reductions else self.elementwise()
             if count:
-                functions = part("places", ["const int64_t *const a = state;", *self.arguments(), *loops])
-                body.append(f"shared(places, a, {count}, {self.threads()});")
+                functions = part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
+                body.append(f"shared(shared_loop, a, {count}, {self.threads()});")
             else:
                 body += loops
         return functions, [*body, *self.once_stores()]
@@ -165,7 +209,7 @@ class CPrinter(Printer):
         lines += self.numbers()
         lines += [f"char *const t{i} = (char *)a[{self.first_scratch + i}];" for i in range(len(self.scratch))]
         if self.scratch and not nest.split:
-            lines.append(f"const int64_t apart = a[{self.first_scratch + len(self.scratch)}];")
+            lines.append(f"const int64_t thread_stride = a[{self.first_scratch + len(self.scratch)}];")
         return lines + self.once()
 
     def base_pointer(self, array: int) -> str:
@@ -315,7 +359,7 @@ class CPrinter(Printer):
             start += f" + t{across} * {down} + t{last} * {along}"
             body.append(f"_Alignas(64) {self.type_of(array)} b{array}[{TILE[0] * PITCH}];")
             tile = f"{start}, {down}, {along}, (bits{dtype.itemsize} *)b{array}, m{across}, m{last}"
-            body.append(f"turned{dtype.itemsize}({tile});")
+            body.append(f"transpose{dtype.itemsize}({tile});")
         row = self.pointers(range(last), ("inner",), f"t{last}", without=transposed)
         for array in transposed:
             row.append(f"{self.pointer_type(array)}x{array} = b{array} + (i{across} - t{across}) * {PITCH};")
@@ -333,7 +377,7 @@ class CPrinter(Printer):
         if not loops:
             return "", [*self.scratch_pointers(), *body]
         count, lines = collapsed(loops, body)
-        return count, [*self.scratch_pointers(" + thread * apart"), *lines]
+        return count, [*self.scratch_pointers(" + thread * thread_stride"), *lines]
 
     def outer_loops(self) -> list[Loop]:
         """The outer loops; for columns, the last of them tiled."""
@@ -453,7 +497,7 @@ class CPrinter(Printer):
         arrays, body = self.scratch_pointers(), [*self.outer_pointers(), *self.part_sizes()]
         known = [*arrays, *body]
         for number, stage in enumerate(self.stages):
-            name, given = f"walk{number}", [("int64_t ", loop.name) for loop in loops] + self.outer_values(stage)
+            name, given = f"stage{number}", [("int64_t ", loop.name) for loop in loops] + self.outer_values(stage)
             members = [f"{type}{member};" for type, member in (("const int64_t *", "a"), *given)]
             functions += [f"struct {name}", *braced(members)[:-1], "};", ""]
             members_read = [f"const struct {name} *const given = state;", "const int64_t *const a = given->a;"]

@@ -34,18 +34,18 @@ _LANES = """
 
 
 def transposed_reads(nest: LoopNest) -> list[int]:
-    """The arrays that are read by way of transposed tiles: strided ones of 4 or 8 bytes, up to `MAX_TILE_BYTES`."""
-    found, room = [], MAX_TILE_BYTES
+    """The arrays that are read through transposed tiles: strided ones of 4 or 8 bytes, up to `MAX_TILE_BYTES`."""
+    found, free = [], MAX_TILE_BYTES
     for array in strided_reads(nest):
         size = nest.reads[array].itemsize
-        room -= size * TILE[0] * PITCH if size in ELEMENT_TYPES else 0
-        if size in ELEMENT_TYPES and room >= 0:
+        free -= size * TILE[0] * PITCH if size in ELEMENT_TYPES else 0
+        if size in ELEMENT_TYPES and free >= 0:
             found.append(array)
     return found
 
 
 def transpose_functions(nest: LoopNest) -> Lines:
-    """The functions that transpose tiles of elements of 4 and 8 bytes, `turned4` and `turned8`."""
+    """The functions that transpose tiles of elements of 4 and 8 bytes, `transpose4` and `transpose8`."""
     sizes = sorted({nest.reads[array].itemsize for array in transposed_reads(nest)})
     lines = _LANES.splitlines() if sizes else []
     for size in sizes:
@@ -59,7 +59,7 @@ def transpose_functions(nest: LoopNest) -> Lines:
 def _block(size: int, lanes: int) -> Lines:
     """The transpose of a square block of vectors, by shuffles of half of their lanes in each round."""
     rows = range(lanes)
-    lines = [f"const vector{size} a{i} = *(const vector{size} *)(x + {i} * apart);" for i in rows]
+    lines = [f"const vector{size} a{i} = *(const vector{size} *)(x + {i} * stride);" for i in rows]
     letter, half = "a", lanes // 2
     while half:
         new = chr(ord(letter) + 1)
@@ -75,7 +75,7 @@ def _block(size: int, lanes: int) -> Lines:
     attributes = f"vector_size({lanes * size}), aligned({size}), may_alias"
     return [
         f"typedef {ELEMENT_TYPES[size]} vector{size} __attribute__(({attributes}));",
-        f"static inline void block{size}(const bits{size} *x, int64_t apart, bits{size} *b)",
+        f"static inline void block{size}(const bits{size} *x, int64_t stride, bits{size} *b)",
         *braced(lines),
     ]
 
@@ -96,6 +96,6 @@ def _tile(size: int) -> Lines:
     ]
     parameters = f"const bits{size} *x, int64_t down, int64_t along, bits{size} *b, int64_t rows, int64_t columns"
     return [
-        f"static inline void turned{size}({parameters})",
+        f"static inline void transpose{size}({parameters})",
         *braced(["int64_t m = 0, n = 0;", "#ifdef VECTOR", *blocks, "#endif", *loops]),
     ]

@@ -1,15 +1,15 @@
 """The C library's mathematics on vectors, for loops that compilers vectorise.
 
-glibc's `<math.h>` tells GCC of its vector variants (libmvec) only under
--ffast-math, which gives up NaN and infinities. The variants themselves keep
-them: measured over 148 million float32 numbers of every size and samples of float64, with AVX2 and with
-AVX-512, NaN, infinities, signed zeros, denormals and huge arguments come out as
-the scalar functions', and other values within 4 units in the last place. So
-`VECTOR_MATH` tells GCC of them itself, and that they are functions of their
-arguments alone, which it does not know where `FLAGS` hide what they are from it.
-Other compilers and libraries skip it.
+glibc's `<math.h>` declares its vector variants (libmvec) only under -ffast-math,
+which gives up NaN and infinities. The variants themselves do not: measured over 148
+million float32 numbers of every magnitude and samples of float64, with AVX2 and
+AVX-512, their values for NaN, infinities, signed zeros, denormals and huge arguments
+are those of the scalar functions, and others within 4 units in the last place. So
+`VECTOR_MATH` declares them to GCC, and as functions of their arguments alone, which
+GCC does not know of functions that `FLAGS` make no builtins. Other compilers and
+libraries skip it.
 
-A loop's remainder goes through the scalar functions, so an element's last bits
+The remainder of a loop uses the scalar functions, so the last bits of an element
 depend on its index.
 """
 

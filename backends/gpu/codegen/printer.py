@@ -128,8 +128,8 @@ TEAM_REDUCTIONS = {
 template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
 {
     #pragma unroll
-    for (int apart = lanes / 2; apart > 0; apart /= 2)
-        x = join(x, (T)__shfl_xor_sync(~0u, x, apart));
+    for (int offset = lanes / 2; offset > 0; offset /= 2)
+        x = join(x, (T)__shfl_xor_sync(~0u, x, offset));
     return (T)__shfl_sync(~0u, x, 0, lanes);
 }
 """,
@@ -149,9 +149,9 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 {
     parts[threadIdx.x] = x;
     __syncthreads();
-    for (int apart = blockDim.x / 2; apart >= width; apart /= 2) {
-        if (threadIdx.x < apart)
-            parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + apart]);
+    for (int offset = blockDim.x / 2; offset >= width; offset /= 2) {
+        if (threadIdx.x < offset)
+            parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + offset]);
         __syncthreads();
     }
     x = parts[threadIdx.x % width];
@@ -197,7 +197,7 @@ def kernel_names(nest: LoopNest, split: bool) -> list[str]:
         return ["kernel"]
     found = stages_of(nest, cache=False)
     needs_end = found[-1].reductions or nest.writes_at("outer") or nest.writes_at("once")
-    return [*(f"walk{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
+    return [*(f"stage{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
 
 
 def part_arrays(nest: LoopNest) -> dict[int, int]:
@@ -369,12 +369,12 @@ class CudaPrinter(Printer):
             if nest.columns:
                 lane, column, lanes, teams = column, lane, teams, lanes
             lines.append(f"const int lane = {lane}, lanes = {lanes};")
-            lines.append(f"const Index places = {count}, tiles = (places + {teams - 1}) / {teams};")
+            lines.append(f"const Index indices = {count}, tiles = (indices + {teams - 1}) / {teams};")
             count = "tiles"
-            decode = [f"const Index place = p * {teams} + {column};", "const bool is_there = place < places;"]
-            decode += self.unravelled("(is_there ? place : 0)", axes)
+            decode = [f"const Index index = p * {teams} + {column};", "const bool in_range = index < indices;"]
+            decode += self.unravelled("(in_range ? index : 0)", axes)
             first_row, last_row = ("start", "end") if self.variant.split else ("0", "row")
-            decode.append(f"const Index until = is_there ? {last_row} : {first_row};")
+            decode.append(f"const Index until = in_range ? {last_row} : {first_row};")
         lines += self.row_extent()
         vector = f"i{nest.vector}" if nest.columns else ""
         pointers = [*self.pointers(axes[: len(axes) - nest.columns], ("outer", "inner"), vector), *self.misalignment()]
@@ -421,7 +421,7 @@ class CudaPrinter(Printer):
         return [*self.column_loop(), *braced(lines)]
 
     def is_leader(self) -> str:
-        return "lane == 0" if self.variant.team == "block" else "lane == 0 && is_there"
+        return "lane == 0" if self.variant.team == "block" else "lane == 0 && in_range"
 
     def by_one_thread(self, lines: Lines) -> Lines:
         return [f"if ({self.is_leader()})", *braced(lines)]
@@ -489,8 +489,8 @@ class CudaPrinter(Printer):
     def part_offset(self) -> str:
         """The offset of an outer index's parts."""
         if self.column:
-            return f"((long long)place * {self.variant.vector} + e) * parts"
-        return "(long long)place * parts" if self.nest.columns else "(long long)p * parts"
+            return f"((long long)index * {self.variant.vector} + e) * parts"
+        return "(long long)index * parts" if self.nest.columns else "(long long)p * parts"
 
     # Indices
 

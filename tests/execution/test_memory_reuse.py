@@ -1,4 +1,4 @@
-"""What functions keep from call to call: they allocate nothing but what they give, and give nothing that they keep."""
+"""Memory that functions reuse from call to call: they allocate their outputs alone, and never return that memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_training_step_on_a_batch_allocates_nothing_but_its_loss(be):
     assert allocated(lambda: step(batch)) < 8192
 
 
-def test_steps_that_keep_memory_are_right(be):
+def test_steps_that_reuse_memory_are_right(be):
     """Sizes that change, and come again, and more of them than memory is kept for; against NumPy's executor."""
     plain = gen_backend("cpu", rng_seed=0, jit=False)
     x = MATRIX("x")
@@ -88,7 +88,7 @@ def test_steps_that_keep_memory_are_right(be):
             np.testing.assert_allclose(y.get(), z.get(), rtol=1e-5, atol=1e-6)
 
 
-def test_values_of_different_times_share_memory(be):
+def test_values_of_disjoint_lifetimes_share_memory(be):
     x = be.array(np.eye(64))
     y = x
     for _ in range(20):
@@ -100,7 +100,7 @@ def test_values_of_different_times_share_memory(be):
     assert (x.get() == np.eye(64)).all()
 
 
-def test_an_argument_may_lie_otherwise_each_time(be):
+def test_an_argument_may_have_another_layout_each_time(be):
     x, w = MATRIX("x"), be.ones((4, 3))
     f = function([x], be.sum(be.dot(x * 2, w), keepdims=False))
     base = np.arange(16.0, dtype=np.float32).reshape(4, 4)
@@ -149,7 +149,7 @@ def test_a_function_that_several_threads_call(be):
     assert not wrong
 
 
-def test_small_work_that_goes_on_gets_a_kernel_too():
+def test_repeated_small_work_gets_a_kernel_too():
     be = gen_backend("cpu")
     enter()  # which counts as well, where it is compiled
     x, z = be.ones(8), be.empty(8)
@@ -177,7 +177,7 @@ class Failing(NonDifferentiableOperator, UnaryOperator):
 @pytest.mark.parametrize("jit", [True, "auto", False])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_call_that_fails_keeps_no_argument_alive(monkeypatch, jit, error, first):
+def test_a_call_that_fails_holds_no_argument(monkeypatch, jit, error, first):
     be, x = gen_backend("cpu", jit=jit), TensorType("float32", (None,))("x")
     step = function([x], be.exp(Failing()(be.exp(x))) * x)
     if not first:
