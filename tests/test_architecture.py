@@ -47,7 +47,6 @@ PACKAGES = (
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
 EXTRAS = {
     "optree.distributed.mpi": {"mpi4py"},
-    "optree.distributed.nccl": {"cupy", "cupyx"},
     "optree.pictures": {"grandalf", "matplotlib"},
     "optree.train.checkpoints": {"safetensors"},
     "optree.train.images": {"PIL"},

@@ -71,9 +71,10 @@ def init(be: Any, engine: str | None = None, timeout: float = 45.0) -> Group:
         )
     module, package = ENGINES[engine]
     try:
-        found = import_module(module)
+        started = import_module(module).started(be, launch, timeout)
     except ImportError as error:
         raise DistributedError(f"{engine} needs {package} ({error})") from error
-    group = Group(be, found.started(launch, timeout))
+    group = Group(be, started)
     group.same_draws()
+    group.barrier()
     return group

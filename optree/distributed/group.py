@@ -139,7 +139,9 @@ class Group:
         bucket : int
             The bytes of a vector, at most.
         """
-        given = [as_variable(as_operand(x, "averaged")) for x in trees]
+        given: list[Any] = [as_variable(as_operand(x, "averaged")) for x in trees]
+        if self.size == 1:
+            return given
         kind = "mean"
         if count is not None:
             share, kind = self._share(count), "sum"
@@ -177,7 +179,7 @@ class Group:
 
     def equalize(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """Give all ranks the values that tensors have on the rank `root`."""
-        for tensor in tensors:
+        for tensor in tensors if self.size > 1 else ():
             tensor[...] = self.broadcast(tensor, root)
 
     def check_equal(self, tensors: Sequence[Tensor]) -> None:
@@ -262,6 +264,8 @@ class Group:
 
     def _any(self, flag: bool) -> bool:
         """Whether a flag is set on any rank."""
+        if self.size == 1:
+            return flag
         mine = self.backend.array(np.array([flag], np.int64), dtype="int64")
         return bool(self.all_reduce(mine, "max").astensor().get()[0])
 

@@ -15,12 +15,15 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 
-from optree.distributed.engine import Engine, as_bytes, narrowed, wide
-from optree.distributed.errors import DistributedError
-from optree.distributed.launch import Launch
+mpi4py.rc(initialize=False, finalize=True)  # where this is imported and nothing is started, MPI is not either
+from mpi4py import MPI  # noqa: E402
+
+from optree.distributed.engine import Engine, as_bytes, narrowed, wide  # noqa: E402
+from optree.distributed.errors import DistributedError  # noqa: E402
+from optree.distributed.launch import Launch  # noqa: E402
 
 #: The bytes of what a rank says that it does.
 WORDS = 240
@@ -243,8 +246,13 @@ class MPIEngine(Engine):
         return f"{self._who} fails; its last operation was {self._words}"
 
 
-def started(launch: Launch, timeout: float) -> Engine:
+def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
     """The engine of all processes; MPI knows them."""
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if not _engines:
+        sys.excepthook = _ended
+        atexit.register(_leave)
     return MPIEngine(None, timeout)
 
 
@@ -278,10 +286,6 @@ def _leave() -> None:
         print(error, file=sys.stderr)
     if any(engine.has_failed for engine in _engines):
         _end_all()
-
-
-sys.excepthook = _ended
-atexit.register(_leave)
 
 
 def _listed(ranks: Sequence[int]) -> str:

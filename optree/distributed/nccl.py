@@ -17,10 +17,7 @@ from importlib import import_module
 from threading import Thread
 from typing import Any, NamedTuple
 
-import cupy
 import numpy as np
-from cupy.cuda import nccl
-from cupyx.distributed import NCCLBackend
 
 from optree.distributed.engine import Engine, as_bytes, contiguous, narrowed, wide
 from optree.distributed.errors import DistributedError
@@ -38,12 +35,14 @@ class NCCLEngine(Engine):
 
     name = "nccl"
 
-    def __init__(self, launch: Launch, timeout: float) -> None:
+    def __init__(self, be: Any, launch: Launch, timeout: float) -> None:
         self.rank, self.size, self.timeout = launch.rank, launch.size, timeout
+        self.cupy, self._nccl = be.cupy, import_module("cupy.cuda.nccl")
         by_mpi = launch.by == "mpi"
-        self._control = import_module("optree.distributed.mpi").MPIEngine(None, timeout) if by_mpi else None
+        self._control = import_module("optree.distributed.mpi").started(be, launch, timeout) if by_mpi else None
         options = {"use_mpi": True} if by_mpi else {"host": launch.host, "port": launch.port}
-        self._comm = NCCLBackend(launch.size, launch.rank, **options)
+        with be.active():
+            self._comm = import_module("cupyx.distributed").NCCLBackend(launch.size, launch.rank, **options)
         self._count = 0
         self._watch = Watch(self)
 
@@ -56,15 +55,15 @@ class NCCLEngine(Engine):
         largest = None
         if self._control is None:
             said = int.from_bytes(blake2b(words.encode(), digest_size=7).digest(), "big")
-            given = cupy.array([said, -said], np.int64)
-            largest = cupy.empty_like(given)
+            given = self.cupy.array([said, -said], np.int64)
+            largest = self.cupy.empty_like(given)
             self._comm.all_reduce(given, largest, "max")
         self._watch.expect(words, largest)
 
     def all_reduce(self, x: Any, kind: str) -> Any:
         self.agree(f"all_reduce, {kind} of {_spec(x)}")
         given = _reducible(x)
-        made = cupy.empty_like(given)
+        made = self.cupy.empty_like(given)
         if x.size:
             self._comm.all_reduce(given, made, kind if kind in ("max", "min") else "sum")
         self._watch.follow()
@@ -74,7 +73,7 @@ class NCCLEngine(Engine):
 
     def all_gather(self, x: Any) -> Any:
         self.agree(f"all_gather of {_spec(x)}")
-        made = cupy.empty((self.size, *x.shape), x.dtype)
+        made = self.cupy.empty((self.size, *x.shape), x.dtype)
         if x.size:
             self._comm.all_gather(as_bytes(x), as_bytes(made), x.nbytes)
         self._watch.follow()
@@ -83,7 +82,7 @@ class NCCLEngine(Engine):
     def reduce_scatter(self, parts: Any) -> Any:
         self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
         given = _reducible(parts)
-        made = cupy.empty(given.shape[1:], given.dtype)
+        made = self.cupy.empty(given.shape[1:], given.dtype)
         if made.size:
             self._comm.reduce_scatter(given, made, made.size, "sum")
         self._watch.follow()
@@ -100,7 +99,7 @@ class NCCLEngine(Engine):
     def reduce(self, x: Any, root: int) -> Any:
         self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
         given = _reducible(x)
-        made = cupy.zeros_like(given)
+        made = self.cupy.zeros_like(given)
         if x.size:
             self._comm.reduce(given, made, root, "sum")
         self._watch.follow()
@@ -108,7 +107,7 @@ class NCCLEngine(Engine):
 
     def all_to_all(self, parts: Any) -> Any:
         self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
-        made = cupy.empty(parts.shape, parts.dtype)
+        made = self.cupy.empty(parts.shape, parts.dtype)
         if parts.size:
             rows = (self.size, parts.nbytes // self.size)
             self._comm.all_to_all(as_bytes(parts).reshape(rows), as_bytes(made).reshape(rows))
@@ -118,15 +117,15 @@ class NCCLEngine(Engine):
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
         ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
         self._watch.expect(f"send or recv of {_spec(x)} {' and '.join(ends)}", None)
-        made = cupy.zeros(x.shape, x.dtype)
+        made = self.cupy.zeros(x.shape, x.dtype)
         given = as_bytes(x)
         if x.size:
-            nccl.groupStart()  # both at once: two that send to each other do not wait for ever
+            self._nccl.groupStart()  # both at once: two that send to each other do not wait for ever
             if to is not None:
                 self._comm.send(given, to)
             if source is not None:
                 self._comm.recv(as_bytes(made), source)
-            nccl.groupEnd()
+            self._nccl.groupEnd()
         self._watch.follow()
         return made
 
@@ -168,7 +167,7 @@ class Watch:
 
     def follow(self) -> None:
         """The operation that has begun has been launched."""
-        event = cupy.cuda.get_current_stream().record()
+        event = self._engine.cupy.cuda.get_current_stream().record()
         self._running.append(_Expected(self._words, time.monotonic() + self._engine.timeout, self._largest, event))
 
     def _look(self) -> None:
@@ -188,7 +187,7 @@ class Watch:
             )
 
     def _compare(self, expected: _Expected) -> None:
-        with cupy.cuda.Stream(non_blocking=True):
+        with self._engine.cupy.cuda.Stream(non_blocking=True):
             first, second = (int(x) for x in expected.largest.get())
         if first != -second:
             self._end(f"is at {expected.words}, and another rank is not")
@@ -203,9 +202,9 @@ def end_process(message: str) -> None:
     os._exit(1)
 
 
-def started(launch: Launch, timeout: float) -> Engine:
+def started(be: Any, launch: Launch, timeout: float) -> NCCLEngine:
     """The engine of the processes of a launch."""
-    return NCCLEngine(launch, timeout)
+    return NCCLEngine(be, launch, timeout)
 
 
 def _spec(x: Any) -> str:

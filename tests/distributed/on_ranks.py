@@ -60,7 +60,9 @@ def every_operation_in_every_dtype(group: Group) -> None:
             if dtype != "bool":
                 wide = np.float32 if dtype == "float16" else dtype
                 expected = all_x.sum(0, dtype=wide).astype(dtype)
-                np.testing.assert_allclose(got(group.all_reduce(x)), expected, rtol=2e-3 if dtype == "float16" else 1e-6)
+                np.testing.assert_allclose(
+                    got(group.all_reduce(x)), expected, rtol=2e-3 if dtype == "float16" else 1e-6
+                )
             np.testing.assert_array_equal(got(group.all_reduce(x, "max")), all_x.max(0))
             np.testing.assert_array_equal(got(group.all_reduce(x, "min")), all_x.min(0))
             for root in range(group.size):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -11,10 +10,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from harness.fake_cupy import fake_cupy
+from harness.homes import stand_in
 
 from backends import gen_backend
 from optree import distributed
-from optree.distributed import DistributedError, Launch, init, launched
+from optree.distributed import DistributedError, Launch, init, launched, nccl
 
 SLURM = {
     "SLURM_STEP_ID": "0",
@@ -93,42 +93,40 @@ class SilentComm:
 
 
 @pytest.fixture
-def nccl() -> Any:
-    """The module of NCCL's engine, over stand-ins."""
+def device() -> Any:
+    """A GPU's backend, and NCCL, as stand-ins."""
     cupy = fake_cupy()
     binding = SimpleNamespace(groupStart=None, groupEnd=None)
     stand_ins = {
         "cupy": cupy,
         "cupy.cuda": SimpleNamespace(**{**vars(cupy.cuda), "nccl": binding}),
+        "cupy.cuda.nccl": binding,
         "cupyx.distributed": SimpleNamespace(NCCLBackend=SilentComm),
     }
     with patch.dict(sys.modules, stand_ins):
-        sys.modules.pop("optree.distributed.nccl", None)
-        module: Any = import_module("optree.distributed.nccl")
-    yield module
-    sys.modules.pop("optree.distributed.nccl", None)
+        yield stand_in(cupy)
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_ranks_that_disagree_on_the_device_are_found(nccl: Any, others: int, monkeypatch: Any) -> None:
+def test_ranks_that_disagree_on_the_device_are_found(device: Any, others: int, monkeypatch: Any) -> None:
     said: list[str] = []
     monkeypatch.setattr(nccl, "end_process", said.append)
     monkeypatch.setattr(nccl.Watch, "_look", lambda self: None)
     monkeypatch.setattr(SilentComm, "others", others)
-    engine = nccl.started(Launch("torchrun", 1, 2, 0, "node1", 29500), 0.5)
-    x = nccl.cupy.array(np.ones(3))
+    engine = nccl.started(device, Launch("torchrun", 1, 2, 0, "node1", 29500), 0.5)
+    x = device.cupy.array(np.ones(3))
     assert engine.all_reduce(x, "sum").get().tolist() == [1, 1, 1]
-    nccl.cupy.cuda.get_current_stream().synchronize()
+    device.cupy.cuda.get_current_stream().synchronize()
     engine._watch._look_once()
     assert said == ["rank 1 of 2 is at all_reduce, sum of float64 (3,) (operation 1), and another rank is not"] * others
 
 
-def test_what_does_not_end_in_time_is_named(nccl: Any, monkeypatch: Any) -> None:
+def test_what_does_not_end_in_time_is_named(device: Any, monkeypatch: Any) -> None:
     said: list[str] = []
     monkeypatch.setattr(nccl, "end_process", said.append)
     monkeypatch.setattr(nccl.Watch, "_look", lambda self: None)
-    engine = nccl.started(Launch("slurm", 0, 2, 0, "node1", 29500), 0.0)
-    engine.all_reduce(nccl.cupy.array(np.ones(3)), "sum")
+    engine = nccl.started(device, Launch("slurm", 0, 2, 0, "node1", 29500), 0.0)
+    engine.all_reduce(device.cupy.array(np.ones(3)), "sum")
     never = SimpleNamespace(done=False)
     engine._watch._running[0] = engine._watch._running[0]._replace(event=never)
     engine._watch._look_once()

@@ -13,8 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from on_ranks import CHECKS, HOST_ONLY
+
+from optree import train
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -130,3 +133,22 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     made = launch(3, "-c", FAILS.format(last=last, others=OTHERS))
     assert made.returncode != 0 and time.monotonic() - start < 60
     assert "goes on" not in made.stdout
+
+
+def test_the_digits_are_learned_by_two_processes_as_by_one(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "digits.py")
+    pytest.importorskip("sklearn")
+    options = ["--epochs", "2", "--batch-size", "100", "--output"]
+    printed = []
+    for ranks in (1, 2):
+        made = launch(ranks, script, "--distributed", *options, str(tmp_path / str(ranks)))
+        assert made.returncode == 0, made.stderr
+        printed.append(made.stdout.splitlines()[0:2] + made.stderr.splitlines())
+    assert printed[0][1:] == printed[1][1:] and "0 after it" in printed[1][0]
+    folders = [tmp_path / ranks / "checkpoints" for ranks in ("1", "2")]
+    one, two = (train.read(folder) for folder in folders)
+    for name, array in one.items():
+        np.testing.assert_allclose(two[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    # What two processes have written, one reads.
+    made = launch(1, script, *options, str(tmp_path / "2"), "--resume")
+    assert made.returncode == 0 and made.stdout.splitlines()[1] == printed[1][1]
