@@ -104,7 +104,7 @@ def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path
     After each epoch all of the run is saved, for another one to go on from there.
     """
     be, group = network.be, network.group
-    shares = {"rank": group.rank, "ranks": group.size}
+    shares: dict[str, Any] = {"rank": group.rank, "ranks": group.size}
     batches = train.Batches(*data, size=batch_size, seed=be.rng.randint(2**31), to=be, **shares)
     losses: list[float] = []
     state = {"weights": network.weights, "optimizer": network.optimizer, "random": be, "batches": batches}
@@ -114,7 +114,7 @@ def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path
     hidden = {"disable": True} if group.rank else {}
     with train.Bar(epochs * len(batches), len(losses), **hidden) as bar:
         while batches.epoch < epochs:
-            made = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
+            made: list[Any] = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
             for batch in batches:
                 size = min(batch_size, batches.count - len(made) * batch_size)  # of all processes together
                 made.append((*network.step(*batch), size))

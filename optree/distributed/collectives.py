@@ -8,7 +8,7 @@ same on all ranks. Their derivatives are those of the sum of all ranks' costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Collective(Op):
     """
 
     operands = ("turn", "x")
-    __props__ = ("group",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("group",)
     group: Any = None
     destroy_map = {None: [0]}
     # Who fails here ends the run of all ranks, so that assignments need not wait: buckets of gradients are stored
@@ -191,7 +191,7 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
-    """This rank's part, along an axis, of the sum of all ranks' values.
+    """The part for each rank, along an axis, of the sum of all ranks' values.
 
     Attributes
     ----------

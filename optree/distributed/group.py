@@ -71,7 +71,7 @@ class Group:
         return AllGather.make(group=self, axis=axis)(self.turn, x)
 
     def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
-        """This rank's part, along an axis, of the sum of all ranks' values."""
+        """The part for this rank, along an axis, of the sum of all ranks' values."""
         return ReduceScatter.make(group=self, axis=axis)(self.turn, x)
 
     def broadcast(self, x: Any, root: int = 0) -> Any:
@@ -161,7 +161,7 @@ class Group:
         return found
 
     def _share(self, count: Any) -> Any:
-        """This rank's share of all examples, in float64."""
+        """The rank's share of all examples, in float64."""
         wide = np.dtype(np.float64)
         if isinstance(count, Variable):
             mine = f.cast(f.reshape(count, ()) if count.ndim else count, wide)

@@ -242,7 +242,7 @@ class MPIEngine(Engine):
         return bool(self._failed)
 
     def where(self) -> str:
-        """This rank, and its last operation, for errors."""
+        """The rank and its last operation, for errors."""
         return f"{self._who} fails; its last operation was {self._words}"
 
 

@@ -1,4 +1,4 @@
-"""What `test_mpi.py` runs on several processes: each function is a check, on all ranks; its name and outcome are printed."""
+"""The checks that `test_mpi.py` runs on several processes, each on all ranks; the outcomes are printed."""
 
 from __future__ import annotations
 
