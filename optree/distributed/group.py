@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.distributed.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
 from optree.errors import OperandError, describe
+from optree.ops.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable

@@ -43,7 +43,7 @@ class Launch(NamedTuple):
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch:
-    """The number of this process, by the variables of MPI's launchers, of torchrun or of Slurm's srun; or alone without any.
+    """The number of this process, by the variables of MPI's launchers, of torchrun or of srun; alone without any.
 
     Parameters
     ----------
