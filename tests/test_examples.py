@@ -14,6 +14,7 @@ import pytest
 from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
 from harness.homes import stand_in
+from matplotlib.image import imsave
 
 import optree
 from backends import gen_backend
@@ -42,6 +43,11 @@ def digits(found_by_name):
 @pytest.fixture(scope="module")
 def charlm(found_by_name):
     return importlib.import_module("charlm")
+
+
+@pytest.fixture(scope="module")
+def convnet(found_by_name):
+    return importlib.import_module("convnet")
 
 
 def accuracy_of(printed):
@@ -255,6 +261,65 @@ def test_bad_sizes_of_the_language_model_are_errors(charlm, capsys, arguments, m
     with pytest.raises(SystemExit):
         charlm.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convnet, tmp_path, capsys):
+    convnet.main(["--epochs", "4", "--output", str(tmp_path)])
+    assert accuracy_of(capsys.readouterr().out) >= 0.95
+    for name in ("filters.png", "errors.png"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def _stripes(count):
+    """Images of rows and of columns, by which two classes are easily told apart."""
+    rng = np.random.RandomState(0)
+    labels = np.arange(count) % 2
+    images = np.stack([np.indices((12, 12))[label] // 2 % 2 for label in labels])
+    return np.clip(images + rng.uniform(0, 0.3, images.shape), 0, 1), labels
+
+
+def test_the_convolutional_network_takes_folders_and_arrays(convnet, tmp_path, capsys):
+    images, labels = _stripes(60)
+    np.savez(tmp_path / "stripes.npz", images=images, labels=labels)
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        folder = tmp_path / "stripes" / ("columns" if label else "rows")
+        folder.mkdir(parents=True, exist_ok=True)
+        imsave(folder / f"{i}.png", image, cmap="gray")
+    for path, size in (("stripes.npz", "12"), ("stripes", "8")):
+        options = [
+            "--epochs",
+            "8",
+            "--batch-size",
+            "12",
+            "--dataset",
+            str(tmp_path / path),
+            "--size",
+            size,
+            "--shift",
+            "1",
+        ]
+        convnet.main([*options, "--output", str(tmp_path / "output")])
+        assert accuracy_of(capsys.readouterr().out) >= 0.9
+
+
+@pytest.mark.parametrize("name", ["none.npz", "empty"])
+def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as exit:
+        convnet.main(["--dataset", str(tmp_path / name), "--output", str(tmp_path)])
+    assert exit.value.code == 2
+    assert name in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_the_benchmark_of_networks_prints_times_and_memory():
+    script = ROOT / "benchmarks" / "convolutions.py"
+    run = subprocess.run(
+        [sys.executable, script, "--rounds", "2", "--only", "depthwise"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "training step: optree" in run.stdout
+    assert float(re.search(r"([\d.]+) of its operands", run.stdout)[1]) < 1.3
 
 
 @pytest.mark.parametrize("name", ["overhead", "training_step"])

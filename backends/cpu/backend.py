@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from ctypes import c_int64
 from functools import cache, partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementations_of
+from backends.cpu.calls import implementations_of, windows_by
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
@@ -26,7 +27,7 @@ from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
 from optree.compile.program import Program
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
-from optree.errors import BackendError, OperandError, brief, describe
+from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
 
@@ -35,7 +36,7 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
-    internal = Backend.internal | {"product", "when"}
+    internal = Backend.internal | {"product", "when", "c_functions"}
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
@@ -69,12 +70,24 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}"
+        return f"{runs}; {described(self.product)}; convolutions and pools by {windows_by(self)}"
 
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:
             return None
         return CPUBackend(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.compat_mode, jit=True)
+
+    def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
+        """Functions of C source that take one address; None without a compiler, or once it has failed."""
+        if self.compiler is None or self._optional.failure is not None:
+            return None
+        try:
+            return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
+        except CompilerError as error:
+            if self.jit is True:
+                raise
+            self._optional.give_up(error, False)
+            return None
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""

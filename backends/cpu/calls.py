@@ -8,20 +8,33 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.convolution import Convolution
+from backends.cpu.pooling import Pool
 from backends.cpu.thread_pool import share
 from backends.execution.loops import loop
-from backends.execution.routines import Implementation, ImplementationOf, Routine, always, routine_of, views
+from backends.execution.routines import (
+    Implementation,
+    ImplementationOf,
+    Routine,
+    always,
+    routine_of,
+    takes_floats,
+    views,
+)
 from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
+from optree.dtypes import is_floating
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
+from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
-from optree.tree.types import TensorType
+from optree.tree.types import NUMBERS, TensorType
 
 
 def _is_a_ufuncs(program: Program, index: int) -> bool:
@@ -44,10 +57,30 @@ def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 _ATTENTION = Routine(_in_tiles, always)
 
-#: The routines by which libraries compute ops.
+
+def _floats_first(program: Program, index: int) -> bool:
+    """Whether an instruction's first operand is an array of floats, and none is a number."""
+    inputs, leaves = program.instructions[index].inputs, program.leaves
+    has_numbers = any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in inputs)
+    return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
+
+
+def windows_by(backend: Any) -> str:
+    """What computes convolutions and pools on a CPU backend."""
+    if backend.compiler is None:
+        return "NumPy"
+    return "compiled C" if backend.jit is True else "compiled C where it pays"
+
+
+_POOL = Routine(Pool, _floats_first, writes_out=True, label=windows_by)
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=windows_by)
+
+#: The routines by which libraries compute ops, and compiled C of ours.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),

@@ -330,7 +330,8 @@ class CallStep:
         return step._replace(call=call, take=taker(()), out=None)
 
     def __str__(self) -> str:
-        made = f"call {self.op}({_numbered(self.inputs)}) gives %{self.output}"
+        by = f" by {self.implementation.label}" if self.implementation.label else ""
+        made = f"call {self.op}({_numbered(self.inputs)}){by} gives %{self.output}"
         out = self.out if self.target is None else self.target
         memory = sorted(self.inputs[i] for i in self.op.shared_inputs()) if out is None else [out]
         return f"{made} in the memory of {_numbered(memory)}" if memory else f"{made} in new memory"

@@ -18,7 +18,7 @@ from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import implementation_of
+from backends.gpu.calls import convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
@@ -184,7 +184,8 @@ class GPUBackend(Backend):
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
             f"by CuPy {self.cupy.__version__}, products by cuBLASLt, those of float32 in "
-            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, memory from {memory}"
+            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, convolutions by {convolutions_by(self)}, "
+            f"memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from optree.ops import (
     bits,
     choice,
     collectives,
+    columns,
     contraction,
+    convolution,
     einsum,
     elementwise,
     factorisation,
@@ -21,6 +23,7 @@ from optree.ops import (
     normalization,
     ordering,
     padding,
+    pooling,
     random,
     recurrent,
     reduction,
@@ -32,6 +35,8 @@ from optree.ops import (
     statistics,
     structure,
     transcendental,
+    vision,
+    windows,
 )
 
 __all__ = [
@@ -41,7 +46,9 @@ __all__ = [
     "bits",
     "choice",
     "collectives",
+    "columns",
     "contraction",
+    "convolution",
     "einsum",
     "elementwise",
     "factorisation",
@@ -55,6 +62,7 @@ __all__ = [
     "normalization",
     "ordering",
     "padding",
+    "pooling",
     "random",
     "recurrent",
     "reduction",
@@ -66,4 +74,6 @@ __all__ = [
     "statistics",
     "structure",
     "transcendental",
+    "vision",
+    "windows",
 ]
