@@ -18,8 +18,8 @@ __all__ = ["DistributedError", "Engine", "Group", "Launch", "init", "launched"]
 
 #: The modules of engines, which need packages of their own, and what to install for each.
 ENGINES = {
-    "mpi": ("optree.distributed.mpi", "mpi4py; pip install neon-optree[mpi]"),
-    "nccl": ("optree.distributed.nccl", "CuPy with NCCL; pip install neon-optree[gpu]"),
+    "mpi": ("optree.distributed.mpi", "mpi4py: pip install mpi4py mpich"),
+    "nccl": ("optree.distributed.nccl", "CuPy with NCCL: pip install cupy-cuda13x"),
 }
 
 

@@ -25,7 +25,7 @@ LAUNCHER = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = pytest.mark.skipif(
     find_spec("mpi4py") is None or not LAUNCHER.exists(),
-    reason="mpi4py and mpiexec are not installed: pip install neon-optree[mpi]",
+    reason="mpi4py and mpiexec are not installed: pip install mpi4py mpich",
 )
 
 #: The most seconds that a program of this file takes on a busy machine.
