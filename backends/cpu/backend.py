@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from ctypes import c_int64
 from functools import cache, partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
 from optree.compile.program import Program
 from optree.compile.steps import Observer, Plan, outputs_of, run_steps
-from optree.errors import BackendError, OperandError, brief, describe
+from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
 
@@ -34,7 +35,7 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
-    internal = Backend.internal | {"product", "when"}
+    internal = Backend.internal | {"product", "when", "c_functions"}
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
@@ -73,6 +74,18 @@ class CPUBackend(Backend):
         if self.compiler is None or self.jit is True:
             return None
         return CPUBackend(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.compat_mode, jit=True)
+
+    def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
+        """Functions of C source that take one address; None without a compiler, or once it has failed."""
+        if self.compiler is None or self._optional.failure is not None:
+            return None
+        try:
+            return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
+        except CompilerError as error:
+            if self.jit is True:
+                raise
+            self._optional.give_up(error, False)
+            return None
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""

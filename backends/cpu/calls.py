@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of
+from backends.cpu.convolution import Convolution
+from backends.cpu.pooling import Pool
+from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
+from optree.dtypes import is_floating
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 from optree.ops.traits import ElementwiseOperator
-from optree.tree.types import TensorType
+from optree.tree.types import NUMBERS, TensorType
 
 
 def _is_a_ufuncs(program: Program, index: int) -> bool:
@@ -30,8 +35,24 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
 
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
-#: The routines by which libraries compute ops.
-ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
+
+def _floats_first(program: Program, index: int) -> bool:
+    """Whether an instruction's first operand is an array of floats, and none is a number."""
+    inputs, leaves = program.instructions[index].inputs, program.leaves
+    has_numbers = any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in inputs)
+    return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
+
+
+_POOL = Routine(Pool, _floats_first, writes_out=True)
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True)
+
+#: The routines by which libraries compute ops, and compiled C of ours.
+ROUTINES: dict[type, Routine] = {
+    Dot: _PRODUCT,
+    MatMul: _PRODUCT,
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
+}
 
 
 def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:

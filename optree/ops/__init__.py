@@ -5,7 +5,9 @@ from optree.ops import (
     assignment,
     bits,
     choice,
+    columns,
     contraction,
+    convolution,
     einsum,
     elementwise,
     factorisation,
@@ -18,6 +20,7 @@ from optree.ops import (
     normalization,
     ordering,
     padding,
+    pooling,
     random,
     reduction,
     scan,
@@ -27,6 +30,8 @@ from optree.ops import (
     statistics,
     structure,
     transcendental,
+    vision,
+    windows,
 )
 
 __all__ = [
@@ -34,7 +39,9 @@ __all__ = [
     "assignment",
     "bits",
     "choice",
+    "columns",
     "contraction",
+    "convolution",
     "einsum",
     "elementwise",
     "factorisation",
@@ -47,6 +54,7 @@ __all__ = [
     "normalization",
     "ordering",
     "padding",
+    "pooling",
     "random",
     "reduction",
     "scan",
@@ -56,4 +64,6 @@ __all__ = [
     "statistics",
     "structure",
     "transcendental",
+    "vision",
+    "windows",
 ]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness import windowed
 from optree.registry import f
 from optree.testing.examples import Example
 
@@ -70,6 +71,12 @@ def _log_sigmoid(x: Any) -> Any:
 
 def _einsum(subscripts: str, *shapes: tuple[int, ...]) -> Case:
     return Case(shapes, lambda *xs: f.einsum(subscripts, *xs), lambda *xs: np.asarray(np.einsum(subscripts, *xs)))
+
+
+def _windowed(name: str, operands: tuple[Any, ...], **options: Any) -> Case:
+    """A function of op-tree's, with loops for its meaning."""
+    meaning = getattr(windowed, name)
+    return Case(operands, lambda *xs: getattr(f, name)(*xs, **options), lambda *xs: meaning(*xs, **options))
 
 
 def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
@@ -568,6 +575,21 @@ COMPOSED: dict[str, list[Case]] = {
                 ("zij,zkj->zik", (0, 2, 3), (0, 4, 3)),
                 (",i->i", (), (3,)),
             )
+        ),
+    ],
+    "lp_pool": [
+        _windowed("lp_pool", ((1, 2, 5),), window=2, p=2.0),
+        _windowed("lp_pool", ((1, 4, 3, 2),), window=(2, 3), p=3, stride=1, padding=((0, 1), (1, 1)), layout="NHWC"),
+        _windowed("lp_pool", ((1, 1, 5),), window=3, p=1.5, stride=2, ceil=True),
+    ],
+    "lrn": [
+        _windowed("lrn", ((2, 5, 3),), size=3, alpha=0.5, beta=0.75, k=1.0),
+        _windowed("lrn", ((4, 2, 2, 1),), size=4, alpha=2.0, beta=0.5, k=2.0, layout="CHWN"),
+    ],
+    "roi_pool": [
+        _windowed("roi_pool", ((2, 2, 4, 5), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]]), size=2),
+        _windowed(
+            "roi_pool", ((1, 5, 4, 2), [[0, 2, 2, 8, 6], [0, 7, 1, 3, 5]]), size=(3, 2), scale=0.5, layout="NHWC"
         ),
     ],
     "scatter_add": [

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from harness import windowed
 from optree.ops import philox
 
 #: Ops that go by another name in NumPy.
@@ -343,4 +344,5 @@ MEANINGS: dict[str, Meaning] = {
     "onehot": _onehot,
     "flat_indices": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
     "drawn_at": _drawn_at,
+    **windowed.MEANINGS,
 }

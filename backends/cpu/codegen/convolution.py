@@ -1,0 +1,642 @@
+"""C of convolutions: tiles of matrix products whose operands are packed into the cache.
+
+An image has four axes of positions here, and channels. Axis 3 is contiguous in
+packed memory: the last spatial one, or the batch of a layout that has it last.
+Every convolution, and each phase of its derivative by images, is
+
+    out[q, o] = sum over taps t and channels c of weights[t, c, o] * x[q * step + offset(t), c]
+
+with zeros outside x. A block of positions is packed with its surroundings, so
+that the products of all its taps read the same memory: no matrix of windows is
+ever made. A tile is the products of a row of positions with a panel of outputs, as many
+as one or two vectors hold, in registers.
+"""
+
+from __future__ import annotations
+
+from backends.cpu.codegen.direct_convolution import DIRECT
+
+#: Positions of a tile, and its outputs in vectors, by the processor's registers.
+_HEAD = """#include <stdint.h>
+#include <string.h>
+
+/* One rounding for a * b + c, as in every matrix product. */
+#if defined __clang__
+#pragma clang fp contract(fast)
+#elif defined __GNUC__
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+#if defined __AVX512F__
+#define BYTES_OF_VECTORS 64
+enum { TILE = 14 };
+#elif defined __AVX__
+#define BYTES_OF_VECTORS 32
+enum { TILE = 6 };
+#elif defined __aarch64__
+#define BYTES_OF_VECTORS 16
+enum { TILE = 14 };
+#else
+#define BYTES_OF_VECTORS 16
+enum { TILE = 6 };
+#endif
+enum { BYTES = BYTES_OF_VECTORS };
+enum { LANES = BYTES / sizeof(T), WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
+
+typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+typedef int64_t word;
+typedef BITS bits __attribute__((vector_size(BYTES)));
+
+static vector load(const T *from) { return *(const vector *)from; }
+static void save(T *to, vector value) { *(vector *)to = value; }
+static word least(word a, word b) { return a < b ? a : b; }
+static word most(word a, word b) { return a > b ? a : b; }
+
+typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
+typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
+
+/* TURN */
+/* The first elements of a vector, in pieces of constant sizes that overlap. */
+static inline __attribute__((always_inline)) void copy_few(T *to, const T *from, word count)
+{
+    if (count >= 8)
+        memcpy(to, from, 8 * sizeof(T)), memcpy(to + count - 8, from + count - 8, 8 * sizeof(T));
+    else if (count >= 4)
+        memcpy(to, from, 4 * sizeof(T)), memcpy(to + count - 4, from + count - 4, 4 * sizeof(T));
+    else if (count >= 2)
+        memcpy(to, from, 2 * sizeof(T)), memcpy(to + count - 2, from + count - 2, 2 * sizeof(T));
+    else if (count)
+        *to = *from;
+}
+
+/* Transpose: to[j * step + i] = from[i * apart + j]. */
+static void transpose(const T *from, word apart, T *to, word step, word rows, word columns)
+{
+    for (word j = 0; j < columns; j += LANES) {
+        const word width = least(LANES, columns - j);
+        for (word i = 0; i < rows; i += LANES) {
+            const word height = least(LANES, rows - i);
+            vector block[LANES];
+            if (width == LANES)
+                for (int k = 0; k < LANES; k++)
+                    block[k] = load(from + (i + least(k, height - 1)) * apart + j);
+            else
+                for (int k = 0; k < LANES; k++) {
+                    T few[LANES];
+                    copy_few(few, from + (i + least(k, height - 1)) * apart + j, width);
+                    block[k] = load(few);
+                }
+            turn(block);
+            if (height == LANES)
+                for (int k = 0; k < LANES; k++) {
+                    if (k < width)
+                        save(to + (j + k) * step + i, block[k]);
+                }
+            else
+                for (int k = 0; k < LANES; k++)
+                    if (k < width) {
+                        T few[LANES];
+                        save(few, block[k]);
+                        copy_few(to + (j + k) * step + i, few, height);
+                    }
+        }
+    }
+}
+
+typedef struct {
+    word share, threads, scratch, scratch_bytes;
+    word x, out, weights;                            /* addresses; the weights are packed */
+    word groups, inputs, outputs, taps;              /* inputs and outputs of a group */
+    word parts, splits;                              /* tasks: parts of the blocks, splits of the outputs */
+    word size[AXES], count[AXES], block[AXES];       /* of x, of out, and of a block of out */
+    word step[AXES], low[AXES], span[AXES];          /* x's steps; the lowest offset of taps, and their extent */
+    word x_stride[AXES], x_channel, x_group;         /* in elements */
+    word out_stride[AXES], out_channel, out_group;
+    word offsets[];                                  /* of each tap along each axis, from the lowest */
+} problem;
+
+/* The packed surroundings of a block. */
+typedef struct {
+    word from[AXES], count[AXES]; /* the first position, and how many */
+    word step[AXES], extent[AXES], stride[AXES];
+    word channel, phases, length; /* strides of channels; axis 3 in phases of its step, each of a length */
+} block;
+
+static word blocks(const problem *p)
+{
+    word total = 1;
+    for (int i = 0; i < AXES; i++)
+        total *= (p->count[i] + p->block[i] - 1) / p->block[i];
+    return total;
+}
+
+/* The block of a number, packed with channels before axis 3, or behind it. */
+static block block_of(const problem *p, word number, word channels, int behind)
+{
+    block b;
+    for (int i = AXES - 1; i >= 0; i--) {
+        const word all = (p->count[i] + p->block[i] - 1) / p->block[i];
+        b.from[i] = number % all * p->block[i];
+        b.count[i] = least(p->block[i], p->count[i] - b.from[i]);
+        number /= all;
+        b.step[i] = least(p->step[i], p->span[i]); /* what no tap reads is left out */
+        b.extent[i] = (b.count[i] - 1) * b.step[i] + p->span[i];
+    }
+    b.phases = behind ? 1 : b.step[3];
+    b.length = behind ? b.extent[3] : b.count[3] + (p->span[3] - 1) / p->step[3];
+    b.channel = behind ? 1 : b.phases * b.length;
+    b.stride[3] = behind ? channels : 1;
+    b.stride[2] = channels * b.phases * b.length;
+    b.stride[1] = b.extent[2] * b.stride[2];
+    b.stride[0] = b.extent[1] * b.stride[1];
+    return b;
+}
+
+/* Where in x a packed place of an axis is. */
+static word source(const problem *p, const block *b, int axis, word place)
+{
+    return (b->from[axis] + place / b->step[axis]) * p->step[axis] + place % b->step[axis] + p->low[axis];
+}
+/* The same where taps overlap: packed places are x's own. */
+static word source_of(const problem *p, const block *b, int axis, word place)
+{
+    if (p->step[axis] > p->span[axis])
+        return source(p, b, axis, place);
+    return b->from[axis] * p->step[axis] + place + p->low[axis];
+}
+
+static word offset_of(const problem *p, const block *b, word tap, int behind)
+{
+    const word *at = p->offsets + tap * AXES;
+    const word last = behind ? at[3] * b->stride[3] : at[3] % b->step[3] * b->length + at[3] / b->step[3];
+    return at[0] * b->stride[0] + at[1] * b->stride[1] + at[2] * b->stride[2] + last;
+}
+
+/* Copy a row of one channel: `count` elements, of which the first is at `begin` of x, `step` apart. */
+static void copy_row(T *to, word to_step, const T *from, word stride, word begin, word step, word size, word count)
+{
+    const word first = begin < 0 ? least(count, (-begin + step - 1) / step) : 0;
+    const word last = begin >= size ? first : most(first, least(count, (size - 1 - begin) / step + 1));
+    from += begin * stride;
+    stride *= step;
+    for (word i = 0; i < first; i++)
+        to[i * to_step] = 0;
+    if (to_step == 1 && stride == 1)
+        memcpy(to + first, from + first, (last - first) * sizeof(T));
+    else if (to_step == 1 && stride == 2) /* by shuffles */
+        for (word i = first; i < last; i++)
+            to[i] = from[i * 2];
+    else
+        for (word i = first; i < last; i++)
+            to[i * to_step] = from[i * stride];
+    for (word i = last; i < count; i++)
+        to[i * to_step] = 0;
+}
+
+/* Pack all channels of a row: for each phase of axis 3 in a line of its own, or with channels behind places. */
+static void pack_row(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
+{
+    const word begin = b->from[3] * p->step[3] + p->low[3], size = p->size[3], stride = p->x_stride[3];
+    const int has_gaps = p->step[3] > p->span[3]; /* which taps leave */
+    if (behind && has_gaps) {
+        for (word c = 0; c < channels; c++)
+            for (word place = 0; place < p->span[3]; place++)
+                copy_row(to + place * channels + c, p->span[3] * channels, x + c * p->x_channel, stride, begin + place,
+                         p->step[3], size, b->count[3]);
+        return;
+    }
+    const word step = behind ? 1 : p->step[3], length = b->length;
+    for (word phase = 0; phase < b->phases; phase++) {
+        const word from = begin + phase;
+        const word first = from < 0 ? least(length, (-from + step - 1) / step) : 0;
+        const word last = from >= size ? first : most(first, least(length, (size - 1 - from) / step + 1));
+        const T *source = x + (from + first * step) * stride;
+        T *line = to + phase * length;
+        if (behind) {
+            memset(to, 0, first * channels * sizeof(T));
+            memset(to + last * channels, 0, (length - last) * channels * sizeof(T));
+            if (p->x_channel == 1)
+                for (word i = first; i < last; i++)
+                    memcpy(to + i * channels, source + (i - first) * stride, channels * sizeof(T));
+            else if (stride == 1)
+                transpose(source, p->x_channel, to + first * channels, channels, channels, last - first);
+            else
+                for (word c = 0; c < channels; c++)
+                    copy_row(to + c, channels, x + c * p->x_channel, stride, from, 1, size, length);
+        } else if (p->x_channel == 1 && channels > 1) {
+            for (word c = 0; c < channels; c++) {
+                memset(line + c * b->channel, 0, first * sizeof(T));
+                memset(line + c * b->channel + last, 0, (length - last) * sizeof(T));
+            }
+            transpose(source, step * stride, line + first, b->channel, last - first, channels);
+        } else
+            for (word c = 0; c < channels; c++)
+                copy_row(line + c * b->channel, 1, x + c * p->x_channel, stride, from, step, size, length);
+    }
+}
+
+/* Pack a block of x, channels from x on. */
+static void pack(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
+{
+    for (word i = 0; i < b->extent[0]; i++)
+        for (word j = 0; j < b->extent[1]; j++)
+            for (word k = 0; k < b->extent[2]; k++) {
+                const word at[3] = {source_of(p, b, 0, i), source_of(p, b, 1, j), source_of(p, b, 2, k)};
+                T *row = to + i * b->stride[0] + j * b->stride[1] + k * b->stride[2];
+                const T *from = x;
+                int inside = 1;
+                for (int axis = 0; axis < 3; axis++) {
+                    inside = inside && at[axis] >= 0 && at[axis] < p->size[axis];
+                    from += at[axis] * p->x_stride[axis];
+                }
+                if (!inside) {
+                    memset(row, 0, channels * b->phases * b->length * sizeof(T));
+                    continue;
+                }
+                pack_row(p, b, from, channels, row, behind);
+            }
+}
+
+/* c[r, i] (+)= sum over u and k of a[u, k] * b[rows[r] + offsets[u] + k * step + i], vectors of WIDTH. */
+static inline __attribute__((always_inline)) void product(const T *a, const T *b, const word *rows, const word *offsets,
+                                                          word outer, word inner, word step, T *c, int adds,
+                                                          const int R, const int C)
+{
+    vector sum[R * C][PANEL];
+    const T *row[R];
+    for (int r = 0; r < R; r++)
+        row[r] = b + rows[r];
+    for (int i = 0; i < R * C; i++)
+        for (int v = 0; v < PANEL; v++)
+            sum[i][v] = adds ? load(c + i * WIDTH + v * LANES) : (vector){0};
+    for (word u = 0; u < outer; u++) {
+        word at = offsets[u];
+        for (word k = 0; k < inner; k++, at += step, a += WIDTH) {
+            vector weights[PANEL];
+            for (int v = 0; v < PANEL; v++)
+                weights[v] = load(a + v * LANES);
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < C; i++) {
+                    const T x = row[r][at + i];
+                    for (int v = 0; v < PANEL; v++)
+                        sum[r * C + i][v] += weights[v] * x;
+                }
+        }
+    }
+    for (int i = 0; i < R * C; i++)
+        for (int v = 0; v < PANEL; v++)
+            save(c + i * WIDTH + v * LANES, sum[i][v]);
+}
+
+#define SIZE(R, C) \\
+    case R * 16 + C: \\
+        if (R * C <= TILE) \\
+            product(a, b, rows, offsets, outer, inner, step, c, adds, R * C <= TILE ? R : 1, R * C <= TILE ? C : 1); \\
+        return;
+
+static void tile(const T *a, const T *b, const word *rows, const word *offsets, word outer, word inner, word step, T *c,
+                 int adds, int R, int C)
+{
+    switch (R * 16 + C) {
+        SIZE(1, 1) SIZE(1, 2) SIZE(1, 3) SIZE(1, 4) SIZE(1, 5) SIZE(1, 6) SIZE(1, 7)
+        SIZE(1, 8) SIZE(1, 9) SIZE(1, 10) SIZE(1, 11) SIZE(1, 12) SIZE(1, 13) SIZE(1, 14)
+        SIZE(2, 1) SIZE(2, 2) SIZE(2, 3) SIZE(2, 4) SIZE(2, 5) SIZE(2, 6) SIZE(2, 7)
+        SIZE(3, 4) SIZE(4, 1) SIZE(4, 2) SIZE(4, 3)
+        SIZE(7, 1) SIZE(7, 2)
+    }
+}
+
+/* The columns of tiles that share a row of `count` about equally. */
+static int columns_of(word count)
+{
+    const word tiles = (count + TILE - 1) / TILE;
+    return (int)((count + tiles - 1) / tiles);
+}
+
+/* The most rows, up to a number, of a tile of so many columns. */
+static int rows_of(word rows, int columns)
+{
+    static const int heights[] = {7, 4, 3, 2};
+    for (int i = 0; i < 4; i++)
+        if (rows >= heights[i] && heights[i] * columns <= TILE && (heights[i] != 3 || columns == 4))
+            return heights[i];
+    return 1;
+}
+"""
+
+_TURN = """
+#if defined __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define TURNS
+#endif
+#endif
+#ifdef TURNS
+"""
+
+_TURN_BY_ELEMENTS = """
+#else
+static void turn(vector *v)
+{
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            const T held = v[i][j];
+            v[i][j] = v[j][i], v[j][i] = held;
+        }
+}
+#endif
+"""
+
+
+def _turn(size: int) -> str:
+    """A function that transposes a square block of vectors, by shuffles of half of their lanes in each round."""
+    lines = []
+    for width in (64, 32, 16):
+        lines += [f"#if BYTES_OF_VECTORS == {width}", *_turn_lanes(width // size), "#endif"]
+    return "\n".join(lines)
+
+
+def _turn_lanes(lanes: int) -> list[str]:
+    lines, half, rows = (
+        ["static inline __attribute__((always_inline)) void turn(vector *v)", "{"],
+        lanes // 2,
+        range(lanes),
+    )
+    while half:
+        low = ", ".join(str(lanes + lane - half if lane & half else lane) for lane in rows)
+        high = ", ".join(str(lanes + lane if lane & half else lane + half) for lane in rows)
+        for i in rows:
+            if not i & half:
+                lines += [
+                    f"    const vector a{half}_{i} = __builtin_shufflevector(v[{i}], v[{i + half}], {low});",
+                    f"    v[{i + half}] = __builtin_shufflevector(v[{i}], v[{i + half}], {high});",
+                    f"    v[{i}] = a{half}_{i};",
+                ]
+        half //= 2
+    return [*lines, "}"]
+
+
+_FORWARD = """
+/* Where rows of a block are: in the packed memory, and in out. */
+static void find_rows(const problem *p, const block *b, word row, int count, word *packed, word *out)
+{
+    for (int r = 0; r < count; r++) {
+        const word k = (row + r) % b->count[2], j = (row + r) / b->count[2] % b->count[1];
+        const word i = (row + r) / b->count[2] / b->count[1];
+        packed[r] = i * b->step[0] * b->stride[0] + j * b->step[1] * b->stride[1] + k * b->step[2] * b->stride[2];
+        out[r] = (b->from[0] + i) * p->out_stride[0] + (b->from[1] + j) * p->out_stride[1]
+                 + (b->from[2] + k) * p->out_stride[2];
+    }
+}
+
+/* Sums of positions, each a vector of outputs, and the runs of positions that follow one another in out. */
+enum { HELD = 64 + TILE };
+typedef struct {
+    _Alignas(BYTES) T sums[HELD * WIDTH];
+    word to[HELD], length[HELD], runs, positions;
+} held;
+
+static void hold(held *h, word to, word length, word step)
+{
+    if (h->runs && h->to[h->runs - 1] + h->length[h->runs - 1] * step == to)
+        h->length[h->runs - 1] += length;
+    else
+        h->to[h->runs] = to, h->length[h->runs++] = length;
+    h->positions += length;
+}
+
+/* Write what is held: many positions at once, so that each cache line of out is written once. */
+static void flush(const problem *p, held *h, T *out, word outputs)
+{
+    const word step = p->out_stride[3], channel = p->out_channel;
+    const T *sums = h->sums;
+    for (word run = 0; run < h->runs; run++) {
+        const word length = h->length[run];
+        T *to = out + h->to[run];
+        if (channel == 1)
+            for (word i = 0; i < length; i++)
+                memcpy(to + i * step, sums + i * WIDTH, outputs * sizeof(T));
+        else if (step == 1)
+            transpose(sums, WIDTH, to, channel, length, outputs);
+        else
+            for (word o = 0; o < outputs; o++)
+                for (word i = 0; i < length; i++)
+                    to[o * channel + i * step] = sums[i * WIDTH + o];
+        sums += length * WIDTH;
+    }
+    h->runs = h->positions = 0;
+}
+
+static void products(const problem *p, const block *b, const T *packed, const word *offsets, word group, word first,
+                     word last)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2], panels = (p->outputs + WIDTH - 1) / WIDTH;
+    const int columns = columns_of(b->count[3]);
+    /* Of few channels each is a step of the outer loop: the inner one would be too short. */
+    const word outer = p->inputs > FEW ? p->taps : p->taps * p->inputs, inner = p->inputs > FEW ? p->inputs : 1;
+    held h = {.runs = 0, .positions = 0};
+    for (word panel = first; panel < last; panel++) {
+        const T *weights = (const T *)p->weights + (group * panels + panel) * p->taps * p->inputs * WIDTH;
+        const word outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        T *out = (T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel + b->from[3] * p->out_stride[3];
+        for (word row = 0; row < rows;) {
+            const int R = rows_of(rows - row, columns);
+            word at[MOST_ROWS], to[MOST_ROWS];
+            find_rows(p, b, row, R, at, to);
+            for (word column = 0; column < b->count[3]; column += columns) {
+                const int C = (int)least(columns, b->count[3] - column);
+                T *sums = h.sums + h.positions * WIDTH;
+                tile(weights, packed + column, at, offsets, outer, inner, b->channel, sums, 0, R, C);
+                for (int r = 0; r < R; r++)
+                    hold(&h, to[r] + column * p->out_stride[3], C, p->out_stride[3]);
+                if (h.positions > HELD - TILE)
+                    flush(p, &h, out, outputs);
+            }
+            row += R;
+        }
+        flush(p, &h, out, outputs);
+    }
+}
+
+static void convolve_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word panels = (p->outputs + WIDTH - 1) / WIDTH, all = blocks(p);
+    for (word task = begin; task < end; task++) {
+        const word split = task % p->splits, number = task / p->splits % all, group = task / p->splits / all;
+        const block b = block_of(p, number, p->inputs, 0);
+        const word steps = p->inputs > FEW ? 1 : p->inputs;
+        word offsets[p->taps * steps];
+        for (word tap = 0; tap < p->taps; tap++)
+            for (word c = 0; c < steps; c++)
+                offsets[tap * steps + c] = offset_of(p, &b, tap, 0) + c * b.channel;
+        pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+        products(p, &b, packed, offsets, group, panels * split / p->splits, panels * (split + 1) / p->splits);
+    }
+}
+
+void convolve(const problem *p)
+{
+    ((sharing *)p->share)(convolve_tasks, p, blocks(p) * p->groups * p->splits, p->threads);
+}
+
+/* Weights as panels of WIDTH outputs: [group][panel][tap][input][output]. */
+typedef struct {
+    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input;
+    word offsets[];
+} panels;
+
+static void panel_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const panels *p = state;
+    const word count = (p->outputs + WIDTH - 1) / WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        const T *from = (const T *)p->weights + group * p->group + panel * WIDTH * p->output;
+        T *to = (T *)p->packed + task * p->taps * p->inputs * WIDTH;
+        for (word i = 0; i < p->inputs; i++)
+            for (word tap = 0; tap < p->taps; tap++) {
+                T *row = to + (tap * p->inputs + i) * WIDTH;
+                const T *column = from + i * p->input + p->offsets[tap];
+                for (word o = 0; o < outputs; o++)
+                    row[o] = column[o * p->output];
+                for (word o = outputs; o < WIDTH; o++)
+                    row[o] = 0;
+            }
+    }
+}
+
+/* The outputs of a panel. */
+int64_t panel_width(const void *nothing)
+{
+    return WIDTH;
+}
+
+void pack_weights(const panels *p)
+{
+    ((sharing *)p->share)(panel_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
+}
+"""
+
+_WEIGHTS = """
+/* Pack the deltas of a panel's outputs: [position][output]. */
+static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3], channel = p->out_channel;
+    const int joins = b->count[3] * step == p->out_stride[2]; /* rows along axis 2 follow one another */
+    const word lines = joins ? b->count[2] : 1, count = lines * b->count[3];
+    for (word row = 0; row < rows; row += lines, to += count * WIDTH) {
+        word at, from;
+        find_rows(p, b, row, 1, &at, &from);
+        const T *first = delta + from + b->from[3] * step;
+        if (step == 1)
+            transpose(first, channel, to, WIDTH, outputs, count);
+        else if (channel == 1)
+            for (word i = 0; i < count; i++)
+                memcpy(to + i * WIDTH, first + i * step, outputs * sizeof(T));
+        else
+            for (word o = 0; o < outputs; o++)
+                for (word i = 0; i < count; i++)
+                    to[i * WIDTH + o] = first[i * step + o * channel];
+        if (outputs < WIDTH)
+            for (word i = 0; i < count; i++)
+                memset(to + i * WIDTH + outputs, 0, (WIDTH - outputs) * sizeof(T));
+    }
+}
+
+static void add_products(const problem *p, const block *b, const T *packed, const T *deltas, const word *rows, T *sums,
+                         int adds)
+{
+    const word count = b->count[0] * b->count[1] * b->count[2];
+    const int columns = columns_of(p->inputs);
+    for (word tap = 0; tap < p->taps;) {
+        const int R = columns == p->inputs ? rows_of(p->taps - tap, columns) : 1;
+        word at[MOST_ROWS];
+        for (int r = 0; r < R; r++)
+            at[r] = offset_of(p, b, tap + r, 1);
+        for (word c = 0; c < p->inputs; c += columns)
+            tile(deltas, packed + c, at, rows, count, b->count[3], b->step[3] * b->stride[3],
+                 sums + (tap * p->inputs + c) * WIDTH, adds, R, (int)least(columns, p->inputs - c));
+        tap += R;
+    }
+}
+
+/* Each part of the blocks has its own sums, which are added up in order: the same each time. */
+static void correlate_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word count = (p->outputs + WIDTH - 1) / WIDTH, all = blocks(p), panel_size = p->taps * p->inputs * WIDTH;
+    word volume = p->inputs;
+    for (int i = 0; i < AXES; i++)
+        volume *= (p->block[i] - 1) * least(p->step[i], p->span[i]) + p->span[i];
+    T *deltas = packed + (volume + WIDTH - 1) / WIDTH * WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word split = task % p->splits, part = task / p->splits % p->parts, group = task / p->splits / p->parts;
+        const word first = all * part / p->parts;
+        for (word number = first; number < all * (part + 1) / p->parts; number++) {
+            const block b = block_of(p, number, p->inputs, 1);
+            const word lines = b.count[0] * b.count[1] * b.count[2];
+            word rows[lines], to;
+            for (word row = 0; row < lines; row++)
+                find_rows(p, &b, row, 1, rows + row, &to);
+            pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 1);
+            for (word panel = count * split / p->splits; panel < count * (split + 1) / p->splits; panel++) {
+                const T *delta = (const T *)p->out + group * p->out_group + panel * WIDTH * p->out_channel;
+                pack_deltas(p, &b, delta, least(WIDTH, p->outputs - panel * WIDTH), deltas);
+                T *sums = (T *)p->weights + ((part * p->groups + group) * count + panel) * panel_size;
+                add_products(p, &b, packed, deltas, rows, sums, number > first);
+            }
+        }
+    }
+}
+
+void correlate(const problem *p)
+{
+    ((sharing *)p->share)(correlate_tasks, p, p->groups * p->parts * p->splits, p->threads);
+}
+
+/* The sums of all parts, from panels to weights as they are laid out. */
+typedef struct {
+    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input, parts;
+    word offsets[];
+} totals;
+
+static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const totals *p = state;
+    const word count = (p->outputs + WIDTH - 1) / WIDTH, size = p->taps * p->inputs * WIDTH;
+    for (word task = begin; task < end; task++) {
+        const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
+        T *to = (T *)p->weights + group * p->group + panel * WIDTH * p->output;
+        const T *from = (const T *)p->packed + task * size;
+        for (word i = 0; i < p->inputs; i++)
+            for (word tap = 0; tap < p->taps; tap++) {
+                const T *row = from + (tap * p->inputs + i) * WIDTH;
+                T *column = to + i * p->input + p->offsets[tap];
+                T sums[WIDTH];
+                for (int v = 0; v < PANEL; v++) {
+                    vector sum = load(row + v * LANES);
+                    for (word part = 1; part < p->parts; part++)
+                        sum += load(row + part * p->groups * count * size + v * LANES);
+                    save(sums + v * LANES, sum);
+                }
+                for (word o = 0; o < outputs; o++)
+                    column[o * p->output] = sums[o];
+            }
+    }
+}
+
+void add_parts(const totals *p)
+{
+    ((sharing *)p->share)(total_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
+}
+"""
+
+
+def source(number: str, panel: int) -> str:
+    """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
+    size, bits = (4, "int32_t") if number == "float" else (8, "int64_t")
+    turn = f"{_TURN}{_turn(size)}{_TURN_BY_ELEMENTS}"
+    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits").replace("/* TURN */\n", turn)
+    return f"typedef {number} T;\nenum {{ PANEL = {panel} }};\n{head}{_FORWARD}{_WEIGHTS}{DIRECT}"

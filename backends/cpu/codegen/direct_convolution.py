@@ -1,0 +1,167 @@
+"""C of convolutions whose groups have few outputs: vectors along positions, and each weight a number."""
+
+from __future__ import annotations
+
+#: The functions, after those of `codegen.convolution`.
+DIRECT = """
+enum { VECTORS = 4, TAPS = 12 };
+
+/* One output on rows of positions, vectors along them; the weights are [tap][input] here. */
+static inline __attribute__((always_inline)) void direct(const T *x, const word *rows, const word *offsets, word taps,
+                                                         word inputs, word channel, const T *weights, T *out, const int R,
+                                                         const int V)
+{
+    vector sum[R][V];
+    const T *row[R];
+    for (int r = 0; r < R; r++) {
+        row[r] = x + rows[r];
+        for (int v = 0; v < V; v++)
+            sum[r][v] = (vector){0};
+    }
+    for (word tap = 0; tap < taps; tap++) {
+        word at = offsets[tap];
+        for (word c = 0; c < inputs; c++, at += channel) {
+            const T weight = *weights++;
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++)
+                    sum[r][v] += load(row[r] + at + v * LANES) * weight;
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++)
+            save(out + (r * VECTORS + v) * LANES, sum[r][v]);
+}
+
+#define ROWS(R, V) \
+    case R * 16 + V: \
+        direct(x, rows, offsets, p->taps, p->inputs, b->channel, weights, sums, R, V); \
+        break;
+
+/* One output on a block. */
+static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights, T *out)
+{
+    const word count = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3];
+    for (word begin = 0; begin < count;) {
+        const int R = count - begin >= 4 ? 4 : 1;
+        word rows[4], to[4];
+        find_rows(p, b, begin, R, rows, to);
+        for (word column = 0; column < b->count[3]; column += VECTORS * LANES) {
+            const word width = least(VECTORS * LANES, b->count[3] - column);
+            const T *x = packed + column;
+            _Alignas(BYTES) T sums[4 * VECTORS * LANES];
+            switch (R * 16 + (width + LANES - 1) / LANES) {
+                ROWS(1, 1) ROWS(1, 2) ROWS(1, 3) ROWS(1, 4) ROWS(4, 1) ROWS(4, 2) ROWS(4, 3) ROWS(4, 4)
+            }
+            for (int r = 0; r < R; r++) {
+                T *line = out + to[r] + column * step;
+                const T *from = sums + r * VECTORS * LANES;
+                if (step == 1 && width % LANES == 0)
+                    for (word i = 0; i < width; i += LANES)
+                        save(line + i, load(from + i));
+                else if (step == 1)
+                    memcpy(line, from, width * sizeof(T));
+                else
+                    for (word i = 0; i < width; i++)
+                        line[i * step] = from[i];
+            }
+        }
+        begin += R;
+    }
+}
+
+static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    for (word task = begin; task < end; task++) {
+        const word group = task % p->groups;
+        const block b = block_of(p, task / p->groups, p->inputs, 0);
+        word offsets[p->taps];
+        for (word tap = 0; tap < p->taps; tap++)
+            offsets[tap] = offset_of(p, &b, tap, 0);
+        pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+        for (word o = 0; o < p->outputs; o++) {
+            const T *weights = (const T *)p->weights + (group * p->outputs + o) * p->taps * p->inputs;
+            T *out = (T *)p->out + group * p->out_group + o * p->out_channel + b.from[3] * p->out_stride[3];
+            direct_block(p, &b, packed, offsets, weights, out);
+        }
+    }
+}
+
+void convolve_directly(const problem *p)
+{
+    ((sharing *)p->share)(direct_tasks, p, blocks(p) * p->groups, p->threads);
+}
+
+/* For one input and one output of a group the sums of all taps over a block, taps by the dozen. */
+static void direct_sums(const problem *p, const block *b, const T *packed, const T *deltas, word width, T *sums)
+{
+    const word rows = b->count[0] * b->count[1] * b->count[2];
+    bits valid;
+    for (int i = 0; i < LANES; i++)
+        valid[i] = i < b->count[3] % LANES ? -1 : 0;
+    for (word first = 0; first < p->taps; first += TAPS) {
+        const word taps = least(TAPS, p->taps - first);
+        word offsets[TAPS];
+        vector sum[TAPS] = {{0}};
+        for (word tap = 0; tap < TAPS; tap++)
+            offsets[tap] = offset_of(p, b, first + least(tap, taps - 1), 0);
+        for (word row = 0; row < rows; row++) {
+            word at, to;
+            find_rows(p, b, row, 1, &at, &to);
+            for (word i = 0; i < width; i += LANES) {
+                const vector delta = load(deltas + row * width + i);
+                const T *from = packed + at + i;
+                if (i + LANES > b->count[3]) /* what is behind the row might be infinite */
+                    for (int tap = 0; tap < TAPS; tap++)
+                        sum[tap] += (vector)((bits)load(from + offsets[tap]) & valid) * delta;
+                else if (taps <= 9)
+                    for (int tap = 0; tap < 9; tap++)
+                        sum[tap] += load(from + offsets[tap]) * delta;
+                else
+                    for (int tap = 0; tap < TAPS; tap++)
+                        sum[tap] += load(from + offsets[tap]) * delta;
+            }
+        }
+        for (word tap = 0; tap < taps; tap++) {
+            T lanes[LANES], total = 0;
+            save(lanes, sum[tap]);
+            for (int i = 0; i < LANES; i++)
+                total += lanes[i];
+            sums[first + tap] += total;
+        }
+    }
+}
+
+/* One task for each group: its weights, [output][input][tap], are summed block after block. */
+static void direct_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
+    const word all = blocks(p);
+    for (word group = begin; group < end; group++)
+        for (word number = 0; number < all; number++) {
+            const block b = block_of(p, number, p->inputs, 0);
+            const word rows = b.count[0] * b.count[1] * b.count[2];
+            const word width = (b.count[3] + LANES - 1) / LANES * LANES;
+            T *deltas = packed + b.stride[0] * b.extent[0] + LANES;
+            pack(p, &b, (const T *)p->x + group * p->x_group, p->inputs, packed, 0);
+            for (word o = 0; o < p->outputs; o++) {
+                for (word row = 0; row < rows; row++) {
+                    word at, from;
+                    find_rows(p, &b, row, 1, &at, &from);
+                    copy_row(deltas + row * width, 1, (const T *)p->out + group * p->out_group + o * p->out_channel + from,
+                             p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3], width);
+                }
+                for (word c = 0; c < p->inputs; c++)
+                    direct_sums(p, &b, packed + c * b.channel, deltas, width,
+                                (T *)p->weights + ((group * p->outputs + o) * p->inputs + c) * p->taps);
+            }
+        }
+}
+
+void correlate_directly(const problem *p)
+{
+    ((sharing *)p->share)(direct_weight_tasks, p, p->groups, p->threads);
+}
+"""

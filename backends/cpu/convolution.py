@@ -1,0 +1,577 @@
+"""Convolutions on the CPU: NumPy arrays described to compiled C, block by block.
+
+The rule: floats, of a compiler's backend, where the work pays for the call;
+everything else is the op's own value. Products of panels where a group has many
+outputs, direct loops where it has few (`codegen.convolution` says how).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backends.cpu.codegen.convolution import source
+from backends.cpu.thread_pool import thread_count
+from backends.cpu.workers import share_address
+from backends.execution.memory import LINE, empty_array
+from optree.arrays import overlap
+from optree.cache import Cache
+from optree.dtypes import FLOAT32, is_narrow, rounded
+from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+
+#: Products of fewer multiplications and additions are NumPy's unless `jit=True`, and run on one thread.
+SMALL, ALONE = 1 << 22, 1 << 20
+
+#: The most elements of a packed block, about half of a second-level cache; positions along axis 3; and rows.
+BLOCK, LONGEST, MOST_ROWS = 1 << 16, 512, 2048
+
+#: Outputs of a group up to which loops are direct, and products of its inputs and outputs for the weights' derivative.
+FEW, FEW_PAIRS = 8, 16
+
+#: Tasks for each thread, the parts of sums by weights, and the bytes that these may take beyond one part.
+TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
+
+#: The most outputs of a panel, and positions read beyond a packed row, on any processor.
+WIDTH, BEYOND = 32, 128
+
+AXES = 4
+
+_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
+
+
+class Axis(NamedTuple):
+    """One axis of positions.
+
+    Attributes
+    ----------
+    size, sums : int
+        The places of the packed operand, and of the other, which has a place for each sum.
+    step : int
+        Between the places that neighbours begin at.
+    taps : tuple of (int, int)
+        The number of each of the window's elements that is read, and its offset.
+    """
+
+    size: int
+    sums: int
+    step: int
+    taps: tuple[tuple[int, int], ...]
+
+
+class Image(NamedTuple):
+    """The strides of images, in elements: of groups, channels, and four axes; and where the first element is."""
+
+    group: int
+    channel: int
+    axes: tuple[int, ...]
+    begin: int = 0
+
+
+class Filters(NamedTuple):
+    """The strides of weights: of groups, of what goes in and what comes out, and of the window's axes."""
+
+    group: int
+    given: int
+    result: int
+    window: tuple[int, ...]
+
+
+class Channels(NamedTuple):
+    """Groups, and the channels in and out of each."""
+
+    groups: int
+    given: int
+    result: int
+
+
+# Geometry
+
+
+def _is_batch_last(op: ConvolutionOperator) -> bool:
+    return bool(op.layout.endswith("N"))
+
+
+def _axes_of(op: ConvolutionOperator, batch: int, spatial: Sequence[Axis]) -> list[Axis]:
+    """The four axes: the batch and three spatial ones, the last contiguous."""
+    images, none = Axis(batch, batch, 1, ((0, 0),)), Axis(1, 1, 1, ((0, 0),))
+    three = [none] * (AXES - 1 - len(spatial)) + list(spatial)
+    return [*three, images] if _is_batch_last(op) else [images, *three]
+
+
+def _strides_of(op: ConvolutionOperator, strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides along the four axes, of an array with axes (N, C, spatial)."""
+    batch, _, *spatial = strides
+    three = [0] * (AXES - 1 - len(spatial)) + spatial
+    return (*three, batch) if _is_batch_last(op) else (batch, *three)
+
+
+def _element_strides(array: np.ndarray) -> list[int]:
+    return [stride // array.itemsize for stride in array.strides]
+
+
+def _image(op: ConvolutionOperator, array: np.ndarray) -> Image:
+    strides = _element_strides(op.as_image(array))
+    return Image(strides[1] * (op.as_image(array).shape[1] // op.groups), strides[1], _strides_of(op, strides))
+
+
+# Blocks
+
+
+def _extent(count: int, step: int, span: int) -> int:
+    return (count - 1) * min(step, span) + span
+
+
+def _volume(axes: Sequence[Axis], block: Sequence[int]) -> int:
+    """The places of a packed block, axis 3 as a whole or in phases of its step."""
+    spans = [_span(axis) for axis in axes]
+    *outer, last = (_extent(n, a.step, s) for n, a, s in zip(block, axes, spans, strict=True))
+    phases = min(axes[3].step, spans[3]) * (block[3] + (spans[3] - 1) // axes[3].step)
+    return prod(outer) * max(last, phases)
+
+
+def _blocks(axes: Sequence[Axis], channels: int, most_elements: int) -> list[int]:
+    """The positions of a block along each axis."""
+    spans = [_span(axis) for axis in axes]
+    found = [1, 1, 1, min(axes[3].sums, LONGEST)]
+
+    for axis in (2, 1, 0):
+        rows = prod(found[:3])
+        unit = channels * _volume(axes, found) // _extent(1, axes[axis].step, spans[axis])
+        room = max(most_elements // max(unit, 1) - spans[axis], 0) // min(axes[axis].step, spans[axis]) + 1
+        most = min(axes[axis].sums, room, max(MOST_ROWS // rows, 1))
+        found[axis] = _equal(axes[axis].sums, most)
+        if found[axis] < axes[axis].sums:
+            break
+    return found
+
+
+def _span(axis: Axis) -> int:
+    offsets = [offset for _, offset in axis.taps]
+    return max(offsets) - min(offsets) + 1
+
+
+def _equal(count: int, most: int) -> int:
+    """A size of at most so many, of which about equal ones make a count."""
+    return -(-count // -(-count // most))
+
+
+def _count(axes: Sequence[Axis], block: Sequence[int]) -> int:
+    return prod(-(-a.sums // n) for a, n in zip(axes, block, strict=True))
+
+
+def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) -> list[int]:
+    """Blocks so cut that there are enough tasks: the outermost axis first, which has no surroundings in common."""
+    block = list(block)
+    for axis in (0, 1, 2):
+        while _count(axes, block) * groups < wanted and block[axis] > 1 and prod(block) > BEYOND:
+            block[axis] = _equal(axes[axis].sums, (block[axis] + 1) // 2)
+    return block
+
+
+# Problems, as C takes them
+
+
+class Problem:
+    """Sums over taps and channels, for the C functions of `codegen.convolution`.
+
+    Parameters
+    ----------
+    axes : list of Axis
+    channels : Channels
+    packed, other : Image
+        The operand that is packed, and the one with a place for each sum.
+    block : list of int
+    parts, splits : int
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        channels: Channels,
+        packed: Image,
+        other: Image,
+        block: Sequence[int],
+        parts: int = 1,
+        splits: int = 1,
+    ) -> None:
+        self.taps = list(product(*(axis.taps for axis in axes)))
+        lows, spans = [min(o for _, o in a.taps) for a in axes], [_span(a) for a in axes]
+        offsets = [o - low for tap in self.taps for (_, o), low in zip(tap, lows, strict=True)]
+        volume = channels.given * _volume(axes, block)
+        rows = prod(block[:3]) * (block[3] + BEYOND)
+        self.scratch = volume + rows * WIDTH * (parts > 0) + BEYOND * 4
+        self.begins = packed.begin, other.begin
+        self.words = array(
+            "q",
+            [
+                *(channels.groups, channels.given, channels.result, len(self.taps), max(parts, 1), splits),
+                *(a.size for a in axes),
+                *(a.sums for a in axes),
+                *block,
+                *(a.step for a in axes),
+                *lows,
+                *spans,
+                *(*packed.axes, packed.channel, packed.group),
+                *(*other.axes, other.channel, other.group),
+                *offsets,
+            ],
+        )
+
+    def run(self, function: Any, memory: Memory, x: int, other: int, weights: int, size: int, threads: int) -> None:
+        """Call a C function on operands at these addresses, with elements of a size."""
+        bytes_each = self.scratch * size + -(self.scratch * size) % LINE
+        with memory.of(bytes_each * threads) as scratch:
+            head = [share_address(), threads, scratch, bytes_each, x + self.begins[0] * size]
+            words = array("q", [*head, other + self.begins[1] * size, weights]) + self.words
+            function(words.buffer_info()[0])
+
+
+class _Held:
+    """Memory that a call has."""
+
+    def __init__(self, memory: Memory, buffer: np.ndarray) -> None:
+        self.memory, self.buffer = memory, buffer
+
+    def __enter__(self) -> int:
+        address = self.buffer.ctypes.data
+        return int(address + -address % LINE)
+
+    def __exit__(self, *error: object) -> None:
+        self.memory.free.append(self.buffer)
+
+
+class Memory:
+    """Scratch memory, used again by the calls of one plan; several threads may call at once."""
+
+    def __init__(self) -> None:
+        self.free: list[np.ndarray] = []
+
+    def of(self, size: int) -> _Held:
+        """A context with the address of so many bytes."""
+        try:
+            buffer = self.free.pop()
+        except IndexError:
+            buffer = np.empty(0, np.uint8)
+        return _Held(self, buffer if buffer.size >= size + LINE else np.empty(size + LINE, np.uint8))
+
+
+# Plans
+
+
+class _Plan:
+    """What a convolution of these layouts calls.
+
+    Parameters
+    ----------
+    functions : dict
+        The C functions.
+    op : ConvolutionOperator
+    arrays : sequence of numpy.ndarray
+        Images x, weights, and images delta, or what has their layout.
+    """
+
+    def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
+        self.functions, self.op, self.memory = functions, op, Memory()
+        x, weights, delta = arrays
+        self.x, self.delta = _image(op, x), _image(op, delta)
+        self.width, self.itemsize = functions["panel_width"](0), x.itemsize
+        shape, filters = op.as_image(x).shape, op.as_filters(weights)
+        o, i, *window = _element_strides(filters)
+        outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
+        self.channels = Channels(op.groups, inputs, outputs)
+        self.filters = Filters(o * outputs, i, o, tuple(window))
+        self.batch, self.slidings = shape[0], op.slidings(shape[2:], filters.shape[2:])
+        self.work = 2 * delta.size * inputs * prod(filters.shape[2:])
+        self.threads = thread_count() if self.work >= ALONE else 1
+
+    def axes(self, spatial: Sequence[Axis]) -> list[Axis]:
+        return _axes_of(self.op, self.batch, spatial)
+
+    def forward_axes(self) -> list[Axis]:
+        """The axes of a convolution."""
+        return self.axes(
+            [
+                Axis(s.size, s.positions, s.stride, tuple((t, t * s.dilation - s.before) for t in range(s.window)))
+                for s in self.slidings
+            ]
+        )
+
+    def panel_words(self, problem: Problem, channels: Channels, filters: Filters) -> list[int]:
+        """What `pack_weights` and `add_parts` take alike, and the taps' offsets."""
+        return [
+            *(channels.groups, channels.given, channels.result, len(problem.taps)),
+            *(filters.group, filters.result, filters.given),
+        ]
+
+    def grouped(self, weights: np.ndarray) -> np.ndarray:
+        """A view of weights as (group, output, input, spatial)."""
+        filters = self.op.as_filters(weights)
+        view: np.ndarray = filters.reshape(self.op.groups, -1, *filters.shape[1:])
+        return view
+
+    def elements(self, problem: Problem) -> list[tuple[int, ...]]:
+        """The element of the window of each tap."""
+        return [self._element(tap) for tap in problem.taps]
+
+    def _element(self, tap: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        numbers = [number for number, _ in tap]
+        return tuple((numbers[:3] if _is_batch_last(self.op) else numbers[1:])[-len(self.slidings) :])
+
+    def offsets(self, problem: Problem, filters: Filters) -> list[int]:
+        """The offsets of taps among the weights."""
+        return [sum(n * k for n, k in zip(e, filters.window, strict=True)) for e in self.elements(problem)]
+
+    def panel_bytes(self, problem: Problem, channels: Channels) -> int:
+        """The bytes of packed weights."""
+        panels = -(-channels.result // self.width)
+        return channels.groups * panels * len(problem.taps) * channels.given * self.width * self.itemsize
+
+
+class _Images(_Plan):
+    """A convolution, or its derivative by images: one problem, or one for each place within a stride."""
+
+    def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(functions, op, arrays)
+        self.is_direct = self.made_channels.result <= FEW
+        self.is_whole = True
+        self.problems = [self._problem(*phase) for phase in self.phases()]
+
+    @property
+    def made_channels(self) -> Channels:
+        """The channels in and out."""
+        return self.channels
+
+    @property
+    def made_filters(self) -> Filters:
+        """The weights' strides."""
+        return self.filters
+
+    def phases(self) -> list[tuple[list[Axis], Image, Image]]:
+        """The axes of each problem, and the images in and out."""
+        return [(self.forward_axes(), self.x, self.delta)]
+
+    def _problem(self, axes: list[Axis], packed: Image, out: Image) -> Problem:
+        channels, threads = self.made_channels, self.threads
+        panels = 1 if self.is_direct else -(-channels.result // self.width)
+        wanted = TASKS * threads if threads > 1 else 1
+        # Weights that exceed the cache are read again for each block: few of these, and tasks by panels instead.
+        is_heavy = channels.given * channels.result * prod(len(a.taps) for a in axes) > 4 * BLOCK
+        block = _blocks(axes, channels.given, 4 * BLOCK if is_heavy else BLOCK)
+        if not is_heavy or panels * channels.groups < wanted:
+            block = _shared(axes, block, channels.groups, wanted)
+        splits = min(panels, -(-wanted // (_count(axes, block) * channels.groups)))
+        return Problem(axes, channels, packed, out, block, parts=0, splits=splits)
+
+    def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+        """Write the value."""
+        if not self.is_whole:
+            out[...] = 0
+        for problem in self.problems:
+            if self.is_direct:
+                listed = self._listed(problem, weights)
+                self._run(problem, "convolve_directly", x, listed.ctypes.data, out)
+                continue
+            with self.memory.of(self.panel_bytes(problem, self.made_channels)) as packed:
+                head = [share_address(), self.threads, weights.ctypes.data, packed]
+                words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
+                _call(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
+                self._run(problem, "convolve", x, packed, out)
+
+    def _run(self, problem: Problem, name: str, x: np.ndarray, weights: int, out: np.ndarray) -> None:
+        problem.run(
+            self.functions[name], self.memory, x.ctypes.data, out.ctypes.data, weights, self.itemsize, self.threads
+        )
+
+    def _listed(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
+        """The weights as (group, output, tap, input)."""
+        groups = self.grouped(weights)
+        if self.made_filters is not self.filters:  # what comes out is the weights' input
+            groups = groups.swapaxes(1, 2)
+        return np.ascontiguousarray(np.stack([groups[_at(tap)] for tap in self.elements(problem)], axis=2))
+
+
+class _ByInput(_Images):
+    """The derivative by images: delta is packed, and the images are written."""
+
+    @property
+    def made_channels(self) -> Channels:
+        return Channels(self.channels.groups, self.channels.result, self.channels.given)
+
+    @property
+    def made_filters(self) -> Filters:
+        return self.filters._replace(given=self.filters.result, result=self.filters.given)
+
+    def phases(self) -> list[tuple[list[Axis], Image, Image]]:
+        found = []
+        for residues in product(*(range(s.stride) for s in self.slidings)):
+            spatial = [self._axis(s, r) for s, r in zip(self.slidings, residues, strict=True)]
+            if any(axis.sums == 0 for axis in spatial):
+                continue
+            if any(not axis.taps for axis in spatial):
+                self.is_whole = False
+                continue
+            steps = _three([s.stride for s in self.slidings], 1)
+            begins = _three(residues, 0)
+            batch_last = _is_batch_last(self.op)
+            steps, begins = ((*steps, 1), (*begins, 0)) if batch_last else ((1, *steps), (0, *begins))
+            out = self.x._replace(
+                axes=tuple(a * n for a, n in zip(self.x.axes, steps, strict=True)),
+                begin=sum(a * n for a, n in zip(self.x.axes, begins, strict=True)),
+            )
+            found.append((self.axes(spatial), self.delta, out))
+        return found
+
+    @staticmethod
+    def _axis(s: Any, residue: int) -> Axis:
+        offsets = [(t, residue + s.before - t * s.dilation) for t in range(s.window)]
+        taps = tuple((t, offset // s.stride) for t, offset in offsets if offset % s.stride == 0)
+        return Axis(s.positions, -(-(s.size - residue) // s.stride), 1, taps)
+
+
+class _ByWeights(_Plan):
+    """The derivative by weights: images are packed with channels last, and sums of parts of the blocks added up."""
+
+    def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(functions, op, arrays)
+        channels, axes = self.channels, self.forward_axes()
+        self.is_direct = channels.groups > 1 and channels.given * channels.result <= FEW_PAIRS
+        panels = -(-channels.result // self.width)
+        # The sums depend on the blocks, which therefore depend on sizes alone, and not on the number of threads.
+        block = _blocks(axes, channels.given, 2 * BLOCK)
+        if not self.is_direct:
+            block = _shared(axes, block, channels.groups * panels, 2 * PARTS)
+        count = _count(axes, block)
+        one = Problem(axes, channels, self.x, self.delta, block)
+        self.size = self.panel_bytes(one, channels)
+        tasks = channels.groups * panels
+        parts = max(1, min(PARTS, count // 2, -(-2 * PARTS // tasks), PARTS_BYTES // max(self.size, 1)))
+        wanted = TASKS * self.threads if self.threads > 1 else 1
+        splits = min(panels, -(-wanted // (parts * channels.groups)))
+        self.parts, self.problem = parts, Problem(axes, channels, self.x, self.delta, block, parts, splits)
+
+    def run(self, x: np.ndarray, delta: np.ndarray, out: np.ndarray) -> None:
+        """Write the derivative, for images and deltas."""
+        operands = x.ctypes.data, delta.ctypes.data
+        if self.is_direct:
+            channels = self.channels
+            shape = (channels.groups, channels.result, channels.given, len(self.problem.taps))
+            sums = np.zeros(shape, out.dtype)
+            self._run("correlate_directly", operands, sums.ctypes.data)
+            groups = self.grouped(out)
+            for number, element in enumerate(self.elements(self.problem)):
+                groups[_at(element)] = sums[..., number]
+            return
+        with self.memory.of(self.size * self.parts) as sums_address:
+            self._run("correlate", operands, sums_address)
+            head = [share_address(), self.threads, out.ctypes.data, sums_address]
+            words = [*head, *self.panel_words(self.problem, self.channels, self.filters), self.parts]
+            _call(self.functions["add_parts"], [*words, *self.offsets(self.problem, self.filters)])
+
+    def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
+        self.problem.run(self.functions[name], self.memory, *operands, sums, self.itemsize, self.threads)
+
+
+def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
+    return (..., *element)
+
+
+def _three(values: Sequence[int], none: int) -> tuple[int, ...]:
+    return (*[none] * (AXES - 1 - len(values)), *values)
+
+
+def _call(function: Any, words: Sequence[int]) -> None:
+    packed = array("q", words)
+    function(packed.buffer_info()[0])
+
+
+# The routine
+
+
+#: From an op class to its plan, and from the operands and the value to x, weights and delta, or what has their layout.
+_KINDS: dict[type, tuple[type[_Images] | type[_ByWeights], Callable[..., Any]]] = {
+    Conv: (_Images, lambda x, weights, out: (x, weights, out)),
+    ConvInput: (_ByInput, lambda delta, weights, out: (out, weights, delta)),
+    ConvTranspose: (_ByInput, lambda x, weights, out: (out, weights, x)),
+    ConvWeights: (_ByWeights, lambda x, delta, out: (x, out, delta)),
+}
+
+NAMES = (
+    *("convolve", "convolve_directly", "correlate", "correlate_directly"),
+    *("pack_weights", "add_parts", "panel_width"),
+)
+
+
+class Convolution:
+    """A convolution, or a derivative of one, on NumPy arrays.
+
+    Parameters
+    ----------
+    backend : CPUBackend
+    op : ConvolutionOperator
+    """
+
+    def __init__(self, backend: Any, op: ConvolutionOperator) -> None:
+        self.backend, self.op = backend, op
+        self.plans = Cache("convolutions by layout", 64)
+        self.functions: dict[tuple[np.dtype, int], dict[str, Any]] = {}
+
+    def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        op = self.op
+        shape: Any = op.output_shape(*(x.shape for x in arrays))
+        loop = op.resolve_dtypes(*(x.dtype for x in arrays))
+        dtype, wide = loop[-1], FLOAT32 if is_narrow(loop[-1]) else loop[-1]
+        first, second = (np.asarray(x, wide) for x in arrays[:2])
+        functions = self._functions(wide, [*(x.shape for x in arrays)], shape)
+        if functions is None:
+            value = rounded(op.value(first, second, *arrays[2:]), dtype, copy=False)
+            if out is None:
+                return value
+            out[...] = value
+            return out
+        fits = out is not None and out.dtype == wide and not any(overlap(out, x) for x in (first, second))
+        target = out if out is not None and fits else empty_array(shape, wide)
+        self._plan(functions, first, second, target).run(first, second, target)
+        if out is None:
+            return rounded(target, dtype, copy=False)
+        if target is not out:
+            out[...] = target
+        return out
+
+    def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
+        """The C functions; None where NumPy computes it."""
+        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+            return None
+        if self.backend.jit is not True and self.op.flops(operands, [shape]) < SMALL:
+            return None
+        functions = self._library(dtype, 2)
+        if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
+            return self._library(dtype, 1)
+        return functions
+
+    def _results(self, operands: Sequence[Any]) -> int:
+        """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""
+        is_by_weights = isinstance(self.op, ConvWeights)
+        outputs, inputs, *_ = self.op.filters(operands[2] if is_by_weights else operands[1])
+        is_by_input = isinstance(self.op, ConvInput | ConvTranspose)
+        return int(inputs if is_by_input else outputs // self.op.groups)  # type: ignore[arg-type, operator]
+
+    def _library(self, dtype: np.dtype, panel: int) -> dict[str, Any] | None:
+        if (dtype, panel) not in self.functions:
+            found: dict[str, Any] | None = self.backend.c_functions(source(_TYPES[dtype], panel), NAMES)
+            if found is None:
+                return None
+            self.functions[dtype, panel] = found
+        return self.functions[dtype, panel]
+
+    def _plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
+        key = (*((x.dtype, x.shape, x.strides) for x in (first, second, out)), thread_count())
+        plan = self.plans.get(key)
+        if plan is None:
+            kind, arranged = _KINDS[type(self.op)]
+            plan = self.plans[key] = kind(functions, self.op, arranged(first, second, out))
+        return plan

@@ -1,0 +1,149 @@
+"""Pools on the CPU: NumPy arrays described to compiled C."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from backends.cpu.codegen.pooling import (
+    ADD_BY_INDEX,
+    ADD_SHARES,
+    ARGMAX,
+    MAXIMUM,
+    MEAN,
+    TAKE_BY_INDEX,
+    Kind,
+    source,
+)
+from backends.cpu.thread_pool import thread_count
+from backends.cpu.workers import share_address
+from backends.execution.memory import LINE, empty_array
+from optree.arrays import overlap
+from optree.ops.pooling import (
+    INT32,
+    ArgmaxPool,
+    AvgPool,
+    AvgUnpool,
+    MaxPool,
+    MaxUnpool,
+    MeanOperator,
+    PoolOperator,
+    TakePool,
+)
+
+#: Fewer elements times windows' elements than this are NumPy's unless `jit=True`, or run on one thread.
+SMALL, ALONE = 1 << 18, 1 << 18
+
+AXES = 4
+
+_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
+
+#: By op class its C, and which operands, or the value (-1), are the images x, the windows' y, and the indices z.
+_ROLES: dict[type, tuple[Kind, tuple[int | None, int | None, int | None]]] = {
+    MaxPool: (MAXIMUM, (0, -1, None)),
+    ArgmaxPool: (ARGMAX, (0, None, -1)),
+    MaxUnpool: (ADD_BY_INDEX, (-1, 0, 1)),
+    TakePool: (TAKE_BY_INDEX, (0, -1, 1)),
+    AvgPool: (MEAN, (0, -1, None)),
+    AvgUnpool: (ADD_SHARES, (-1, 0, None)),
+}
+
+
+class Pool:
+    """An op on windows, on NumPy arrays.
+
+    Parameters
+    ----------
+    backend : CPUBackend
+    op : PoolOperator
+    """
+
+    def __init__(self, backend: Any, op: PoolOperator) -> None:
+        self.backend, self.op = backend, op
+        self.functions: dict[np.dtype, Any] = {}
+
+    def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        op = self.op
+        shape: Any = op.output_shape(*(x.shape for x in arrays))
+        dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
+        function = self._function(arrays[0].dtype, [x.shape for x in arrays], shape)
+        if function is None:
+            value: np.ndarray = op.value(*arrays)
+            if out is None:
+                return value
+            out[...] = value
+            return out
+        fits = out is not None and not any(overlap(out, x) for x in arrays) and out.flags.c_contiguous
+        target = out if out is not None and fits else empty_array(shape, dtype)
+        self._run(function, arrays, target)
+        if out is None or target is out:
+            return target
+        out[...] = target
+        return out
+
+    def _function(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
+        """The C function; None where NumPy computes it."""
+        images = operands[self.op.images]
+        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+            return None
+        axes, last = self.op.axes, len(images) - 1
+        is_inner = last not in axes and axes[-1] != last - 1
+        if len(axes) + is_inner > AXES or last - len(axes) >= AXES or list(axes) != sorted(axes):
+            return None
+        if self.backend.jit is not True and prod(images) * prod(self.op.window) < SMALL:
+            return None
+        if dtype not in self.functions:
+            found = self.backend.c_functions(source(_ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))
+            if found is None:
+                return None
+            self.functions[dtype] = found["pooled"]
+        return self.functions[dtype]
+
+    def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
+        op, (_, roles) = self.op, _ROLES[type(self.op)]
+        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
+        if given[2] is not None:
+            given[2] = np.asarray(given[2], INT32)
+        if roles[0] == -1:
+            target[...] = 0
+        given = [x if x is None or x is target else np.ascontiguousarray(x) for x in given]
+        x = given[0]
+        assert x is not None
+        whole = [axis for axis in range(x.ndim) if axis not in op.axes]
+        # The last axis in memory is that of vectors: the inner one if no windows slide along it.
+        inner = whole.pop() if whole and whole[-1] == x.ndim - 1 else None
+        # Windows of a row are next to each other: along an axis of one, where the last pooled axis is further out.
+        axes = (*op.axes, None) if inner is not None and op.axes[-1] != x.ndim - 2 else op.axes
+        slidings = [(s.size, s.window, s.stride, s.before, s.positions) for s in op.slidings(x.shape)]
+        slidings += [(1, 1, 1, 0, 1)] * (len(axes) - len(op.axes))
+        slidings = [(1, 1, 1, 0, 1)] * (AXES - len(axes)) + slidings
+        outer = [1] * (AXES - len(whole)) + [x.shape[axis] for axis in whole]
+        row = slidings[-1][4] * (1 if inner is None else x.shape[inner])
+        scratch_bytes = row * x.itemsize + -(row * x.itemsize) % LINE
+        threads = thread_count() if x.size * prod(op.window) >= ALONE else 1
+        scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
+        divides = prod(op.window) if isinstance(op, MeanOperator) and op.count_padding else 0
+        addresses = [target.ctypes.data if y is None else y.ctypes.data for y in given]
+        words = array("q", [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer])
+        strides = [_strides(y) for y in given]
+        for steps in strides:
+            words.extend(_placed(steps, whole))
+        for values in zip(*slidings, strict=True):
+            words.extend(values)
+        for steps in strides:
+            words.extend(_placed(steps, axes))
+        words.append(1 if inner is None else x.shape[inner])
+        function(words.buffer_info()[0])
+
+
+def _strides(x: np.ndarray | None) -> list[int]:
+    return [] if x is None else [stride // x.itemsize for stride in x.strides]
+
+
+def _placed(strides: Sequence[int], axes: Sequence[int | None]) -> list[int]:
+    """The strides of axes, after zeros for those that are not there."""
+    return [0] * (AXES - len(axes)) + [0 if axis is None or not strides else strides[axis] for axis in axes]

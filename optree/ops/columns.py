@@ -1,0 +1,269 @@
+"""Windows of images as columns (im2col), and the sums of columns as images (col2im)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.errors import ShapeError
+from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
+from optree.ops.traits import MorphOperator
+from optree.ops.windows import (
+    Sliding,
+    elements,
+    layout_of,
+    order_of,
+    padding_of,
+    per_axis,
+    sliding,
+    spatial_of,
+    windows_along,
+)
+from optree.tree.types import Shape, TensorType, promote
+
+
+class ColumnsOperator(Op):
+    """An op between images and columns of shape (N, C * elements of a window, windows).
+
+    Attributes
+    ----------
+    window, stride, dilation : int or tuple of int
+    padding : str, int, or sequence
+        As of `conv`.
+    layout : str, optional
+        The images' axes, as of `conv`.
+    images : int
+        The operand that is the images, or has their shape.
+    """
+
+    can_fail = False
+    __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "dilation", "layout")
+    window: Any = 2
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    layout: Any = None
+    images: ClassVar[int] = 0
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        found = super().parameters()
+        return [p.replace(default=inspect.Parameter.empty) if p.name in ("window", "size") else p for p in found]
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(**self.bound_to(types[self.images].ndim))
+
+    def bound_to(self, ndim: int) -> dict[str, Any]:
+        """The parameters in their normal form for images of so many dimensions."""
+        what = str(self.name)
+        if ndim < 3:
+            raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
+        return {
+            **self.props,
+            "window": per_axis(self.window, ndim - 2, f"{what}: window"),
+            "stride": per_axis(self.stride, ndim - 2, f"{what}: stride"),
+            "padding": padding_of(self.padding, ndim - 2, what),
+            "dilation": per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
+            "layout": layout_of(self.layout, ndim, "NC", f"{what}: layout"),
+        }
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The images' axes in the order N, C, spatial."""
+        return order_of(self.layout, "NC" + spatial_of(self.layout))
+
+    def columns_shape(self, images: Shape) -> Shape:
+        """The shape of the columns of images.
+
+        Raises
+        ------
+        ShapeError
+            If a window is larger than its padded axis.
+        """
+        n, c, *sizes = (images[i] for i in self.order)
+        counts = [
+            windows_along(*each)  # type: ignore[arg-type]
+            for each in zip(sizes, self.window, self.stride, self.dilation, self._paddings(), strict=True)
+        ]
+        columns = None if None in counts else prod(counts)  # type: ignore[arg-type]
+        return (n, None if c is None else c * prod(self.window), columns)
+
+    def slidings(self, sizes: Sequence[int]) -> list[Sliding]:
+        """The windows along each spatial axis."""
+        return [
+            sliding(*each)
+            for each in zip(sizes, self.window, self.stride, self.dilation, self._paddings(), strict=True)
+        ]
+
+    def _paddings(self) -> Sequence[Any]:
+        return [self.padding] * len(self.window) if isinstance(self.padding, str) else self.padding
+
+    def check_columns(self, given: Shape, images: Shape) -> None:
+        """Refuse columns that are not those of images.
+
+        Raises
+        ------
+        ShapeError
+        """
+        wanted = self.columns_shape(images)
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(given, wanted, strict=True)):
+            raise ShapeError(f"images of {images} have columns of {wanted}, not {given}")
+
+    def unfolded(self, x: Any) -> Any:
+        """The columns of images."""
+        x = x.transpose(self.order)
+        slidings = self.slidings(x.shape[2:])
+        out: Any = np.zeros((*x.shape[:2], *self.window, *(s.positions for s in slidings)), x.dtype, like=x)
+        for element, windows, places in elements(slidings):
+            out[(slice(None), slice(None), *element, *windows)] = x[(..., *places)]
+        return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.positions for s in slidings))
+
+    def folded(self, columns: Any, shape: Any) -> Any:
+        """The sums of columns, as images of a shape."""
+        out = np.zeros(shape, wide_dtype(columns.dtype), like=columns)
+        target: Any = out.transpose(self.order)
+        slidings = self.slidings(target.shape[2:])
+        columns = columns.reshape(*target.shape[:2], *self.window, *(s.positions for s in slidings))
+        for element, windows, places in elements(slidings):
+            target[(..., *places)] += columns[(slice(None), slice(None), *element, *windows)]
+        return out.astype(columns.dtype, copy=False)
+
+    def other(self, cls: type[Op]) -> Any:
+        """Another op with these windows."""
+        return cls.make(**{name: getattr(self, name) for name in ColumnsOperator.__props__ or ()})
+
+
+class Unfold(ColumnsOperator, MorphOperator):
+    """The windows of images as columns, (N, C * elements of a window, windows): im2col.
+
+    Parameters
+    ----------
+    x : images
+    window, stride, dilation : int or tuple of int
+    padding, layout
+        As of `conv`. The columns' axes are in the same order for every layout.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.unfold(be.array([[[1.0, 2.0, 3.0]]]), 2).asnumpyarray()
+    array([[[1., 2.],
+            [2., 3.]]], dtype=float32)
+    """
+
+    name = "unfold"
+    operands = ("x",)
+    aliases = ("im2col",)
+    __props__ = ColumnsOperator.__props__
+    examples = (
+        (((2, 2, 4),), {}),
+        (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
+        (((1, 5, 4, 2),), {"layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((1, 1, 2, 3, 2),), {"window": (1, 2, 2)}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.columns_shape(shapes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return self.unfolded(as_array(arrays[0]))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(FoldLike)(output_gradients[0], inputs[0])]
+
+
+class FoldLike(ColumnsOperator):
+    """The sums of columns where `unfold` takes them from images `like`, whose shape alone is read: its derivative."""
+
+    name = "fold_like"
+    operands = ("x", "like")
+    shape_only = (1,)
+    images = 1
+    examples = (
+        (((2, 4, 3), (2, 2, 4)), {}),
+        (((1, 12, 10), (1, 2, 4, 5)), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
+        (((1, 8, 20), (1, 5, 4, 2)), {"layout": "NHWC", "dilation": 2, "padding": "same"}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        columns, like = shapes
+        if len(columns) != 3:
+            raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {len(columns)}")
+        self.check_columns(columns, like)
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), promote(dtypes[0]))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        columns, like = (as_array(a, *arrays) for a in arrays)
+        return self.folded(columns, like.shape)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(Unfold)(output_gradients[0]), None]
+
+
+class Fold(ColumnsOperator, MorphOperator):
+    """The sums of columns, as images of a size: col2im, which adds up where windows overlap.
+
+    Parameters
+    ----------
+    x : columns
+        (N, C * elements of a window, windows), as from `unfold`.
+    size : tuple of int
+        The sizes of the images' spatial axes.
+    window, stride, padding, dilation, layout
+        As of `unfold`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.fold(be.array([[[1.0, 2.0], [2.0, 3.0]]]), (3,), 2).asnumpyarray()
+    array([[[1., 4., 3.]]], dtype=float32)
+    """
+
+    name = "fold"
+    operands = ("x",)
+    aliases = ("col2im",)
+    __props__ = ("size", *(ColumnsOperator.__props__ or ()))
+    size: Any = (2, 2)
+    examples = (
+        (((2, 4, 3),), {"size": (4,)}),
+        (((1, 12, 10),), {"size": (4, 5), "window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
+        (((1, 8, 20),), {"size": (5, 4), "layout": "NHWC", "dilation": 2, "padding": "same"}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if types[0].ndim != 3:
+            raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {types[0].ndim}")
+        size = self.size if isinstance(self.size, tuple | list) else (self.size,)
+        return self.make(**{**self.bound_to(len(size) + 2), "size": per_axis(size, len(size), "fold: size")})
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (columns,) = shapes
+        n, rows, _ = columns
+        if rows is not None and rows % prod(self.window):
+            raise ShapeError(f"{rows} rows are no multiple of the {prod(self.window)} elements of a window")
+        channels = None if rows is None else rows // prod(self.window)
+        sizes = {"N": n, "C": channels, **dict(zip(spatial_of(self.layout), self.size, strict=True))}
+        images = tuple(sizes[letter] for letter in self.layout)
+        self.check_columns(columns, images)
+        return images
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        columns = as_array(arrays[0])
+        return self.folded(columns, self.output_shape(columns.shape))  # type: ignore[arg-type]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(Unfold)(output_gradients[0])]

@@ -1,0 +1,506 @@
+"""Convolutions of one to three dimensions, their derivatives, which are ops like them, and columns of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.errors import OperandError, ShapeError
+from optree.ops.op import Op
+from optree.ops.windows import (
+    Sliding,
+    arranged,
+    elements,
+    layout_of,
+    order_of,
+    padding_of,
+    per_axis,
+    sliding,
+    spatial_of,
+    windows_along,
+)
+from optree.tree.types import Shape, TensorType
+
+#: The most spatial dimensions.
+MOST = 3
+
+
+class ConvolutionOperator(Op):
+    """A convolution or a derivative of one: of images x, weights and delta, two give the third.
+
+    Attributes
+    ----------
+    stride, dilation : int or tuple of int
+        The steps from window to window, and between the elements of a window.
+    padding : str, int, or sequence
+        ``"same"``, ``"valid"``, or zeros around the image: a number, or for each axis one or a pair (before, after).
+    groups : int
+        The parts that channels are divided into; each part of the output sees one of the input.
+    layout : str, optional
+        The axes of images: N is the batch, C are the channels, the other letters are spatial. ``"NCHW"``, ``"NHWC"``,
+        or ``"CHWN"`` as neon's; by default N, C, and the spatial axes.
+    weights_layout : str, optional
+        The axes of weights: O are the output's channels, I those of the input in a group. By default O, I, and the
+        spatial axes.
+    """
+
+    widens_halves = True
+    can_fail = False
+    __props__: ClassVar[tuple[str, ...] | None] = (
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "layout",
+        "weights_layout",
+    )
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+    layout: Any = None
+    weights_layout: Any = None
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        what, ndims = str(self.name), {t.ndim for t in types}
+        if len(ndims) > 1 or not 3 <= min(ndims) <= MOST + 2:
+            raise ShapeError(
+                f"images and weights have 3 to {MOST + 2} dimensions, as many each: a batch or outputs, channels, and "
+                f"1 to {MOST} spatial axes"
+            )
+        (ndim,) = ndims
+        layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
+        weights = layout_of(self.weights_layout, ndim, "OI", f"{what}: weights_layout", spatial_of(layout))
+        return self.make(
+            **{
+                **self.props,
+                "stride": per_axis(self.stride, ndim - 2, f"{what}: stride"),
+                "padding": padding_of(self.padding, ndim - 2, what),
+                "dilation": per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
+                "groups": per_axis(self.groups, 1, f"{what}: groups")[0],
+                "layout": layout,
+                "weights_layout": weights,
+            }
+        )
+
+    # Geometry
+
+    @property
+    def image_order(self) -> tuple[int, ...]:
+        """The axes of images in the order N, C, spatial."""
+        return order_of(self.layout, "NC" + spatial_of(self.layout))
+
+    @property
+    def weights_order(self) -> tuple[int, ...]:
+        """The axes of weights in the order O, I, spatial."""
+        return order_of(self.weights_layout, "OI" + spatial_of(self.layout))
+
+    def image(self, shape: Shape) -> Shape:
+        """An image's shape as (N, C, spatial)."""
+        return tuple(shape[i] for i in self.image_order)
+
+    def filters(self, shape: Shape) -> Shape:
+        """The weights' shape as (O, I, spatial)."""
+        return tuple(shape[i] for i in self.weights_order)
+
+    def slidings(self, image: Shape, window: Shape) -> list[Sliding]:
+        """The windows along each spatial axis, of known sizes."""
+        paddings = self.paddings()
+        return [
+            sliding(*known)  # type: ignore[arg-type]
+            for known in zip(image, window, self.stride, self.dilation, paddings, strict=True)
+        ]
+
+    def paddings(self) -> Sequence[Any]:
+        """The padding of each spatial axis."""
+        return [self.padding] * len(self.stride) if isinstance(self.padding, str) else self.padding
+
+    def convolved_shape(self, x: Shape, weights: Shape) -> Shape:
+        """The shape of the convolution of images with weights.
+
+        Raises
+        ------
+        ShapeError
+            If they do not fit.
+        """
+        (n, c, *image), (o, i, *window) = self.image(x), self.filters(weights)
+        self.check_channels(c, o, i)
+        sizes = [
+            windows_along(*each)  # type: ignore[arg-type]
+            for each in zip(image, window, self.stride, self.dilation, self.paddings(), strict=True)
+        ]
+        return arranged((n, o, *sizes), self.layout, "NC" + spatial_of(self.layout))
+
+    def check_channels(self, c: int | None, o: int | None, i: int | None) -> None:
+        """Refuse images of c channels for weights of o outputs and i inputs in each group.
+
+        Raises
+        ------
+        ShapeError
+        """
+        if o is not None and o % self.groups:
+            raise ShapeError(f"the {o} outputs of the weights are no multiple of {self.groups} groups")
+        if None not in (c, i) and c != i * self.groups:  # type: ignore[operator]
+            groups = f" in each of {self.groups} groups, {i * self.groups} in all" if self.groups > 1 else ""  # type: ignore[operator]
+            hint = ""
+            if c and o and i and not c % i and not o % (c // i):  # type: ignore[operator]
+                hint = f"; groups={c // i} would fit"  # type: ignore[operator]
+            raise ShapeError(f"images of {c} channels meet weights of {i}{groups}{hint}")
+
+    def check_delta(self, delta: Shape, wanted: Shape) -> None:
+        """Refuse a delta that has not the shape of the convolution.
+
+        Raises
+        ------
+        ShapeError
+        """
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
+            raise ShapeError(f"the convolution has the shape {wanted}, and the delta {delta}")
+
+    # Values
+
+    def as_image(self, array: Any) -> Any:
+        """A view of images with axes (N, C, spatial)."""
+        return as_array(array).transpose(self.image_order)
+
+    def as_filters(self, array: Any) -> Any:
+        """A view of weights with axes (O, I, spatial)."""
+        return as_array(array).transpose(self.weights_order)
+
+    def correlate(self, x: Any, weights: Any) -> Any:
+        """The convolution of images with weights."""
+        shape: Any = self.convolved_shape(x.shape, weights.shape)
+        dtype, groups = np.result_type(x, weights), self.groups
+        out = np.zeros(shape, dtype, like=as_array(x))
+        x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
+        for element, windows, places in elements(self.slidings(x.shape[2:], weights.shape[2:])):
+            target[(..., *windows)] += _matched(
+                _factors(weights, element, groups), _grouped(x[(..., *places)], groups), target[(..., *windows)].shape
+            )
+        return out
+
+    def spread(self, delta: Any, weights: Any, shape: Any) -> Any:
+        """The derivative of a convolution by its images, which have a shape, times delta."""
+        out = np.zeros(shape, np.result_type(delta, weights), like=as_array(delta))
+        delta, weights, target = self.as_image(delta), self.as_filters(weights), self.as_image(out)
+        for element, windows, places in elements(self.slidings(target.shape[2:], weights.shape[2:])):
+            target[(..., *places)] += _matched(
+                _factors(weights, element, self.groups).swapaxes(-1, -2),
+                _grouped(delta[(..., *windows)], self.groups),
+                target[(..., *places)].shape,
+            )
+        return out
+
+    def gather_weights(self, x: Any, delta: Any, shape: Any) -> Any:
+        """The derivative of a convolution by its weights, which have a shape, times delta."""
+        out = np.zeros(shape, np.result_type(x, delta), like=as_array(x))
+        x, delta, target = self.as_image(x), self.as_image(delta), self.as_filters(out)
+        for element, windows, places in elements(self.slidings(x.shape[2:], target.shape[2:])):
+            rows = _by_groups(delta[(..., *windows)], self.groups)
+            columns = _by_groups(x[(..., *places)], self.groups)
+            total = np.matmul(rows, columns.swapaxes(-1, -2))
+            target[(..., *element)] += total.reshape(target.shape[:2])
+        return out
+
+    def conv(self) -> Any:
+        """The convolution with these parameters."""
+        return Conv.make(**self.shared_props())
+
+    def by_input(self) -> Any:
+        """Its derivative by images."""
+        return ConvInput.make(**self.shared_props())
+
+    def by_weights(self) -> Any:
+        """Its derivative by weights."""
+        return ConvWeights.make(**self.shared_props())
+
+    def shared_props(self) -> dict[str, Any]:
+        """The parameters that all convolutions have."""
+        return {name: getattr(self, name) for name in ConvolutionOperator.__props__ or ()}
+
+
+def _grouped(x: Any, groups: int) -> Any:
+    """Images as (N, groups, channels of a group, places)."""
+    n, c, *sizes = x.shape
+    return x.reshape(n, groups, c // groups, prod(sizes))
+
+
+def _by_groups(x: Any, groups: int) -> Any:
+    """Images as (groups, channels of a group, places of all images)."""
+    n, c, *sizes = x.shape
+    return _grouped(x, groups).transpose(1, 2, 0, 3).reshape(groups, c // groups, n * prod(sizes))
+
+
+def _factors(weights: Any, element: tuple[int, ...], groups: int) -> Any:
+    """One element of each filter, as (groups, outputs, inputs) of a group."""
+    part = weights[(slice(None), slice(None), *element)]
+    return part.reshape(groups, part.shape[0] // groups, part.shape[1])
+
+
+def _matched(factors: Any, x: Any, shape: Shape) -> Any:
+    """The products of matrices and images, as images."""
+    return np.matmul(factors, x).reshape(shape)
+
+
+class Conv(ConvolutionOperator):
+    """The convolution of images with weights, as networks have it: the weights are not flipped.
+
+    Images have N, C and 1 to 3 spatial axes, and weights O, I and as many.
+
+    Parameters
+    ----------
+    x : images
+    weights : filters
+    stride, dilation : int or tuple of int
+        The steps from window to window, and between the elements of a window.
+    padding : str, int, or sequence
+        ``"same"``, ``"valid"``, or zeros around the image: a number, or for each axis one or a pair (before, after).
+    groups : int
+        The parts that channels are divided into; each part of the output sees one of the input.
+    layout : str, optional
+        The axes of images: ``"NCHW"``, ``"NHWC"``, ``"CHWN"``, or any other order; by default N, C, and the others.
+    weights_layout : str, optional
+        The axes of weights, such as ``"OIHW"``, the default, or ``"HWIO"``. neon's are ``"IHWO"``.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> image = be.array([[[1.0, 2.0, 4.0, 8.0]]])
+    >>> be.conv(image, be.array([[[1.0, -1.0]]])).asnumpyarray()
+    array([[[-1., -2., -4.]]], dtype=float32)
+    >>> be.conv(image, be.ones((2, 1, 3)), stride=2, padding="same").shape
+    (1, 2, 2)
+    >>> be.conv(be.ones((8, 32, 32, 3)), be.ones((3, 3, 3, 16)), layout="NHWC", weights_layout="HWIO").shape
+    (8, 30, 30, 16)
+    """
+
+    name = "conv"
+    operands = ("x", "weights")
+    examples = (
+        (((2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
+        (((1, 2, 7), (3, 2, 3)), {"stride": 2, "padding": "same"}),
+        (((1, 5, 4, 4), (3, 2, 2, 4)), {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "dilation": 2}),
+        (((2, 4, 3, 2), (2, 2, 2, 3)), {"layout": "CHWN", "weights_layout": "IHWO", "padding": ((1, 0), (0, 2))}),
+        (((1, 2, 3, 3, 2), (2, 1, 2, 2, 2)), {"groups": 2, "stride": (1, 2, 1), "padding": (0, 1, 0)}),
+        (((2, 0, 4), (3, 0, 2)), {}),
+        (((0, 2, 4), (3, 2, 2)), {}),
+    )
+
+    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        return [((0, self.image_order[1]), (1, self.weights_order[1]))] if self.groups == 1 else []
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, weights = shapes
+        return self.convolved_shape(x, weights)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, weights = arrays
+        return self.correlate(x, weights)
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of the value and of a filter."""
+        return 2 * prod(outputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, weights), (delta,) = inputs, output_gradients
+        return [self.by_input()(delta, weights, x), self.by_weights()(x, delta, weights)]
+
+    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
+        (x, weights), (along_x, along_weights) = inputs, eval_points
+        from_x = None if along_x is None else self(along_x, weights)
+        from_weights = None if along_weights is None else self(x, along_weights)
+        return [from_weights if from_x is None else from_x if from_weights is None else from_x + from_weights]
+
+
+class ConvInput(ConvolutionOperator):
+    """The derivative of a convolution by its images `like`, whose shape alone is read, times delta.
+
+    The parameters are those of `conv`, and so are the weights.
+    """
+
+    name = "conv_input"
+    operands = ("delta", "weights", "like")
+    shape_only = (2,)
+    examples = (
+        (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
+        (((1, 3, 4), (3, 2, 3), (1, 2, 8)), {"stride": 2, "padding": "same"}),
+        (
+            ((1, 2, 2, 4), (2, 2, 1, 4), (1, 4, 3, 2)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)},
+        ),
+        (
+            ((3, 3, 3, 2), (2, 2, 2, 3), (2, 5, 3, 2)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "stride": 2, "padding": ((1, 0), (2, 2))},
+        ),
+        (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2), (1, 2, 2, 2, 2)), {"groups": 2}),
+        (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, weights, like = shapes
+        self.check_delta(delta, self.convolved_shape(like, weights))
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        *loop, out = super().resolve_dtypes(*dtypes[:2])
+        return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        delta, weights, like = arrays
+        return self.spread(delta, weights, like.shape)
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of delta and of a filter."""
+        return 2 * prod(inputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta, weights, _), (upon,) = inputs, output_gradients
+        return [self.conv()(upon, weights), self.by_weights()(upon, delta, weights), None]
+
+
+class ConvWeights(ConvolutionOperator):
+    """The derivative of a convolution by its weights `like`, whose shape alone is read, times delta.
+
+    The parameters are those of `conv`, and so are the images x.
+    """
+
+    name = "conv_weights"
+    operands = ("x", "delta", "like")
+    shape_only = (2,)
+    examples = (
+        (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
+        (((1, 2, 8), (1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
+        (
+            ((1, 4, 3, 2), (1, 2, 2, 4), (2, 2, 1, 4)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "padding": (0, 1)},
+        ),
+        (
+            ((2, 4, 3, 2), (3, 3, 2, 2), (2, 2, 2, 3)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "dilation": (1, 2), "padding": ((0, 0), (1, 0))},
+        ),
+        (((1, 2, 2, 2, 2), (1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
+        (((0, 2, 4), (0, 3, 3), (3, 2, 2)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, delta, like = shapes
+        self.check_delta(delta, self.convolved_shape(x, like))
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        *loop, out = super().resolve_dtypes(*dtypes[:2])
+        return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, delta, like = arrays
+        return self.gather_weights(x, delta, like.shape)
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of delta and of a filter."""
+        return 2 * prod(inputs[1]) * prod(self.filters(inputs[2])[1:])  # type: ignore[arg-type]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, delta, _), (upon,) = inputs, output_gradients
+        return [self.by_input()(delta, upon, x), self.conv()(x, upon), None]
+
+
+class ConvTranspose(ConvolutionOperator):
+    """The transposed convolution: what `conv`, of the same parameters and weights, sends its images as their delta.
+
+    A stride multiplies the sizes of the image: along each axis of size m the value
+    has (m - 1) * stride + dilation * (window - 1) + 1, less the padding, and more by
+    `output_padding`; m * stride with ``padding="same"``.
+
+    Parameters
+    ----------
+    x : images
+        Their channels are the weights' O, and the value's are I of each group.
+    weights : filters
+    stride, padding, dilation, groups, layout, weights_layout
+        As of `conv`.
+    output_padding : int or tuple of int
+        Further rows at the end, fewer than the stride: a convolution with a stride leaves them out.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.conv_transpose(be.array([[[1.0, 2.0]]]), be.array([[[1.0, 10.0]]]), stride=2).asnumpyarray()
+    array([[[ 1., 10.,  2., 20.]]], dtype=float32)
+    """
+
+    name = "conv_transpose"
+    operands = ("x", "weights")
+    __props__ = (*(ConvolutionOperator.__props__ or ()), "output_padding")
+    output_padding: Any = 0
+    examples = (
+        (((2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
+        (((1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
+        (
+            ((1, 2, 2, 4), (2, 2, 1, 4)),
+            {"layout": "NHWC", "weights_layout": "HWIO", "groups": 2, "stride": 2, "output_padding": (0, 1)},
+        ),
+        (
+            ((3, 2, 2, 2), (2, 2, 2, 3)),
+            {"layout": "CHWN", "weights_layout": "IHWO", "padding": ((1, 0), (0, 1)), "dilation": 2},
+        ),
+        (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        bound: Any = super().bind(types, backend)
+        more = per_axis(self.output_padding, types[0].ndim - 2, "conv_transpose: output_padding", 0)
+        for count, stride in zip(more, bound.stride, strict=True):
+            if count >= stride:
+                raise OperandError(f"conv_transpose: output_padding {more} is not below the stride {bound.stride}")
+        return self.make(**{**bound.props, "output_padding": more})
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, weights = shapes
+        (n, c, *image), (o, i, *window) = self.image(x), self.filters(weights)
+        if None not in (c, o) and c != o:
+            raise ShapeError(f"images of {c} channels meet weights of {o} outputs, which are their channels here")
+        self.check_channels(None, o, None)
+        sizes = [
+            self._size_before(*each)
+            for each in zip(
+                image, window, self.stride, self.dilation, self.paddings(), self.output_padding, strict=True
+            )
+        ]
+        channels = None if i is None else i * self.groups
+        return arranged((n, channels, *sizes), self.layout, "NC" + spatial_of(self.layout))
+
+    @staticmethod
+    def _size_before(
+        count: int | None, window: int | None, stride: int, dilation: int, padding: Any, more: int
+    ) -> int | None:
+        """The size of an axis that gives so many windows."""
+        if count is None or window is None:
+            return None
+        if padding == "same":
+            return count * stride
+        size = (count - 1) * stride + dilation * (window - 1) + 1 - sum(padding) + more
+        if count < 1 or size < 1:
+            raise ShapeError(f"an axis of {count} with a window of {window} and a padding of {padding} leaves nothing")
+        return size
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, weights = arrays
+        return self.spread(x, weights, self.output_shape(x.shape, weights.shape))
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of the images and of a filter."""
+        return 2 * prod(inputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, weights), (delta,) = inputs, output_gradients
+        return [self.conv()(delta, weights), self.by_weights()(delta, x, weights)]

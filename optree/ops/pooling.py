@@ -1,0 +1,523 @@
+"""Pools: maxima, means and norms of windows, their derivatives, and normalisation across neighbouring channels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import as_array, filled, portable
+from optree.dtypes import is_floating
+from optree.errors import OperandError, ShapeError
+from optree.ops.op import Op
+from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.traits import MorphOperator, NonDifferentiableOperator
+from optree.ops.windows import (
+    Sliding,
+    elements,
+    layout_of,
+    order_of,
+    padding_of,
+    per_axis,
+    sliding,
+    spatial_of,
+    windows_along,
+)
+from optree.registry import f, function
+from optree.tree.types import Shape, TensorType, normalise_axes, promote
+from optree.tree.variable import Variable, as_operand, as_variable
+
+INT32 = np.dtype("int32")
+
+
+class PoolOperator(Op):
+    """An op on windows along some axes, or the derivative of one.
+
+    Attributes
+    ----------
+    window : int or tuple of int
+    stride : int or tuple of int, optional
+        By default the window's size: windows then do not overlap.
+    padding : str, int, or sequence
+        ``"same"``, ``"valid"``, or room around the axes: a number, or for each axis one or a pair (before, after).
+    layout : str, optional
+        The axes of images, as of `conv`; windows slide along the spatial ones.
+    axes : int or tuple of int, optional
+        The axes along which windows slide, whatever they are, instead of a layout.
+    ceil : bool
+        Whether a last window may reach beyond the padding.
+    images : int
+        The operand that windows slide over.
+    """
+
+    can_fail = False
+    __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
+    window: Any = 2
+    stride: Any = None
+    padding: Any = 0
+    layout: Any = None
+    axes: Any = None
+    ceil: bool = False
+    images: ClassVar[int] = 0
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        found = super().parameters()
+        return [p.replace(default=inspect.Parameter.empty) if p.name == "window" else p for p in found]
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        what, ndim = str(self.name), types[self.images].ndim
+        if len({t.ndim for t in types}) > 1:
+            raise ShapeError("the operands have different numbers of dimensions")
+        axes = self._axes(ndim, what)
+        window = per_axis(self.window, len(axes), f"{what}: window")
+        padding = padding_of(self.padding, len(axes), what)
+        if not isinstance(padding, str):
+            for pair, size in zip(padding, window, strict=True):
+                if max(pair) >= size:
+                    raise OperandError(f"{what}: a padding of {max(pair)} leaves a window of {size} without an element")
+        return self.make(
+            **{
+                **self.props,
+                "window": window,
+                "stride": window if self.stride is None else per_axis(self.stride, len(axes), f"{what}: stride"),
+                "padding": padding,
+                "layout": None,
+                "axes": axes,
+                "ceil": bool(self.ceil),
+            }
+        )
+
+    def _axes(self, ndim: int, what: str) -> tuple[int, ...]:
+        if self.axes is not None:
+            if self.layout is not None:
+                raise OperandError(f"{what}: a layout or axes, not both")
+            return normalise_axes(self.axes, ndim, what)
+        if ndim < 3:
+            raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
+        layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
+        return order_of(layout, spatial_of(layout))
+
+    def slidings(self, shape: Sequence[int]) -> list[Sliding]:
+        """The windows along each pooled axis of an operand of this shape."""
+        paddings = self.paddings()
+        return [
+            sliding(shape[axis], window, stride, 1, padding, self.ceil)
+            for axis, window, stride, padding in zip(self.axes, self.window, self.stride, paddings, strict=True)
+        ]
+
+    def paddings(self) -> Sequence[Any]:
+        """The padding of each pooled axis."""
+        return [self.padding] * len(self.axes) if isinstance(self.padding, str) else self.padding
+
+    def pooled_shape(self, shape: Shape) -> Shape:
+        """The shape of one number for each window.
+
+        Raises
+        ------
+        ShapeError
+            If a window is larger than its padded axis.
+        """
+        sizes = list(shape)
+        for axis, window, stride, padding in zip(self.axes, self.window, self.stride, self.paddings(), strict=True):
+            sizes[axis] = windows_along(shape[axis], window, stride, 1, padding, self.ceil)
+        return tuple(sizes)
+
+    def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
+        """Refuse operands that have not a number for each window.
+
+        Raises
+        ------
+        ShapeError
+        """
+        wanted = self.pooled_shape(images)
+        for shape in given:
+            if any(None not in pair and pair[0] != pair[1] for pair in zip(shape, wanted, strict=True)):
+                raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
+
+    def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
+        """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
+        whole = [slice(None)] * len(shape)
+        found = []
+        for element, windows, places in elements(self.slidings(shape)):
+            number = int(np.ravel_multi_index(element, self.window)) if element else 0
+            index, place = list(whole), list(whole)
+            for axis, window, at in zip(self.axes, windows, places, strict=True):
+                index[axis], place[axis] = window, at
+            found.append((number, tuple(index), tuple(place)))
+        return found
+
+    def other(self, cls: type[Op]) -> Any:
+        """Another op with these windows."""
+        return cls.make(**{name: getattr(self, name) for name in PoolOperator.__props__ or ()})
+
+
+_POOLS: tuple[Any, ...] = (
+    (((1, 2, 4, 5),), {}),
+    (((1, 2, 4, 5),), {"window": (2, 3), "stride": (1, 2), "padding": ((1, 0), (1, 2))}),
+    (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC"}),
+    (((2, 5, 2),), {"window": 2, "ceil": True, "layout": "CWN"}),
+    (((1, 1, 3, 3, 2),), {"window": 2, "stride": 1}),
+    (((4, 3),), {"window": 3, "stride": 1, "padding": 1, "axes": 0}),
+    (((0, 1, 4),), {}),
+)
+
+
+class MaxPool(PoolOperator, MorphOperator):
+    """The maximum of each window of images; nan where one is in it.
+
+    Parameters
+    ----------
+    x : images
+    window : int or tuple of int
+    stride : int or tuple of int, optional
+        By default the window's size.
+    padding : str, int, or sequence
+        ``"same"``, ``"valid"``, or room around the image, of which no maximum is taken: a number, or for each axis
+        one or a pair (before, after).
+    layout : str, optional
+        The axes of images, such as ``"NHWC"``: windows slide along the spatial ones. By default N, C, and the others.
+    axes : int or tuple of int, optional
+        The axes along which windows slide, instead of a layout.
+    ceil : bool
+        Whether a last window may reach beyond the padding.
+
+    The first of equal maxima gets the gradient.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.max_pool(be.array([[[1.0, 3.0, 2.0, 5.0, 4.0]]]), 2).asnumpyarray()
+    array([[[3., 5.]]], dtype=float32)
+    >>> be.max_pool(be.ones((8, 32, 32, 3)), 3, stride=2, padding=1, layout="NHWC").shape
+    (8, 16, 16, 3)
+    """
+
+    name = "max_pool"
+    operands = ("x",)
+    __props__ = PoolOperator.__props__
+    examples = _POOLS
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.pooled_shape(shapes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        out = filled(self.pooled_shape(x.shape), _least(x.dtype), x.dtype, x)  # type: ignore[arg-type]
+        for _, windows, places in self.parts(x.shape):
+            out[windows] = np.maximum(out[windows], x[places])
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.other(MaxUnpool)(delta, self.other(ArgmaxPool)(x), x)]
+
+
+def _least(dtype: np.dtype) -> Any:
+    """The value that no maximum of a dtype is below."""
+    if is_floating(dtype):
+        return -np.inf
+    return False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
+    """Which element of its window each maximum of `max_pool` is, the first of equal ones: int32, in C order.
+
+    Elements are counted in the whole window, those in the padding too. The parameters are those of `max_pool`.
+    """
+
+    name = "argmax_pool"
+    operands = ("x",)
+    __props__ = PoolOperator.__props__
+    examples = _POOLS
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.pooled_shape(shapes[0])
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), INT32
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        shape: Any = self.pooled_shape(x.shape)
+        best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
+        for number, windows, places in self.parts(x.shape):
+            old, new = best[windows], x[places]
+            better = (found[windows] < 0) | (new > old) | ((new != new) & (old == old))
+            best[windows] = np.where(better, new, old)
+            found[windows] = np.where(better, INT32.type(number), found[windows])
+        return found
+
+
+class MaxUnpool(PoolOperator):
+    """The derivative of `max_pool` by its images `like`, times delta: each delta added where its maximum was.
+
+    `indices` are those of `argmax_pool`, with the same parameters; of `like` only the shape is read.
+    """
+
+    name = "max_unpool"
+    operands = ("delta", "indices", "like")
+    shape_only = (2,)
+    images = 2
+    examples = (
+        (((1, 1, 2, 2), [[[[0, 3], [2, 1]]]], (1, 1, 4, 5)), {}),
+        (((1, 4), [[1, 0, 1, 1]], (1, 5)), {"window": 2, "stride": 1, "axes": 1}),
+        (((3, 1), [[1], [2], [0]], (3, 2)), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        *pooled, like = shapes
+        self.check_pooled(pooled, like)
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), promote(dtypes[0]))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        delta, indices, like = (as_array(a, *arrays) for a in arrays)
+        out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
+        for number, windows, places in self.parts(like.shape):
+            out[places] += np.where(indices[windows] == number, delta[windows], delta.dtype.type(0))
+        return out.astype(delta.dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, indices, _), (upon,) = inputs, output_gradients
+        return [self.other(TakePool)(upon, indices), None, None]
+
+
+class TakePool(PoolOperator):
+    """The element of each window of x that `indices`, as of `argmax_pool`, tell; 0 where there is none.
+
+    The parameters are those of `max_pool`.
+    """
+
+    name = "take_pool"
+    operands = ("x", "indices")
+    examples = (
+        (((1, 1, 4, 5), [[[[0, 3], [2, 1]]]]), {}),
+        (((1, 5), [[1, 0, 1, 1]]), {"window": 2, "stride": 1, "axes": 1}),
+        (((3, 2), [[1], [2], [0]]), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, indices = shapes
+        self.check_pooled([indices], x)
+        return indices if None not in indices else self.pooled_shape(x)
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), promote(dtypes[0]))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, indices = (as_array(a, *arrays) for a in arrays)
+        out = np.zeros(indices.shape, x.dtype, like=x)
+        for number, windows, places in self.parts(x.shape):
+            out[windows] = np.where(indices[windows] == number, x[places], out[windows])
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, indices), (delta,) = inputs, output_gradients
+        return [self.other(MaxUnpool)(delta, indices, x), None]
+
+
+class MeanOperator(PoolOperator):
+    """The mean of windows, or its derivative, computed in float32 at the least.
+
+    Attributes
+    ----------
+    count_padding : bool
+        Whether a window's sum is divided by all of its elements, of which those outside the image are 0; or else by
+        those inside.
+    """
+
+    __props__ = (*(PoolOperator.__props__ or ()), "count_padding")
+    count_padding: bool = False
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(**{**super().bind(types, backend).props, "count_padding": bool(self.count_padding)})
+
+    def divided(self, total: Any, shape: Sequence[int]) -> Any:
+        """Numbers for each window on images of a shape, divided by the windows' elements."""
+        if self.count_padding:
+            return total / total.dtype.type(prod(self.window))
+        for axis, along in zip(self.axes, self.slidings(shape), strict=True):
+            counts = np.asarray(along.cells(), total.dtype, like=total)
+            total = total / counts.reshape(-1, *(1,) * (len(shape) - axis - 1))
+        return total
+
+    def other(self, cls: type[Op]) -> Any:
+        return cls.make(**self.props)
+
+
+class AvgPool(MeanOperator):
+    """The mean of each window of images.
+
+    Parameters
+    ----------
+    x : images
+    window, stride, padding, layout, axes, ceil
+        As of `max_pool`.
+    count_padding : bool
+        Whether a window's sum is divided by all of its elements, of which those outside the image are 0; or else by
+        those inside.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([[[1.0, 3.0, 5.0, 7.0]]])
+    >>> be.avg_pool(x, 3, stride=2, padding=1).asnumpyarray()
+    array([[[2., 5.]]], dtype=float32)
+    >>> be.avg_pool(x, 3, stride=2, padding=1, count_padding=True).asnumpyarray()
+    array([[[1.3333334, 5.       ]]], dtype=float32)
+    """
+
+    name = "avg_pool"
+    operands = ("x",)
+    examples = (
+        *_POOLS,
+        (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.pooled_shape(shapes[0])
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), mean_dtype(dtypes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        dtype = mean_dtype(x.dtype)
+        shape: Any = self.pooled_shape(x.shape)
+        total = np.zeros(shape, wide_dtype(dtype), like=x)
+        for _, windows, places in self.parts(x.shape):
+            total[windows] += x[places]
+        return self.divided(total, x.shape).astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [self.other(AvgUnpool)(delta, x)]
+
+    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
+        return [self(eval_points[0])]
+
+
+class AvgUnpool(MeanOperator):
+    """The derivative of `avg_pool` by its images `like`, whose shape alone is read, times delta.
+
+    The parameters are those of `avg_pool`.
+    """
+
+    name = "avg_unpool"
+    operands = ("delta", "like")
+    shape_only = (1,)
+    images = 1
+    examples = (
+        (((1, 2, 2, 2), (1, 2, 4, 5)), {}),
+        (((1, 2, 4, 3), (1, 2, 4, 5)), {"window": (2, 3), "stride": (1, 2), "padding": ((1, 0), (1, 1))}),
+        (((1, 3, 2), (1, 5, 2)), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "count_padding": True}),
+        (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, like = shapes
+        self.check_pooled([delta], like)
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        delta, like = (as_array(a, *arrays) for a in arrays)
+        dtype = mean_dtype(delta.dtype)
+        share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)
+        out = np.zeros(like.shape, share.dtype, like=delta)
+        for _, windows, places in self.parts(like.shape):
+            out[places] += share[windows]
+        return out.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(AvgPool)(output_gradients[0]), None]
+
+
+# Composed of means
+
+
+@function()
+def lp_pool(
+    x: Any,
+    window: Any,
+    p: float = 2.0,
+    stride: Any = None,
+    padding: Any = 0,
+    layout: Any = None,
+    axes: Any = None,
+    ceil: bool = False,
+) -> Any:
+    """The p-norm of each window of images: the p-th root of the sum of its elements' absolute values to the p.
+
+    Its gradient is 0 where all of a window is 0. The other parameters are those of `max_pool`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.lp_pool(be.array([[[3.0, -4.0, 0.0, 2.0]]]), 2).asnumpyarray()
+    array([[[5., 2.]]], dtype=float32)
+    """
+    if isinstance(p, bool) or not isinstance(p, int | float) or p <= 0:
+        raise OperandError(f"lp_pool: p is a number above 0, not {p!r}")
+    x = as_variable(as_operand(x, "lp_pool"))
+    pool = AvgPool.make(
+        window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
+    )
+    mean = pool(f.square(x) if p == 2 else f.absolute(x) ** p)
+    total = mean * float(prod(mean.op.window))
+    is_some = f.gt(total, 0)
+    inner = f.where(is_some, total, 1)  # keeps the infinite slope of a root at 0 out of the gradient
+    return f.where(is_some, f.sqrt(inner) if p == 2 else inner ** (1.0 / p), total)
+
+
+@function()
+def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, layout: Any = None) -> Any:
+    """Images divided by ``(k + alpha * m) ** beta``, m being the mean of squares over `size` neighbouring channels.
+
+    Local response normalisation. Channels beyond the first and the last count as 0.
+
+    Parameters
+    ----------
+    size : int
+        The channels of a window: ``size // 2`` before a channel, ``(size - 1) // 2`` after it, and itself.
+    alpha, beta, k : float
+    layout : str, optional
+        As of `conv`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> be.lrn(be.array([[[3.0], [4.0]]]), size=1, alpha=1.0, beta=0.5, k=0.0).asnumpyarray()
+    array([[[1.],
+            [1.]]], dtype=float32)
+    """
+    x = as_variable(as_operand(x, "lrn"))
+    (size,) = per_axis(size, 1, "lrn: size")
+    if x.ndim < 2:
+        raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")
+    channels = layout_of(layout, x.ndim, "NC", "lrn: layout").index("C")
+    around = ((size // 2, (size - 1) // 2),)
+    mean = f.avg_pool(f.square(x), size, 1, around, axes=channels, count_padding=True)
+    return x * _power(k + alpha * mean, -beta)
+
+
+def _power(x: Variable, exponent: float) -> Variable:
+    return f.pow(x, exponent)

@@ -1,0 +1,608 @@
+"""Images resized, regions of them, and boxes chosen among overlapping ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.dtypes import is_floating
+from optree.errors import OperandError, ShapeError, brief
+from optree.ops.op import Op
+from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.traits import NonDifferentiableOperator
+from optree.ops.windows import arranged, layout_of, order_of, per_axis, spatial_of
+from optree.registry import f, function
+from optree.tree.types import Shape, TensorType, promote
+from optree.tree.variable import as_operand, as_variable, is_neon
+
+INT64 = np.dtype("int64")
+
+#: The columns of a box: the number of its image, and the first and last coordinates.
+BOX = ("image", "x0", "y0", "x1", "y1")
+
+
+# Resizing
+
+
+class ResizeOperator(Op):
+    """Images resized along their spatial axes, or the derivative of that.
+
+    Attributes
+    ----------
+    size : int or tuple of int, optional
+        The spatial sizes of the value.
+    scale : float or tuple of float, optional
+        The factors of the sizes, instead.
+    method : str
+        ``"nearest"`` or ``"bilinear"``: linear along each axis.
+    align_corners : bool
+        Whether the centres of the first and last elements stay where they are, or the outer edges.
+    layout : str, optional
+        The axes of images, as of `conv`.
+    """
+
+    can_fail = False
+    __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "method", "align_corners", "layout")
+    size: Any = None
+    scale: Any = None
+    method: str = "bilinear"
+    align_corners: bool = False
+    layout: Any = None
+    images: ClassVar[int] = 0
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        what, ndim = str(self.name), types[self.images].ndim
+        if ndim < 3 or len({t.ndim for t in types}) > 1:
+            raise ShapeError("images have a batch, channels and spatial axes")
+        if self.method not in ("nearest", "bilinear"):
+            raise OperandError(f"{what}: method is 'nearest' or 'bilinear', not {self.method!r}")
+        if (self.size is None) == (self.scale is None):
+            raise OperandError(f"{what}: give a size or a scale, and not both")
+        size = None if self.size is None else per_axis(self.size, ndim - 2, f"{what}: size")
+        scale = None if self.scale is None else _factors(self.scale, ndim - 2, what)
+        layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
+        return self.make(
+            size=size, scale=scale, method=self.method, align_corners=bool(self.align_corners), layout=layout
+        )
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The spatial axes."""
+        return order_of(self.layout, spatial_of(self.layout))
+
+    def resized_shape(self, shape: Shape) -> Shape:
+        """The shape of resized images."""
+        sizes = list(shape)
+        for i, axis in enumerate(self.axes):
+            known = shape[axis]
+            if known == 0:
+                raise ShapeError(f"axis {axis} is empty, and has no elements to interpolate")
+            if self.size is not None:
+                sizes[axis] = self.size[i]
+            elif known is not None:
+                sizes[axis] = max(1, int(known * self.scale[i]))
+        return tuple(sizes)
+
+    def taps(self, before: int, after: int, dtype: np.dtype) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The elements of an axis that each of the resized one is of, in order, and their weights."""
+        place = np.arange(after, dtype=np.float64)
+        if self.align_corners:
+            place *= (before - 1) / (after - 1) if after > 1 else 0.0
+        else:
+            place = (place + 0.5) * (before / after) - 0.5
+        if self.method == "nearest":
+            # A centre between two elements is the upper one's.
+            nearest = np.clip(np.floor(place + 0.5), 0, before - 1).astype(np.intp)
+            return [(nearest, np.ones(after, dtype))]
+        place = np.clip(place, 0, before - 1)
+        low = np.floor(place).astype(np.intp)
+        weight = (place - low).astype(dtype)
+        return [(low, 1 - weight), (np.minimum(low + 1, before - 1), weight)]
+
+
+def _factors(value: Any, count: int, what: str) -> tuple[float, ...]:
+    values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    if len(values) != count or not all(isinstance(x, int | float | np.number) and 0 < x < np.inf for x in values):
+        raise OperandError(f"{what}: scale is a number above 0, or {count} of them, not {brief(value)}")
+    return tuple(map(float, values))
+
+
+def _along(values: np.ndarray, axis: int, like: Any) -> Any:
+    """Numbers along an axis of an array, in its library."""
+    return np.asarray(values, like=like).reshape(-1, *(1,) * (like.ndim - axis - 1))
+
+
+class Resize(ResizeOperator):
+    """Images resized along their spatial axes.
+
+    Parameters
+    ----------
+    x : images
+    size : int or tuple of int, optional
+        The spatial sizes of the value.
+    scale : float or tuple of float, optional
+        The factors of the sizes, instead; sizes are rounded down.
+    method : str
+        ``"nearest"`` or ``"bilinear"``: linear along each axis.
+    align_corners : bool
+        Whether the centres of the first and last elements stay where they are, or the outer edges.
+    layout : str, optional
+        The axes of images, as of `conv`.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.array([[[1.0, 3.0]]])
+    >>> be.resize(x, 4).asnumpyarray()
+    array([[[1. , 1.5, 2.5, 3. ]]], dtype=float32)
+    >>> be.resize(x, scale=2, method="nearest").asnumpyarray()
+    array([[[1., 1., 3., 3.]]], dtype=float32)
+    """
+
+    name = "resize"
+    operands = ("x",)
+    examples = (
+        (((1, 2, 3, 4),), {"size": (5, 6)}),
+        (((1, 5, 2),), {"size": 3, "layout": "NWC", "method": "nearest"}),
+        (((1, 1, 4, 3),), {"scale": (0.5, 2.0)}),
+        (((1, 1, 4, 3),), {"size": (7, 1), "align_corners": True}),
+        (((1, 2, 1, 2, 1),), {"size": 2}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.resized_shape(shapes[0])
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x = promote(dtypes[0])
+        return x, x if self.method == "nearest" else mean_dtype(x)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        dtype, after = self.resolve_dtypes(x.dtype)[-1], self.resized_shape(x.shape)
+        is_copy = self.method == "nearest"
+        wide = dtype if is_copy or not is_floating(dtype) else wide_dtype(dtype)
+        out = x.astype(wide)
+        for axis in self.axes:
+            pairs = self.taps(x.shape[axis], after[axis], wide)  # type: ignore[arg-type]
+            parts = [(np.take(out, np.asarray(index, like=out), axis=axis), weights) for index, weights in pairs]
+            out = parts[0][0] if is_copy else sum(part * _along(weights, axis, part) for part, weights in parts)
+        return out.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [ResizeInput.make(**self.props)(output_gradients[0], inputs[0])]
+
+    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
+        return [self(eval_points[0])]
+
+
+class ResizeInput(ResizeOperator):
+    """The derivative of `resize` by its images `like`, whose shape alone is read, times delta."""
+
+    name = "resize_input"
+    operands = ("delta", "like")
+    shape_only = (1,)
+    images = 1
+    examples = (
+        (((1, 2, 5, 6), (1, 2, 3, 4)), {"size": (5, 6)}),
+        (((1, 3, 2), (1, 5, 2)), {"size": 3, "layout": "NWC", "method": "nearest"}),
+        (((1, 1, 2, 6), (1, 1, 4, 3)), {"scale": (0.5, 2.0)}),
+        (((1, 1, 7, 1), (1, 1, 4, 3)), {"size": (7, 1), "align_corners": True}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, like = shapes
+        wanted = self.resized_shape(like)
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
+            raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        delta, like = (as_array(a, *arrays) for a in arrays)
+        dtype = mean_dtype(delta.dtype)
+        out = delta.astype(wide_dtype(dtype))
+        for axis in self.axes:
+            pairs = self.taps(like.shape[axis], out.shape[axis], out.dtype)
+            out = sum(
+                _gathered(out * _along(weights, axis, out), index, axis, like.shape[axis]) for index, weights in pairs
+            )
+        return out.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [Resize.make(**self.props)(output_gradients[0]), None]
+
+
+def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
+    """For each element of an axis the sum of those of x that a sorted index sends there, the first first."""
+    first = np.searchsorted(index, np.arange(size), side="left")
+    counts = np.searchsorted(index, np.arange(size), side="right") - first
+    total = None
+    for rank in range(int(counts.max(initial=1))):
+        there = np.asarray(np.minimum(first + rank, len(index) - 1), like=x)
+        part = np.where(_along(rank < counts, axis, x), np.take(x, there, axis=axis), x.dtype.type(0))
+        total = part if total is None else total + part
+    return total
+
+
+# Regions of interest
+
+
+class RegionOperator(Op):
+    """An op on boxes of images.
+
+    Attributes
+    ----------
+    size : int or pair of int
+        The rows and columns that each box is divided into.
+    scale : float
+        The factor from the boxes' coordinates to those of the images.
+    layout : str, optional
+        The axes of images, as of `conv`, of two spatial ones.
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
+    size: Any = 2
+    scale: float = 1.0
+    layout: Any = None
+    images: ClassVar[int] = 0
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        what, ndim = str(self.name), types[self.images].ndim
+        if ndim != 4:
+            raise ShapeError(f"images have a batch, channels and two spatial axes, and this has {ndim} dimensions")
+        return self.make(
+            **{
+                **self.props,
+                "size": per_axis(self.size, 2, f"{what}: size"),
+                "scale": _factors(self.scale, 1, what)[0],
+                "layout": layout_of(self.layout, ndim, "NC", f"{what}: layout"),
+            }
+        )
+
+    def regions_shape(self, images: Shape, boxes: Shape) -> Shape:
+        """The shape of the regions: that of images, a box for each of the batch.
+
+        Raises
+        ------
+        ShapeError
+            If the boxes are none.
+        """
+        if len(boxes) != 2 or boxes[1] not in (None, len(BOX)):
+            raise ShapeError(f"boxes have the shape (count, {len(BOX)}), columns {', '.join(BOX)}, not {boxes}")
+        channels = images[self.layout.index("C")]
+        return arranged((boxes[0], channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The images' axes in the order N, C, rows, columns."""
+        return order_of(self.layout, "NC" + spatial_of(self.layout))
+
+
+def _image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
+    """The number of each box's image.
+
+    Raises
+    ------
+    OperandError
+        If there is no such image.
+    """
+    numbers = boxes[:, 0]
+    if not np.all((numbers >= 0) & (numbers < count)):
+        wrong = int(np.argmin((numbers >= 0) & (numbers < count)))
+        raise OperandError(f"{what}: box {wrong} is of image {numbers[wrong]:g}, and there are {count}")
+    return numbers.astype(INT64)
+
+
+class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
+    """Where each maximum of `roi_pool` is: the index in the images, flattened in C order, and -1 of an empty bin.
+
+    The parameters are those of `roi_pool`.
+    """
+
+    name = "argmax_roi"
+    operands = ("x", "boxes")
+    examples = (
+        (((2, 2, 4, 5), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]]), {}),
+        (((1, 5, 4, 2), [[0, 2, 2, 8, 6], [0, 7, 1, 3, 5]]), {"size": (3, 2), "scale": 0.5, "layout": "NHWC"}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.regions_shape(*shapes)
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), INT64)
+
+    def value(self, *arrays: Any) -> Any:
+        x, boxes = arrays
+        shape: Any = self.regions_shape(x.shape, boxes.shape)
+        out = np.full(shape, -1, INT64)
+        target, images = out.transpose(self.order), x.transpose(self.order)
+        places = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
+        boxes = np.asarray(boxes, np.float64)
+        for box, image in enumerate(_image_numbers(boxes, len(images), "argmax_roi")):
+            for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
+                part = images[image, :, rows, columns].reshape(images.shape[1], -1)
+                if part.shape[1]:
+                    found = part.argmax(axis=1)[:, None]
+                    there = places[image, :, rows, columns].reshape(part.shape)
+                    target[box, :, i, j] = np.take_along_axis(there, found, axis=1)[:, 0]
+        return out
+
+    def _bins(self, box: np.ndarray, sizes: Sequence[int]) -> Iterator[tuple[int, int, slice, slice]]:
+        """The rows and columns of each bin of a box."""
+        x0, y0, x1, y1 = np.rint(box[1:] * self.scale)
+        parts = [
+            [
+                slice(*np.clip([begin + np.floor(i * step), begin + np.ceil((i + 1) * step)], 0, limit).astype(int))
+                for i in range(count)
+            ]
+            for begin, end, limit, count in ((y0, y1, sizes[0], self.size[0]), (x0, x1, sizes[1], self.size[1]))
+            for step in (max(end - begin + 1, 1) / count,)
+        ]
+        for i, rows in enumerate(parts[0]):
+            for j, columns in enumerate(parts[1]):
+                yield i, j, rows, columns
+
+
+@function()
+def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = None) -> Any:
+    """The maxima of boxes of images, each divided into bins of about equal size; 0 of an empty bin.
+
+    Parameters
+    ----------
+    x : images
+        Of two spatial axes.
+    boxes : (count, 5)
+        A row for each: the number of its image, and x0, y0, x1, y1, the columns and rows of its first and last
+        elements, which are multiplied by `scale` and rounded to the nearest, halves to even. No gradient is sent there.
+    size : int or pair of int
+        The rows and columns of bins.
+    scale : float
+    layout : str, optional
+        The axes of images, as of `conv`; the value's batch are the boxes.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.reshape(be.arange(16), (1, 1, 4, 4))
+    >>> be.roi_pool(x, be.array([[0, 0, 0, 3, 1]]), (1, 2)).asnumpyarray().tolist()
+    [[[[5.0, 7.0]]]]
+    """
+    x, boxes = (as_variable(as_operand(a, "roi_pool")) for a in (x, boxes))
+    places = f.argmax_roi(x, boxes, size, scale, layout)
+    is_some = f.ge(places, 0)
+    values = f.take(f.reshape(x, (-1,)), f.maximum(places, 0), axis=0)
+    return f.where(is_some, values, f.fill_like(values, 0))
+
+
+class AlignOperator(RegionOperator):
+    """A region interpolated at points between the elements of images, or the derivative of that.
+
+    Attributes
+    ----------
+    samples : int
+        The points of a bin along each axis, of which the mean is taken.
+    aligned : bool
+        Whether coordinates are of the elements' edges, so that half of one is taken off.
+    """
+
+    __props__ = (*(RegionOperator.__props__ or ()), "samples", "aligned")
+    samples: int = 2
+    aligned: bool = True
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        (samples,) = per_axis(self.samples, 1, f"{self.name}: samples")
+        return self.make(**{**super().bind(types, backend).props, "samples": samples, "aligned": bool(self.aligned)})
+
+    def weights(self, box: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+        """For rows and for columns, the weight of each element of the image in each bin.
+
+        Points more than one element beyond the image count as 0.
+        """
+        x0, y0, x1, y1 = box[1:] * self.scale - (0.5 if self.aligned else 0.0)
+        found = []
+        for begin, end, limit, count in ((y0, y1, sizes[0], self.size[0]), (x0, x1, sizes[1], self.size[1])):
+            extent = end - begin if self.aligned else max(end - begin, 1.0)
+            points = begin + extent * (np.arange(count * self.samples) + 0.5) / (count * self.samples)
+            matrix = np.zeros((count, limit))
+            for i, point in enumerate(points):
+                if not -1.0 <= point <= limit:
+                    continue
+                point = min(max(point, 0.0), limit - 1.0)
+                low = int(point)
+                matrix[i // self.samples, low] += (1 - (point - low)) / self.samples
+                matrix[i // self.samples, min(low + 1, limit - 1)] += (point - low) / self.samples
+            found.append(matrix)
+        return found
+
+
+class RoiAlign(AlignOperator):
+    """The means of bilinear samples of boxes of images, each divided into bins.
+
+    Parameters
+    ----------
+    x : images
+        Of two spatial axes.
+    boxes : (count, 5)
+        A row for each: the number of its image, and x0, y0, x1, y1, multiplied by `scale` and not rounded. No gradient
+        is sent there.
+    size : int or pair of int
+        The rows and columns of bins.
+    scale : float
+    layout : str, optional
+        The axes of images, as of `conv`; the value's batch are the boxes.
+    samples : int
+        The points of a bin along each axis.
+    aligned : bool
+        Whether coordinates are of the elements' edges, so that half of one is taken off; or else of their centres, and
+        a box is at least one element wide.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x = be.reshape(be.arange(16), (1, 1, 4, 4))
+    >>> be.roi_align(x, be.array([[0, 0, 0, 4, 2]]), (1, 2)).asnumpyarray().tolist()
+    [[[[2.5, 4.5]]]]
+    """
+
+    name = "roi_align"
+    operands = ("x", "boxes")
+    examples = (
+        (((2, 2, 4, 5), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]]), {}),
+        (
+            ((1, 5, 4, 2), [[0, 2, 2, 8, 6], [0, 7, 1, 3, 5]]),
+            {"size": (3, 2), "scale": 0.3, "layout": "NHWC", "samples": 1, "aligned": False},
+        ),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.regions_shape(*shapes)
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
+    def value(self, *arrays: Any) -> Any:
+        x, boxes = arrays
+        dtype = mean_dtype(x.dtype)
+        images, boxes = x.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
+        shape: Any = self.regions_shape(x.shape, boxes.shape)
+        out = np.zeros(shape, images.dtype)
+        target = out.transpose(self.order)
+        for box, image in enumerate(_image_numbers(boxes, len(images), "roi_align")):
+            rows, columns = (m.astype(images.dtype) for m in self.weights(boxes[box], images.shape[2:]))
+            target[box] = rows @ images[image] @ columns.T
+        return out.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, boxes), (delta,) = inputs, output_gradients
+        return [RoiAlignInput.make(**self.props)(delta, boxes, x), None]
+
+
+class RoiAlignInput(AlignOperator):
+    """The derivative of `roi_align` by its images `like`, whose shape alone is read, times delta."""
+
+    name = "roi_align_input"
+    operands = ("delta", "boxes", "like")
+    shape_only = (2,)
+    images = 2
+    examples = (
+        (((3, 2, 2, 2), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]], (2, 2, 4, 5)), {}),
+        (
+            ((2, 3, 2, 2), [[0, 2, 2, 8, 6], [0, 7, 1, 3, 5]], (1, 5, 4, 2)),
+            {"size": (3, 2), "scale": 0.3, "layout": "NHWC", "samples": 1, "aligned": False},
+        ),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, boxes, like = shapes
+        wanted = self.regions_shape(like, boxes)
+        if len(delta) != len(wanted) or any(None not in p and p[0] != p[1] for p in zip(delta, wanted, strict=True)):
+            raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
+        return like
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
+    def value(self, *arrays: Any) -> Any:
+        delta, boxes, like = arrays
+        dtype = mean_dtype(delta.dtype)
+        deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
+        out = np.zeros(like.shape, deltas.dtype)
+        target = out.transpose(self.order)
+        for box, image in enumerate(_image_numbers(boxes, len(target), "roi_align_input")):
+            rows, columns = (m.astype(deltas.dtype) for m in self.weights(boxes[box], target.shape[2:]))
+            target[image] += rows.T @ deltas[box] @ columns
+        return out.astype(dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, boxes, _), (upon,) = inputs, output_gradients
+        return [RoiAlign.make(**self.props)(upon, boxes), None, None]
+
+
+# Overlapping boxes
+
+
+class Nms(NonDifferentiableOperator):
+    """The boxes that non-maximum suppression keeps: their row numbers, the best first, then -1 for each other row.
+
+    The best of the remaining boxes is kept, and those of which it covers more than
+    `threshold` of the union are dropped. Rows with a score of 0 never count; of
+    equal scores the first is the better.
+
+    Parameters
+    ----------
+    boxes : (count, 5)
+        Columns x0, y0, x1, y1, score.
+    threshold : float
+    normalized : bool
+        Whether a side is ``x1 - x0`` long, or else one more: coordinates of the last element inside.
+    keepdims : bool
+        Whether the value is a column; in neon's mode it is.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> boxes = be.array([[0, 0, 9, 9, 0.5], [1, 1, 9, 9, 0.75], [20, 0, 29, 9, 0.25]])
+    >>> be.nms(boxes, 0.5).asnumpyarray()
+    array([ 1,  2, -1])
+    """
+
+    name = "nms"
+    operands = ("boxes",)
+    __props__ = ("threshold", "normalized", "keepdims")
+    threshold: float = 0.5
+    normalized: bool = False
+    keepdims: bool = False
+    sample = (0.1, 2.0)
+    examples = (
+        (((6, 5),), {}),
+        (((6, 5),), {"threshold": 0.1, "normalized": True, "keepdims": True}),
+        (((0, 5),), {}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, int | float | np.number):
+            raise OperandError(f"nms: threshold is a number, not {brief(self.threshold)}")
+        return self.make(
+            threshold=float(self.threshold),
+            normalized=bool(self.normalized),
+            keepdims=bool(self.keepdims or is_neon(backend)),
+        )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (boxes,) = shapes
+        if len(boxes) != 2 or boxes[1] not in (None, 5):
+            raise ShapeError(f"boxes have the shape (count, 5), columns x0, y0, x1, y1, score, not {boxes}")
+        return (boxes[0], 1) if self.keepdims else boxes[:1]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), INT64
+
+    def value(self, *arrays: Any) -> Any:
+        boxes = np.asarray(arrays[0], np.float64)
+        (x0, y0, x1, y1, score), more = boxes.T, 0.0 if self.normalized else 1.0
+        area = (x1 - x0 + more) * (y1 - y0 + more)
+        rest = np.argsort(-score, kind="stable")
+        rest = rest[score[rest] != 0]
+        out, count = np.full(len(boxes), -1, INT64), 0
+        while rest.size:
+            best, rest = rest[0], rest[1:]
+            out[count] = best
+            count += 1
+            width = np.minimum(x1[best], x1[rest]) - np.maximum(x0[best], x0[rest]) + more
+            height = np.minimum(y1[best], y1[rest]) - np.maximum(y0[best], y0[rest]) + more
+            common = np.maximum(width, 0) * np.maximum(height, 0)
+            with np.errstate(all="ignore"):
+                rest = rest[~(common / (area[best] + area[rest] - common) > self.threshold)]
+        return out[:, None] if self.keepdims else out

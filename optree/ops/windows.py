@@ -1,0 +1,208 @@
+"""Windows that slide along axes: sizes, paddings, layouts, and the slices that meet at each element of a window.
+
+Convolutions and pools are loops over the elements of the window, each of which
+is one strided slice of the operand: no copy of all windows is ever made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from optree.errors import OperandError, ShapeError, brief
+from optree.tree.types import Shape
+
+#: The letters of the spatial axes, the last first where there are fewer.
+SPATIAL = "DHW"
+
+#: A padding before and after each axis, or the word for one that depends on the sizes.
+Padding = str | tuple[tuple[int, int], ...]
+
+
+class Sliding(NamedTuple):
+    """Windows along one axis.
+
+    Attributes
+    ----------
+    size, window, stride, dilation : int
+        Of the axis and of the window, and the steps from window to window and within one.
+    before : int
+        The padding before the axis.
+    positions : int
+        The number of windows.
+    """
+
+    size: int
+    window: int
+    stride: int
+    dilation: int
+    before: int
+    positions: int
+
+    def slices(self, element: int) -> tuple[slice, slice]:
+        """The windows whose element of this number is inside the axis, and where it is."""
+        offset = element * self.dilation - self.before
+        first = max(0, -(offset // self.stride))
+        last = min(self.positions, (self.size - 1 - offset) // self.stride + 1)
+        if last <= first:
+            return slice(0, 0), slice(0, 0)
+        begin = first * self.stride + offset
+        return slice(first, last), slice(begin, begin + (last - first - 1) * self.stride + 1, self.stride)
+
+    def cells(self) -> list[int]:
+        """The number of each window's elements that are inside the axis."""
+        counts = [0] * self.positions
+        for element in range(self.window):
+            for i in range(*self.slices(element)[0].indices(self.positions)):
+                counts[i] += 1
+        return counts
+
+
+def elements(slidings: Sequence[Sliding]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    """Each element of a window, with the slices of the windows that have it inside, and of the axes that it is at."""
+    for element in product(*(range(s.window) for s in slidings)):
+        pairs = [s.slices(i) for s, i in zip(slidings, element, strict=True)]
+        windows, places = zip(*pairs, strict=True) if pairs else ((), ())
+        if all(part.stop for part in windows):
+            yield element, tuple(windows), tuple(places)
+
+
+# Parameters
+
+
+def per_axis(value: Any, count: int, what: str, least: int = 1) -> tuple[int, ...]:
+    """A number for each of some axes, from one or as many.
+
+    Raises
+    ------
+    OperandError
+        If it is neither, or one is less than it may be.
+    """
+    values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    if len(values) != count or not all(_is_integer(x) and x >= least for x in values):
+        raise OperandError(f"{what} is an integer of {least} or more, or {count} of them, not {brief(value)}")
+    return tuple(map(int, values))
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def padding_of(value: Any, count: int, what: str) -> Padding:
+    """A padding in its normal form: ``"same"``, or a pair for each axis.
+
+    Raises
+    ------
+    OperandError
+        If it is none.
+    """
+    if value == "valid":
+        return ((0, 0),) * count
+    if isinstance(value, str):
+        if value != "same":
+            raise OperandError(f"{what}: padding is 'same', 'valid' or numbers, not {value!r}")
+        return value
+    values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    pairs = [tuple(x) if isinstance(x, tuple | list) else (x, x) for x in values]
+    flat = [x for pair in pairs for x in pair]
+    if len(pairs) != count or any(len(p) != 2 for p in pairs) or not all(_is_integer(x) and x >= 0 for x in flat):
+        raise OperandError(
+            f"{what}: padding is 'same', 'valid', an integer of 0 or more, or for each of the {count} axes one or a "
+            f"pair (before, after), not {brief(value)}"
+        )
+    return tuple((int(a), int(b)) for a, b in pairs)
+
+
+def sliding(size: int, window: int, stride: int, dilation: int, padding: Any, ceil: bool = False) -> Sliding:
+    """Windows along an axis.
+
+    Parameters
+    ----------
+    padding : pair of int, or ``"same"``
+        With ``"same"`` there are size / stride windows, rounded up, and as much padding after the axis as before it,
+        or one more.
+    ceil : bool
+        Whether a last window may reach beyond the padding, so long as it begins before the end of the axis.
+
+    Raises
+    ------
+    ShapeError
+        If a window is larger than the padded axis.
+    """
+    extent = dilation * (window - 1) + 1
+    if padding == "same":
+        count = -(-size // stride)
+        return Sliding(size, window, stride, dilation, max((count - 1) * stride + extent - size, 0) // 2, count)
+    before, after = padding
+    room = size + before + after - extent
+    if room < 0:
+        padded = f", {size + before + after} with its padding" if before + after else ""
+        raise ShapeError(f"a window of {_extent(window, dilation)} is larger than an axis of {size}{padded}")
+    count = room // stride + 1
+    if ceil and room % stride and count * stride < size + before:
+        count += 1
+    return Sliding(size, window, stride, dilation, before, count)
+
+
+def _extent(window: int, dilation: int) -> str:
+    return f"{window}" + (f" that spans {dilation * (window - 1) + 1}" if dilation > 1 else "")
+
+
+def windows_along(
+    size: int | None, window: int | None, stride: int, dilation: int, padding: Any, ceil: bool = False
+) -> int | None:
+    """The number of windows; None where a size is open."""
+    return None if size is None or window is None else sliding(size, window, stride, dilation, padding, ceil).positions
+
+
+# Layouts
+
+
+def layout_of(given: Any, ndim: int, ends: str, what: str, spatial: str | None = None) -> str:
+    """A layout, as a letter for each axis; by default the two `ends`, then the spatial axes.
+
+    Parameters
+    ----------
+    ends : str
+        The letters that are not spatial: ``"NC"`` of images, ``"OI"`` of weights.
+    spatial : str, optional
+        The letters of the spatial axes, if they are known.
+
+    Raises
+    ------
+    OperandError
+        If it does not name the axes.
+    """
+    if given is None:
+        return ends + (spatial if spatial is not None else SPATIAL[-(ndim - 2) :] if ndim > 2 else "")
+    wanted = f"{ends} and {' '.join(spatial)}" if spatial is not None else f"{ends} and the spatial axes"
+    if not isinstance(given, str) or len(set(given)) != len(given) or not set(ends) <= set(given):
+        raise OperandError(
+            f"{what} is a text with each of {wanted} once, such as {_sample(ends)!r}, not {brief(given)}"
+        )
+    if len(given) != ndim:
+        raise OperandError(f"{what} {given!r} names {len(given)} axes, and the operand has {ndim}")
+    if spatial is not None and {*given} != {*ends, *spatial}:
+        raise OperandError(f"{what} {given!r} does not have {wanted}")
+    return given
+
+
+def _sample(ends: str) -> str:
+    return f"{ends}HW"
+
+
+def spatial_of(layout: str, ends: str = "NC") -> str:
+    """The letters of a layout's spatial axes, in order."""
+    return "".join(letter for letter in layout if letter not in ends)
+
+
+def order_of(layout: str, letters: str) -> tuple[int, ...]:
+    """The axis of each letter."""
+    return tuple(map(layout.index, letters))
+
+
+def arranged(shape: Shape, layout: str, letters: str) -> Shape:
+    """A shape in a layout, from the sizes of these letters."""
+    sizes = dict(zip(letters, shape, strict=True))
+    return tuple(sizes[letter] for letter in layout)

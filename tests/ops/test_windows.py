@@ -1,0 +1,218 @@
+"""Convolutions and pools of random geometry against loops, derivatives against differences, errors, open sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import windowed
+from scipy import signal
+
+import optree
+from backends import gen_backend
+from optree import TensorType, function, grad
+from optree.errors import OperandError, ShapeError
+from optree.ops.convolution import Conv
+from optree.registry import f
+from optree.testing.examples import Example
+from optree.testing.promises import check_gradient, check_second_gradient
+
+LAYOUTS = {
+    1: [("NCW", "OIW"), ("NWC", "WIO"), ("CWN", "IWO")],
+    2: [("NCHW", "OIHW"), ("NHWC", "HWIO"), ("CHWN", "IHWO"), ("HNWC", "WOHI")],
+    3: [("NCDHW", "OIDHW"), ("NDHWC", "DHWIO"), ("CDHWN", "IDHWO")],
+}
+
+
+def _case(rng: np.random.RandomState) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Shapes of images and weights, and parameters, that fit."""
+    rank = rng.randint(1, 4)
+    layout, weights_layout = LAYOUTS[rank][rng.randint(len(LAYOUTS[rank]))]
+    groups = rng.choice([1, 1, 2, 3])
+    channels, outputs = groups * rng.randint(1, 4), groups * rng.randint(1, 4)
+    window = rng.randint(1, 4 if rank < 3 else 3, rank)
+    dilation = rng.randint(1, 3, rank)
+    extent = dilation * (window - 1) + 1
+    image = extent + rng.randint(0, 5 if rank < 3 else 2, rank)
+    padding: Any = [
+        "same",
+        "valid",
+        int(rng.randint(0, 3)),
+        tuple((int(a), int(b)) for a, b in rng.randint(0, 3, (rank, 2))),
+    ][rng.randint(4)]
+    letters = [x for x in layout if x not in "NC"]
+    sizes = {"N": rng.randint(1, 4), "C": channels, "O": outputs, "I": channels // groups}
+    x = tuple(int({**sizes, **dict(zip(letters, image, strict=True))}[a]) for a in layout)
+    w = tuple(int({**sizes, **dict(zip(letters, window, strict=True))}[a]) for a in weights_layout)
+    props = {
+        "stride": tuple(map(int, rng.randint(1, 4, rank))),
+        "padding": padding,
+        "dilation": tuple(map(int, dilation)),
+        "groups": int(groups),
+        "layout": layout,
+        "weights_layout": weights_layout,
+    }
+    return x, w, props
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_convolutions_of_random_geometry_are_loops(seed: int) -> None:
+    rng = np.random.RandomState(seed)
+    be = gen_backend("cpu", datatype="float64")
+    shape, filters, props = _case(rng)
+    x, w = rng.normal(size=shape), rng.normal(size=filters)
+    wanted = windowed.conv(x, w, **props)
+    value = be.conv(be.array(x), be.array(w), **props)
+    assert value.shape == wanted.shape
+    np.testing.assert_allclose(value.asnumpyarray(), wanted, rtol=1e-9, atol=1e-9)
+    delta = rng.normal(size=wanted.shape)
+    tensors = [be.array(a) for a in (x, w, delta)]
+    by_x, by_w = grad(be.sum(be.conv(*tensors[:2], **props) * tensors[2]), tensors[:2])
+    np.testing.assert_allclose(by_x.asnumpyarray(), windowed.conv_input(delta, w, x, **props), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(by_w.asnumpyarray(), windowed.conv_weights(x, delta, w, **props), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_derivatives_of_random_geometry_are_differences(seed: int) -> None:
+    while True:
+        rng = np.random.RandomState(seed)
+        x, w, props = _case(rng)
+        if np.prod(x) * np.prod(w) < 5000:
+            break
+        seed += 100
+    example = Example(Conv.make(**props), (x, w), (-2.0, 2.0), f"conv{seed}")
+    check_gradient(example)
+    check_second_gradient(example)
+
+
+@pytest.mark.parametrize("mode", ["valid", "same", "full"])
+def test_a_convolution_is_scipys_correlation(mode: str) -> None:
+    rng = np.random.RandomState(0)
+    be = gen_backend("cpu", datatype="float64")
+    x, w = rng.normal(size=(7, 8)), rng.normal(size=(3, 5))
+    padding: Any = {"valid": "valid", "same": "same", "full": (2, 4)}[mode]
+    got = be.conv(be.array(x[None, None]), be.array(w[None, None]), padding=padding).asnumpyarray()[0, 0]
+    np.testing.assert_allclose(got, signal.correlate(x, w, mode), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pools_of_random_geometry_are_loops(seed: int) -> None:
+    rng = np.random.RandomState(seed)
+    be = gen_backend("cpu", datatype="float64")
+    rank = rng.randint(1, 4)
+    layout = LAYOUTS[rank][rng.randint(len(LAYOUTS[rank]))][0]
+    window = rng.randint(1, 4, rank)
+    sizes = window + rng.randint(0, 4, rank)
+    letters = [x for x in layout if x not in "NC"]
+    named = {"N": 2, "C": 2, **dict(zip(letters, sizes, strict=True))}
+    x = rng.randint(0, 4, [int(named[a]) for a in layout]).astype(float)  # of many ties
+    props: dict[str, Any] = {
+        "window": tuple(map(int, window)),
+        "stride": tuple(map(int, rng.randint(1, 4, rank))),
+        "padding": ["same", "valid", tuple((int(a), int(b)) for a, b in rng.randint(0, window[:, None], (rank, 2)))][
+            rng.randint(3)
+        ],
+        "layout": layout,
+        "ceil": bool(rng.randint(2)),
+    }
+    if props["padding"] == "same":
+        props["ceil"] = False
+    t = be.array(x)
+    np.testing.assert_array_equal(be.max_pool(t, **props).asnumpyarray(), windowed.max_pool(x, **props))
+    counted = bool(rng.randint(2))
+    np.testing.assert_allclose(
+        be.avg_pool(t, count_padding=counted, **props).asnumpyarray(), windowed.avg_pool(x, counted, **props)
+    )
+    delta = rng.normal(size=be.max_pool(t, **props).shape)
+    wanted = windowed.max_unpool(delta, windowed.argmax_pool(x, **props), x, **props)
+    got = grad(be.sum(be.max_pool(t, **props) * be.array(delta)), t).asnumpyarray()
+    np.testing.assert_allclose(got, wanted, atol=1e-12)
+    got = grad(be.sum(be.avg_pool(t, count_padding=counted, **props) * be.array(delta)), t).asnumpyarray()
+    np.testing.assert_allclose(got, windowed.avg_unpool(delta, x, counted, **props), atol=1e-12)
+
+
+def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
+    be = gen_backend("cpu")
+    x = be.array(np.array([[[2, 2, 1, 2, 2]]], "float32"))
+    assert grad(be.sum(be.max_pool(x, 3, stride=1)), x).asnumpyarray().tolist() == [[[1, 1, 0, 1, 0]]]
+    nan = be.array(np.array([[[1, np.nan, np.nan]]], "float32"))
+    assert np.isnan(be.max_pool(nan, 3).asnumpyarray()).all()
+    assert grad(be.sum(be.max_pool(nan, 3)), nan).asnumpyarray().tolist() == [[[0, 1, 0]]]
+
+
+def test_an_lp_pool_of_zeros_has_a_gradient_of_zeros() -> None:
+    be = gen_backend("cpu")
+    x = be.zeros((1, 1, 4))
+    for p in (1.5, 2.0, 3.0):
+        assert not grad(be.sum(be.lp_pool(x, 2, p)), x).asnumpyarray().any()
+
+
+def test_sizes_may_be_open() -> None:
+    be = gen_backend("cpu", datatype="float64")
+    rng = np.random.RandomState(0)
+    x = TensorType("float64", (None, 2, None, None))("x")
+    w = be.array(rng.normal(size=(4, 2, 3, 3)), name="w")
+    y = be.max_pool(be.conv(x, w, padding="same", stride=2), 2)
+    run = function([x], [y, grad(be.sum(be.square(y)), w)])
+    for shape in ((1, 2, 8, 9), (3, 2, 7, 16)):
+        value = rng.normal(size=shape)
+        wanted = windowed.max_pool(windowed.conv(value, w.get(), padding="same", stride=2), window=2)
+        got, slope = run(value)
+        np.testing.assert_allclose(got.get(), wanted, rtol=1e-9, atol=1e-9)
+        assert slope.shape == w.shape
+    with pytest.raises(ShapeError, match="window of 2"):
+        run(rng.normal(size=(1, 2, 2, 2)))
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "channels": (
+        lambda x, w: f.conv(x, w),
+        ShapeError,
+        r"conv: x \(2, 4, 8, 8\).* w \(6, 2, 3, 3\).*4 channels.*groups=2",
+    ),
+    "groups": (lambda x, w: f.conv(x, w, groups=4), ShapeError, r"6 outputs .* multiple of 4"),
+    "stride": (lambda x, w: f.conv(x, w, groups=2, stride=0), OperandError, "conv: stride .* 1 or more.* not 0"),
+    "dilation": (lambda x, w: f.conv(x, w, groups=2, dilation=(1, 2, 3)), OperandError, "conv: dilation .* 2 of them"),
+    "window": (lambda x, w: f.conv(x, w, groups=2, dilation=9), ShapeError, "a window of 3 that spans 19.*axis of 8"),
+    "padding": (
+        lambda x, w: f.conv(x, w, groups=2, padding="sane"),
+        OperandError,
+        "'same', 'valid' or numbers.*'sane'",
+    ),
+    "negative": (lambda x, w: f.conv(x, w, groups=2, padding=-1), OperandError, "0 or more"),
+    "layout": (lambda x, w: f.conv(x, w, layout="NHCC"), OperandError, "conv: layout .*'NHCC'"),
+    "weights": (lambda x, w: f.conv(x, w, weights_layout="OIAB"), OperandError, "weights_layout 'OIAB'"),
+    "rank": (lambda x, w: f.conv(x, f.reshape(w, (6, -1))), ShapeError, "conv: .*dimensions"),
+    "delta": (lambda x, w: f.conv_input(x, w, x, groups=2), ShapeError, r"the shape \(2, 6, 6, 6\), and the delta"),
+    "output_padding": (lambda x, w: f.conv_transpose(x, w, output_padding=1), OperandError, "not below the stride"),
+    "pool": (lambda x, w: f.max_pool(x, 9), ShapeError, r"max_pool: x \(2, 4, 8, 8\).*a window of 9.*axis of 8"),
+    "empty window": (lambda x, w: f.max_pool(x, 2, padding=2), OperandError, "padding of 2 leaves a window of 2"),
+    "pool stride": (lambda x, w: f.avg_pool(x, 2, 0), OperandError, "avg_pool: stride"),
+    "both": (lambda x, w: f.avg_pool(x, 2, axes=0, layout="NCHW"), OperandError, "not both"),
+    "p": (lambda x, w: f.lp_pool(x, 2, 0), OperandError, "p is a number above 0"),
+    "indices": (lambda x, w: f.take_pool(x, f.argmax_pool(x, 4), 2), ShapeError, r"\(2, 4, 4, 4\), and an operand"),
+    "boxes": (lambda x, w: f.roi_pool(x, f.reshape(w, (27, 4)), 2), ShapeError, r"\(count, 5\).*image, x0.*\(27, 4\)"),
+    "nms": (lambda x, w: f.nms(f.reshape(w, (27, 4))), ShapeError, r"\(count, 5\).*score"),
+    "size": (lambda x, w: f.resize(x), OperandError, "a size or a scale"),
+    "method": (lambda x, w: f.resize(x, 2, method="cubic"), OperandError, "'nearest' or 'bilinear'"),
+    "fold": (lambda x, w: f.fold(f.reshape(w, (1, 9, 12)), (4, 4), 2), ShapeError, "9 rows are no multiple of the 4"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case: str) -> None:
+    be = gen_backend("cpu")
+    x, w = be.ones((2, 4, 8, 8), name="x"), be.ones((6, 2, 3, 3), name="w")
+    build, error, match = BAD[case]
+    with pytest.raises(error, match=match):
+        build(x, w)
+
+
+def test_a_box_of_no_image_is_named_when_it_runs() -> None:
+    be = gen_backend("cpu")
+    x, out = be.ones((2, 1, 4, 4)), be.zeros((1, 1, 2, 2))
+    for op in (be.roi_pool, be.roi_align):
+        with pytest.raises(optree.OptreeError, match="box 0 is of image 2, and there are 2"):
+            out[:] = op(x, be.array([[2, 0, 0, 1, 1]]), 2)
+        assert not out.get().any()
