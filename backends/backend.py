@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -25,13 +25,28 @@ from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
-from optree.tree.types import DTYPES, NUMBERS, as_dtype
+from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
 
 COMPAT_MODES = (None, "neon")
+
+
+class Within(NamedTuple):
+    """A compiled function of arrays, for calls within a step of a plan.
+
+    Attributes
+    ----------
+    run : callable
+        Of a list of the arrays.
+    is_captured : bool
+        Whether a CUDA graph can capture it.
+    """
+
+    run: Callable[[Sequence[Any]], None]
+    is_captured: bool
 
 
 class Backend(RandomMethods):
@@ -61,8 +76,8 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal lowered lowering noting on_host over owned plans program remark show sources tensor_of to_host "
-        "value_of".split()
+        "internal compile_within lowered lowering noting on_host over owned plans program remark show sources tensor_of "
+        "target to_host value_of within".split()
     )
 
     #: The number of devices of its kind.
@@ -173,6 +188,35 @@ class Backend(RandomMethods):
             its inputs' values and its own.
         """
         raise NotImplementedError
+
+    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+        """A program as a function of its leaves' values, for calls within a step; and whether a graph captures it."""
+        plan = self.compile(program)
+        return lambda values: plan.run(values, None), False
+
+    def within(self, key: Any, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
+        """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
+
+        Parameters
+        ----------
+        key : hashable
+            What tells it from others.
+        build : callable
+            Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
+        """
+        found = self.plans.get(("within", key))
+        if found is None:
+            leaves, roots = build()
+            program = self.program(roots)
+            run, is_captured = self.compile_within(program.outline())
+            self.compiles += 1
+            found = self.plans["within", key] = Within(_on_leaves(self, program, leaves, run), is_captured)
+        return found  # type: ignore[no-any-return]
+
+    def target(self, type: TensorType) -> Tensor:
+        """A tensor for `within` to assign to, of a type and without memory for its elements; None is any size."""
+        sizes = tuple(2 if n is None else n for n in type.shape)
+        return Tensor(self, np.broadcast_to(self.allocate((), type.dtype), sizes))
 
     # Running trees
 
@@ -379,6 +423,21 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
+def _on_leaves(backend: Backend, program: Program, given: Sequence[Any], run: Any) -> Callable[[Sequence[Any]], None]:
+    """A function of the values of some leaves, of which the program may read but a part; those of others are known."""
+    indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in given]
+    known = [None if i in indices else backend.value_of(leaf) for i, leaf in enumerate(program.leaves)]
+    pairs = [(n, i) for n, i in enumerate(indices) if i is not None]
+
+    def call(arrays: Sequence[Any]) -> None:
+        values = known.copy()
+        for n, i in pairs:
+            values[i] = arrays[n]
+        run(values)
+
+    return call
+
+
 def _check_stale(tree: Any) -> None:
     """Warn if a tree that has not run is stale, as running it does."""
     if type(tree) is not OpTreeNode:
@@ -458,8 +517,12 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
     """A function's trees, all of this backend; with `out`, as many tensors, these, written."""
-    for tree in trees:
-        if tree.spec.home not in (backend.home, None):
+    pending = list(trees)
+    while pending:  # they may be nested, and None
+        tree = pending.pop()
+        if tree.__class__ is not OpTreeNode and isinstance(tree, tuple | list):
+            pending += tree
+        elif tree is not None and tree.spec.home not in (backend.home, None):
             raise _foreign(backend, name, tree)
     if out is None:
         return trees

@@ -29,7 +29,8 @@ PACKAGES = (
         "optree.locks",
         "optree.arrays",
     ),
-    *("optree.dtypes", "optree.registry", "optree.tree", "optree.ops", "optree.autodiff"),
+    # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
+    *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
     *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
     *(
         "backends.intact",

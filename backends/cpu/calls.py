@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backends.cpu.convolution import Convolution
 from backends.cpu.pooling import Pool
-from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
+from backends.cpu.thread_pool import share
+from backends.execution.loops import loop
+from backends.execution.routines import Implementation, ImplementationOf, Routine, always, routine_of, takes_floats, views
+from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.dtypes import is_floating
+from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.ops.loops import Scan
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+from optree.ops.recurrent import Parts
+from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import NUMBERS, TensorType
 
@@ -33,7 +41,13 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
+def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
+    """Attention, in tiles that BLAS multiplies; threads share the heads."""
+    return partial(op.run, BackendTiles(backend, backend.product, share))
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
+_ATTENTION = Routine(_in_tiles, always)
 
 
 def _floats_first(program: Program, index: int) -> bool:
@@ -50,6 +64,9 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True)
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
+    Attention: _ATTENTION,
+    AttentionGradient: _ATTENTION,
+    Parts: Routine(views, always, computes=False),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
 }
@@ -80,11 +97,15 @@ def implementations_of(backend: Any, program: Program, last: Sequence[int] | Non
 def _implementation(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     instruction = program.instructions[index]
     op = instruction.op
-    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
-        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(backend, op)
+    if isinstance(op, Scan):
+        return loop(backend, program, index)
+    if isinstance(op, Output):
+        return Implementation(op.value)
+    if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
+        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):
         return Implementation(checked(instruction), update=op.update)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

@@ -62,6 +62,8 @@ class Routine(NamedTuple):
         Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
         What else it can do (`Implementation`).
+    computes : bool
+        Whether it does more than to make views.
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
@@ -69,6 +71,7 @@ class Routine(NamedTuple):
     writes_out: bool = False
     takes_epilogue: bool = False
     is_captured: bool = False
+    computes: bool = True
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""
@@ -78,7 +81,7 @@ class Routine(NamedTuple):
             call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
             is_captured=self.is_captured,
-            is_routine=True,
+            is_routine=self.computes,
         )
 
 
@@ -96,3 +99,13 @@ def takes_floats(program: Program, index: int) -> bool:
     instruction = program.instructions[index]
     has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
     return is_floating(instruction.type.dtype) and not has_numbers
+
+
+def views(backend: Any, op: Any) -> Callable[..., Any]:
+    """For `Routine.bind`: an op's views, which need no check."""
+    return op.views  # type: ignore[no-any-return]
+
+
+def always(program: Program, index: int) -> bool:
+    """For `Routine.takes`: whatever the operands are."""
+    return True

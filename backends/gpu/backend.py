@@ -18,7 +18,7 @@ from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import implementation_of
-from backends.gpu.cuda_graphs import Counts, Graphs
+from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
@@ -300,6 +300,19 @@ class GPUBackend(Backend):
                 return run_steps(ready, open_registers, outputs, note, values, roots)
 
         return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+
+    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+        # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
+        simple = self._simple(program)
+        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
+        outline = simple.outline()
+        steps = self._steps(outline, False, False)
+        rest = [*constants, *[None] * len(outline.instructions)]
+
+        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
+            error.add_note(f"while running {describe(outline.instructions[index].node)}")
+
+        return partial(run_steps, runnable(steps), rest, outputs_of(outline), note), all(map(is_capturable, steps))
 
     @property
     def lowering(self) -> Options:

@@ -12,13 +12,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.routines import Implementation, Routine, routine_of, takes_floats
+from backends.execution.loops import loop
+from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
+from backends.execution.tiles import BackendTiles
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
+from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.loops import Scan
+from optree.ops.recurrent import Parts
+from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -58,13 +64,22 @@ def _product(device: Device, op: Any) -> Callable[..., Any]:
     return device.products
 
 
-_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+def _in_tiles(device: Device, op: Any) -> Callable[..., Any]:
+    """Attention, in tiles that cuBLASLt multiplies, with kernels between."""
+    return partial(op.run, BackendTiles(device, device.products))
 
-#: The routines by which libraries compute ops: cuBLASLt multiplies matrices.
+
+_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_ATTENTION = Routine(_in_tiles, always, is_captured=True)
+
+#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
     TensorDot: Routine(_contraction, takes_floats, is_captured=True),
+    Attention: _ATTENTION,
+    AttentionGradient: _ATTENTION,
+    Parts: Routine(views, always, is_captured=True, computes=False),
 }
 
 
@@ -84,6 +99,12 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(device, op)
+    if isinstance(op, Scan):
+        return loop(device, program, index)
+    if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
+        made = instruction.inputs[0] - len(program.leaves)
+        is_captured = made >= 0 and implementation_of(device, program, last, made).is_captured
+        return Implementation(op.value, is_captured=is_captured)
     if op.calls_lapack:
         return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):

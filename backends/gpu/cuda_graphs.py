@@ -430,6 +430,11 @@ def _is_capturable(step: KernelStep | CallStep) -> bool:
     return isinstance(step, KernelStep) or step.implementation.is_captured
 
 
+def is_capturable(step: KernelStep | CallStep) -> bool:
+    """Whether a graph can capture a step that another step runs: it tells of no wrong indices."""
+    return _is_capturable(step) and not _is_checked(step)
+
+
 def _is_checked(step: KernelStep | CallStep) -> bool:
     return isinstance(step, CallStep) and step.op.checks_indices and _is_capturable(step)
 

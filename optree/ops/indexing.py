@@ -207,8 +207,8 @@ class Take(Indexing):
     __props__ = ("axis", "flat")
     axis: Any = None
     flat: bool = False
-    numpy_names = (np.take,)
-    examples = (
+    numpy_names: ClassVar[tuple[Any, ...]] = (np.take,)
+    examples: ClassVar[tuple[Any, ...]] = (
         (((5, 3), [2, 0, 2]), {"axis": 0}),
         (((5, 3), [[0, -1], [2, 2]]), {"axis": -1}),
         (((4,), 2), {"axis": 0}),
@@ -243,6 +243,48 @@ class Take(Indexing):
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
+
+
+class Embedding(Take):
+    """The rows of a table at `ids`, integers from 0 up; its gradient adds up the deltas of equal ids, in order.
+
+    Unlike `take`, it refuses negative ids, as it does those beyond the table. On a backend in neon's mode, ids in one
+    row or column count as a list of them.
+    """
+
+    name = "embedding"
+    operands = ("table", "ids")
+    axis: Any = 0
+    numpy_names = ()
+    examples: ClassVar[tuple[Any, ...]] = (
+        (((5, 3), [2, 0, 2]), {}),
+        (((5, 3), [[0, 1], [4, 4]]), {}),
+        (((4,), 2), {}),
+        (((2, 3, 2), [1, 0, 1]), {}),
+        (((3, 2), []), {}),
+    )
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return parameters_of("table", "ids")
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        table, ids = types
+        if not table.ndim:
+            raise ShapeError("the table has no rows; it has a row for each id, as (ids, features)")
+        if ids.dtype.kind not in "iu":
+            raise DTypeError(f"embedding: ids are integers, not {ids}; ids.astype('int64') makes them so")
+        return super().bind(types, backend)
+
+    def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        (ids,) = arrays
+        if ids.size and is_any((ids < 0) | (ids >= shape[0])):
+            wrong = int(ids[(ids < 0) | (ids >= shape[0])].flat[0])
+            raise AxisError(
+                f"embedding: the id {wrong} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
+                f"{shape[0] - 1}"
+            )
+        return super().index_of(shape, arrays)
 
 
 def is_list(shape: Shape) -> bool:

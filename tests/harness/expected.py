@@ -260,6 +260,10 @@ def _split_like(x: Any, like: Any, axis: int, tail: bool) -> Any:
     return np.split(x, [np.shape(like)[axis]], axis)[int(tail)]
 
 
+def _standardize(x: Any, axis: Any, epsilon: float) -> Any:
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + epsilon)
+
+
 def _pad(x: Any, pad_width: Any, constant_values: Any) -> Any:
     return np.pad(x, pad_width, constant_values=constant_values) if np.ndim(x) else x  # NumPy refuses an empty width
 
@@ -316,6 +320,7 @@ MEANINGS: dict[str, Meaning] = {
     "softmax": _in_double(_softmax, _mean_dtype),
     "log_softmax": _in_double(_log_softmax, _mean_dtype),
     "norm": _in_double(_norm, _mean_dtype),
+    "standardize": _in_double(_standardize, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,
     "outer": _outer,
@@ -336,6 +341,7 @@ MEANINGS: dict[str, Meaning] = {
     "repeat": np.repeat,
     "unrepeat": _unrepeat,
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
+    "embedding": lambda table, ids, axis=0, flat=False: np.take(table, ids, axis=0),
     "take_along_axis": np.take_along_axis,
     "gather": lambda x, *arrays, index: x[_to_index(index, arrays)],
     "scatter": _scatter,

@@ -30,6 +30,7 @@ from optree.tree.types import DTYPES
 #: Ops that are no functions of their operands' values, or of some operands alone, and the tests that they have instead.
 ELSEWHERE = {
     "assign": "tree/test_assignment.py",
+    "attention": "ops/test_attention.py",
     "cholesky": "ops/test_linalg.py",
     "cofactors": "ops/test_linalg.py",
     "det": "ops/test_linalg.py",
@@ -40,6 +41,7 @@ ELSEWHERE = {
     "pinv": "ops/test_linalg.py",
     "qr": "ops/test_linalg.py",
     "rand": "ops/test_random.py",
+    "scan": "ops/test_loops.py",
     "slogdet": "ops/test_linalg.py",
     "solve": "ops/test_linalg.py",
     "standard_gamma": "ops/test_sampling.py",

@@ -1,0 +1,41 @@
+"""Loops on a backend: a loop's step is a program of its own, compiled once, and run on parts of the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backends.execution.routines import Implementation
+from optree.compile.program import Program
+from optree.ops.loops import Scan
+from optree.ops.structure import Output
+from optree.run.updates import assignments
+
+
+def loop(backend: Any, program: Program, index: int) -> Implementation:
+    """The implementation of a loop, whose step leaves out what nothing needs of the outputs."""
+    op: Scan = program.instructions[index].op
+    wanted = _wanted(program, index)
+    within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        return tuple(op.run(within.run, wanted, *inputs))
+
+    return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)
+
+
+def _wanted(program: Program, index: int) -> tuple[bool, ...]:
+    """For each output of a loop whether the program needs it; the states after the last step are always there."""
+    value, op = len(program.leaves) + index, program.instructions[index].op
+    used = {each.op.index for each in program.instructions if isinstance(each.op, Output) and value in each.inputs}
+    count = len(program.instructions[index].node.owner.outputs)
+    return tuple(i < len(op.body.states) or i in used for i in range(count))
+
+
+def _step(backend: Any, op: Scan, wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    """A step's arguments followed by targets for what is wanted of it, and the assignments to these."""
+    body = op.body
+    results = op.joined(body.results, [None] * len(body.states))
+    made = [x for x, is_wanted in zip(results, wanted, strict=True) if is_wanted and x is not None]
+    targets = [backend.target(x.type) for x in made]
+    return [*body.arguments, *targets], assignments(list(zip(targets, made, strict=True)))

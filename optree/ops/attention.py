@@ -1,0 +1,432 @@
+"""Attention: sums of values, weighted by how well their keys fit a query.
+
+The matrix of scores is never whole in memory: it is computed in tiles, of some
+queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelshein,
+"Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention",
+2022). The gradient computes each tile again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.arrays import as_array, filled, portable
+from optree.dtypes import is_floating
+from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.apply import Apply
+from optree.ops.arrangement import rows_and_columns
+from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
+from optree.registry import f
+from optree.tree.gradient_types import is_disconnected
+from optree.tree.types import Shape, TensorType, broadcast, promote
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+
+#: The most queries and keys of a tile, where one head is computed at a time.
+QUERIES, KEYS = 128, 512
+
+#: Where all heads are computed together, a tile has at most one score for so many elements of the queries, and at most
+#: so many keys.
+SHARE, WIDTH = 4, 1024
+
+
+class Step(NamedTuple):
+    """An elementwise step, of arrays or of trees, with what is reduced in it: what is a kernel where there are any.
+
+    Attributes
+    ----------
+    function : callable
+        Of the operands, to new values of some of them.
+    writes : tuple of int
+        Which operands these are.
+    columns : tuple of int
+        The operands whose last axis has size 1.
+    """
+
+    function: Callable[..., tuple[Any, ...]]
+    writes: tuple[int, ...]
+    columns: tuple[int, ...]
+
+
+def _masked(scores: Any, mask: Sequence[Any]) -> Any:
+    for chosen in mask:
+        scores = np.where(chosen, scores, np.asarray(-np.inf, scores.dtype))
+    return scores
+
+
+def _soften(scores: Any, top: Any, total: Any, decay: Any, *mask: Any) -> tuple[Any, ...]:
+    """The weights of a tile, the running maximum and sum after it, and the factor of what was summed before.
+
+    Where no score is above -inf yet, all weights are 0.
+    """
+    scores = _masked(scores, mask)
+    highest = np.maximum(top, np.max(scores, axis=-1, keepdims=True))
+    shift = np.where(np.equal(highest, -np.inf), np.zeros_like(highest), highest)
+    weights, decay = np.exp(scores - shift), np.exp(top - shift)
+    return weights, highest, total * decay + np.sum(weights, axis=-1, keepdims=True), decay
+
+
+def _accumulate(found: Any, decay: Any, more: Any) -> tuple[Any, ...]:
+    return (found * decay + more,)
+
+
+def _finish(out: Any, sums: Any, found: Any, top: Any, total: Any) -> tuple[Any, ...]:
+    """Weighted means, and the logarithms of sums of exponentials, by which a gradient finds no weights again: inf."""
+    is_empty = np.equal(total, 0)
+    total = np.where(is_empty, np.ones_like(total), total)
+    value = found / total
+    return value.astype(out.dtype), np.where(is_empty, np.full_like(top, np.inf), np.log(total) + top)
+
+
+def _slope(scores: Any, products: Any, sums: Any, along: Any, *mask: Any) -> tuple[Any, ...]:
+    """The weights of a tile, and the derivatives by its scores.
+
+    `products` are those of deltas with values, `along` those of the queries' deltas with what attention gives.
+    """
+    weights = np.exp(_masked(scores, mask) - sums)
+    return weights, weights * (products - along)
+
+
+SOFTEN = Step(_soften, (0, 1, 2, 3), (1, 2, 3))
+ACCUMULATE = Step(_accumulate, (0,), (1,))
+FINISH = Step(_finish, (0, 1), (1, 3, 4))
+SLOPE = Step(_slope, (0, 1), (2, 3))
+
+
+class Tiles:
+    """How tiles are computed; a backend has a subclass of its own."""
+
+    def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
+        """The product of matrices, or of stacks of them."""
+        return np.matmul(x, y, out=out)
+
+    def update(self, step: Step, *arrays: Any) -> None:
+        """Write what a step makes of arrays into those that it writes."""
+        for i, value in zip(step.writes, step.function(*arrays), strict=True):
+            arrays[i][...] = value
+
+    def share(self, tasks: Sequence[Any], worker: Callable[[], Callable[[Any], None]]) -> None:
+        """Run tasks by a function that `worker` gives for each thread."""
+        do = worker()
+        for task in tasks:
+            do(task)
+
+
+class AttentionOperator(Op):
+    """An op of queries, keys and values, of what else its gradient takes, and of a mask, if any, as the last operand.
+
+    Attributes
+    ----------
+    causal : bool
+        Whether the query i has the keys up to i alone.
+    scale : float or None
+        What scores are multiplied by; None is 1 over the root of the size of a query.
+    count : int
+        How many operands there are without a mask.
+    """
+
+    operands = None
+    __props__ = ("causal", "scale")
+    causal: bool = False
+    scale: Any = None
+    count = 3
+
+    def factor(self, query: Any) -> float:
+        """What scores of queries are multiplied by."""
+        return 1 / sqrt(max(query.shape[-1], 1)) if self.scale is None else float(self.scale)
+
+    @portable
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        for cell, value in zip(output_storage, self.run(Tiles(), *inputs), strict=True):
+            cell[0] = value
+
+    def run(self, tiles: Tiles, *inputs: Any) -> tuple[Any, ...]:
+        """The outputs; NumPy's heads are shared among threads, another library's are computed together."""
+        arrays = [as_array(x, *inputs) for x in inputs]
+        matrices, masks = arrays[: self.count], arrays[self.count :]
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
+        (queries, _), (keys, _) = (x.shape[-2:] for x in matrices[:2])
+        masks = [np.broadcast_to(x, (*lead, queries, keys)) for x in masks]
+        matrices = [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in matrices]
+        outputs = self.outputs(*matrices)
+        if isinstance(matrices[0], np.ndarray):
+            heads: Any = np.ndindex(*lead)
+            size = (min(QUERIES, queries), min(KEYS, keys))
+        else:
+            width = min(WIDTH, keys)
+            count = queries * matrices[0].shape[-1] // (SHARE * max(width, 1))
+            heads, size = [()], (max(1, min(queries, count)), width)
+        tasks = [
+            ([x[head] for x in (*matrices, *masks)], [x[head] for x in outputs], part)
+            for head, part in product(heads, self.parts(queries, size[0]))
+        ]
+        like = matrices[0]
+        stack = like.shape[:-2] if tasks and tasks[0][0][0].ndim == like.ndim else ()
+
+        def worker() -> Callable[[Any], None]:
+            memory = [np.empty(prod(stack) * prod(size), wide_dtype(like.dtype), like=like) for _ in range(2)]
+            return lambda task: self.compute(tiles, size, memory, *task)
+
+        tiles.share(tasks, worker)
+        return tuple(outputs)
+
+    def outputs(self, *matrices: Any) -> list[Any]:
+        """New arrays for the outputs."""
+        raise NotImplementedError
+
+    def parts(self, queries: int, size: int) -> Sequence[slice]:
+        """The queries that a task computes."""
+        return [slice(0, queries)]
+
+    def compute(
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+    ) -> None:
+        """Compute some queries of a head, or of a stack of them, in tiles of a size."""
+        raise NotImplementedError
+
+    def masks(self, mask: Sequence[Any], at: tuple[slice, slice], like: Any) -> list[Any]:
+        """The conditions on the scores of a tile; none if all of them count."""
+        rows, columns = at
+        found = [x[..., rows, columns] for x in mask]
+        if self.causal and columns.stop > rows.start + 1:
+            place = np.arange(rows.start, rows.stop, like=like)[:, None]
+            order = place >= np.arange(columns.start, columns.stop, like=like)
+            found = [found[0] & order] if found else [np.broadcast_to(order, (*like.shape[:-2], *order.shape))]
+        return found
+
+
+class Attention(AttentionOperator):
+    """For each query the values of all keys, weighted by the softmax of the scores, which are products of the two.
+
+    The second output, which is hidden, is the logarithm of each query's sum of exponentials: inf where it has no keys.
+    """
+
+    name = "attention"
+    default_output = 0
+
+    @classmethod
+    def function(  # type: ignore[override]
+        cls, query: Any, key: Any, value: Any, mask: Any = None, causal: bool = False, scale: Any = None
+    ) -> Any:
+        if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+            raise OperandError(f"attention: scale is a number or None, not {scale!r}")
+        operands = (query, key, value) if mask is None else (query, key, value, mask)
+        return cls.make(causal=bool(causal), scale=scale)(*operands)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        defaults = {"mask": None, "causal": False, "scale": None}
+        names = [inspect.Parameter(name, kind) for name in ("query", "key", "value")]
+        return [*names, *(inspect.Parameter(name, kind, default=value) for name, value in defaults.items())]
+
+    def make_node(self, *inputs: Any) -> Apply:
+        if len(inputs) not in (3, 4):
+            raise OperandError(f"attention takes query, key, value and, if any, a mask, not {len(inputs)} operands")
+        query, key, value, *mask = (as_variable(as_operand(x, "attention")) for x in inputs)
+        lead = _checked(query, key, value, mask)
+        dtype = promote(query.dtype, key.dtype, value.dtype)
+        if not is_floating(dtype):
+            raise DTypeError(f"attention: {describe(query)}: queries are floats; query.astype('float32') makes them so")
+        query, key, value = (in_dtype(x, dtype) for x in (query, key, value))
+        out = TensorType(dtype, (*lead, query.shape[-2], value.shape[-1]))
+        return Apply(self, [query, key, value, *mask], [out(), _sums(out)()])
+
+    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+        query, key, value, *_ = shapes
+        lead = broadcast(broadcast(query[:-2], key[:-2]), value[:-2])
+        return [(*lead, query[-2], value[-1]), (*lead, query[-2], 1)]
+
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """Two products of matrices of the size of the scores."""
+        (_, size), (keys, _), out = inputs[0][-2:], inputs[1][-2:], outputs[0]
+        return int(2 * prod(out[:-1]) * keys * (size + out[-1]))  # type: ignore[operator, arg-type]
+
+    def outputs(self, *matrices: Any) -> list[Any]:
+        query, _, value = matrices
+        shape = query.shape[:-1]
+        return [
+            np.empty((*shape, value.shape[-1]), query.dtype, like=query),
+            np.empty((*shape, 1), wide_dtype(query.dtype), like=query),
+        ]
+
+    def parts(self, queries: int, size: int) -> Sequence[slice]:
+        return [slice(i, min(i + size, queries)) for i in range(0, queries, max(size, 1))]
+
+    def compute(
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+    ) -> None:
+        (query, key, value, *mask), (out, sums), (tile, _) = given, outputs, memory
+        dtype = tile.dtype
+        scaled = query[..., part, :].astype(dtype) * dtype.type(self.factor(query))
+        top, total, decay = (filled((*scaled.shape[:-1], 1), x, dtype, query) for x in (-np.inf, 0, 0))
+        found = filled((*scaled.shape[:-1], value.shape[-1]), 0, dtype, query)
+        end = min(part.stop, key.shape[-2]) if self.causal else key.shape[-2]
+        for columns in _blocks(0, end, size[1]):
+            keys, values = (x[..., columns, :].astype(dtype, copy=False) for x in (key, value))
+            weights = _of_shape(tile, (*scaled.shape[:-1], keys.shape[-2]))
+            tiles.multiply(scaled, keys.swapaxes(-1, -2), out=weights)
+            tiles.update(SOFTEN, weights, top, total, decay, *self.masks(mask, (part, columns), query))
+            tiles.update(ACCUMULATE, found, decay, tiles.multiply(weights, values))
+        tiles.update(FINISH, out[..., part, :], sums[..., part, :], found, top, total)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        query, key, value, *mask = inputs
+        out, sums = self.make_node(*inputs).outputs
+        delta, by_sums = (_or_zero(g, x) for g, x in zip(output_gradients, (out, sums), strict=True))
+        along = f.sum(in_dtype(delta * out, sums.dtype), axis=-1, keepdims=True)
+        along = along if is_disconnected(output_gradients[1]) else along - by_sums
+        derivative = AttentionGradient.make(causal=self.causal, scale=self.scale)
+        return [*derivative(query, key, value, delta, along, sums, *mask), *[None] * len(mask)]
+
+
+class AttentionGradient(AttentionOperator):
+    """The derivatives of `attention` by queries, keys and values; without a name of its own, for trees here alone.
+
+    Beside these it takes the delta of what attention gives, for each query the sum of that delta's products with it,
+    and the logarithms of sums of exponentials. Its own derivative is composed of products, and there the matrix of
+    scores is whole in memory.
+    """
+
+    count = 6
+
+    def make_node(self, *inputs: Any) -> Apply:
+        query, key, value, delta, *others = (as_variable(as_operand(x, str(self))) for x in inputs)
+        types = [TensorType(query.dtype, (*delta.shape[:-2], *x.shape[-2:])) for x in (query, key, value)]
+        return Apply(self, [query, key, value, delta, *others], [each() for each in types])
+
+    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+        return [(*shapes[3][:-2], *shape[-2:]) for shape in shapes[:3]]
+
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """Five products of matrices of the size of the scores."""
+        query, key, value = outputs
+        return int(2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1]))  # type: ignore[operator, arg-type]
+
+    def outputs(self, *matrices: Any) -> list[Any]:
+        return [np.empty(x.shape, x.dtype, like=x) for x in matrices[:3]]
+
+    def compute(
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+    ) -> None:
+        (query, key, value, delta, along, sums, *mask), (of_query, of_key, of_value) = given, outputs
+        dtype, factor = memory[0].dtype, memory[0].dtype.type(self.factor(query))
+        found = filled(query.shape, 0, dtype, query)
+        for columns in _blocks(0, key.shape[-2], size[1]):
+            keys, values = (x[..., columns, :].astype(dtype, copy=False) for x in (key, value))
+            by_key, by_value = (filled(x.shape, 0, dtype, query) for x in (keys, values))
+            first = columns.start // size[0] * size[0] if self.causal else 0
+            for rows in _blocks(first, part.stop, size[0]):
+                scaled = query[..., rows, :].astype(dtype) * factor
+                deltas = delta[..., rows, :].astype(dtype, copy=False)
+                weights, slopes = (_of_shape(x, (*scaled.shape[:-1], keys.shape[-2])) for x in memory)
+                tiles.multiply(scaled, keys.swapaxes(-1, -2), out=weights)
+                tiles.multiply(deltas, values.swapaxes(-1, -2), out=slopes)
+                chosen = self.masks(mask, (rows, columns), query)
+                tiles.update(SLOPE, weights, slopes, sums[..., rows, :], along[..., rows, :], *chosen)
+                by_value += tiles.multiply(weights.swapaxes(-1, -2), deltas)
+                by_key += tiles.multiply(slopes.swapaxes(-1, -2), scaled)
+                found[..., rows, :] += tiles.multiply(slopes, keys)
+            of_key[..., columns, :], of_value[..., columns, :] = by_key, by_value
+        of_query[...] = found * factor
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        query, key, value, delta, along, sums, *mask = inputs
+        dq, dk, dv = (_or_zero(g, x) for g, x in zip(output_gradients, inputs[:3], strict=True))
+        scale = self.factor(query)
+        weights = self._weights(query, key, sums, mask, scale)
+        products = f.matmul(delta, _turned(value)) - along
+        slopes = weights * products * scale
+        met = (f.matmul(dq, _turned(key)) + f.matmul(query, _turned(dk))) * scale
+        by_product = weights * met
+        by_score = weights * (met * products + f.matmul(delta, _turned(dv)))
+        scaled = by_score * scale
+        return [
+            f.matmul(scaled, key) + f.matmul(slopes, dk),
+            f.matmul(_turned(scaled), query) + f.matmul(_turned(slopes), dq),
+            f.matmul(_turned(by_product), delta),
+            f.matmul(by_product, value) + f.matmul(weights, dv),
+            -f.sum(by_product, axis=-1, keepdims=True),
+            -f.sum(by_score, axis=-1, keepdims=True),
+            *[None] * len(mask),
+        ]
+
+    def _weights(self, query: Variable, key: Variable, sums: Variable, mask: Sequence[Variable], scale: float) -> Any:
+        """The weights of all keys, as a tree."""
+        scores = f.matmul(query, _turned(key)) * scale
+        for chosen in mask:
+            scores = f.where(chosen, scores, -np.inf)
+        if self.causal:
+            rows, columns = rows_and_columns(scores)
+            scores = f.where(rows >= columns, scores, -np.inf)
+        return f.exp(scores - sums)
+
+
+def _or_zero(gradient: Any, x: Variable) -> Variable:
+    """A gradient, or zeros of the operand's shape where there is none."""
+    return f.fill_like(x, 0.0) if is_disconnected(gradient) else gradient
+
+
+def _turned(x: Variable) -> Variable:
+    return f.matrix_transpose(x)
+
+
+def _sums(out: TensorType) -> TensorType:
+    """The type of the logarithms of sums of exponentials."""
+    return TensorType(wide_dtype(out.dtype), (*out.shape[:-1], 1))
+
+
+def _of_shape(memory: Any, shape: tuple[int, ...]) -> Any:
+    """An array of a shape, at the beginning of memory for larger ones."""
+    return memory[: prod(shape)].reshape(shape)
+
+
+def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Places from a start to a stop, at most a size of them each time."""
+    for i in range(start, stop, max(size, 1)):
+        yield slice(i, min(i + size, stop))
+
+
+def _checked(query: Variable, key: Variable, value: Variable, mask: Sequence[Variable]) -> Shape:
+    """The leading axes of what attention gives.
+
+    Raises
+    ------
+    OperandError, ShapeError, DTypeError
+        If the operands do not fit.
+    """
+    for name, x in (("queries", query), ("keys", key), ("values", value)):
+        if not isinstance(x.type, TensorType) or x.ndim < 2:
+            raise ShapeError(f"attention: {describe(x)} are no {name}, which have the shape (..., {name}, features)")
+    for first, second, axis, what in ((query, key, -1, "features"), (key, value, -2, "keys")):
+        sizes = first.shape[axis], second.shape[axis]
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ShapeError(
+                f"attention: {describe(first)} and {describe(second)} have {sizes[0]} and {sizes[1]} {what}, "
+                f"and axis {axis} of both counts these"
+            )
+    try:
+        lead = broadcast(broadcast(query.shape[:-2], key.shape[:-2]), value.shape[:-2])
+    except ShapeError:
+        listed = ", ".join(describe(x) for x in (query, key, value))
+        raise ShapeError(f"attention: the axes of {listed} before the last two do not broadcast") from None
+    for chosen in mask:
+        if chosen.dtype.kind != "b":
+            raise DTypeError(f"attention: the mask {describe(chosen)} is no condition; `mask > 0` makes it one")
+        wanted = (*lead, query.shape[-2], key.shape[-2])
+        try:
+            fits = broadcast(chosen.shape, wanted) == wanted
+        except ShapeError:
+            fits = False
+        if not fits:
+            raise ShapeError(
+                f"attention: the mask {describe(chosen)} does not broadcast to the scores, (..., queries, keys), which "
+                f"have the shape {wanted}"
+            )
+    return lead

@@ -1,0 +1,636 @@
+"""Loops over an axis with carried states: a step is traced once, into trees, and its derivative is a loop too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.autodiff.reverse import adjoints_of
+from optree.dtypes import in_float32, is_floating, widens
+from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
+from optree.ops.apply import Apply
+from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
+from optree.ops.elementwise import Add
+from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
+from optree.registry import f
+from optree.tree.gradient_types import is_disconnected, is_null
+from optree.tree.node import OpTreeNode, operands_of, signature_of
+from optree.tree.substitution import replace
+from optree.tree.traversal import post_order
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
+
+
+def _operands(x: Any) -> list[Any]:
+    """The operands of a node that are variables."""
+    return [y for y in operands_of(x) if isinstance(y, Variable)] if isinstance(x, OpTreeNode) else []
+
+
+class Body:
+    """The step of a loop: trees of inputs. Two are equal if they compute the same of as many inputs.
+
+    Parameters
+    ----------
+    states, slices, constants : sequence of Input
+        What a step reads: the states, a slice of each sequence, and what is the same in every step.
+    new_states, outputs : sequence of tree
+        The states after the step, and what it gives beside.
+
+    Attributes
+    ----------
+    arguments, results : list of Variable
+        All of these.
+    products : list of OpTreeNode
+        The products of matrices among what the results need: a gradient keeps their values, and computes others again.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[Input],
+        slices: Sequence[Input],
+        constants: Sequence[Input],
+        new_states: Sequence[Variable],
+        outputs: Sequence[Variable],
+    ) -> None:
+        self.states, self.slices, self.constants = list(states), list(slices), list(constants)
+        self.new_states, self.outputs = list(new_states), list(outputs)
+        self.arguments, self.results = [*states, *slices, *constants], [*new_states, *outputs]
+        self.order = [x for x in post_order(self.results, _operands) if isinstance(x, OpTreeNode)]
+        self.products = [x for x in self.order if isinstance(x.op, ProductOperator | TensorDot)]
+        self.results += self.products
+        key, leaves = signature_of(self.results)
+        number_of = {id(x): i for i, x in enumerate(self.arguments)}
+        named = [(type(x), repr(x)) if type(x) in NUMBERS else number_of[id(x)] for x in leaves]
+        self._key = key, tuple(named), len(states), len(slices), len(constants), len(outputs)
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Body) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return (
+            f"<a step of {len(self.order)} operations on {len(self.states)} states, {len(self.slices)} slices and "
+            f"{len(self.constants)} constants>"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Body, (self.states, self.slices, self.constants, self.new_states, self.outputs)
+
+    def shapes(self, given: Sequence[Shape]) -> list[Shape]:
+        """The results' shapes, where the arguments have these."""
+        known: dict[int, Any] = {id(x): shape for x, shape in zip(self.arguments, given, strict=True)}
+        for node in self.order:
+            op = node.op
+            shapes = [known[id(x)] if isinstance(x, Variable) else () for x in operands_of(node)]
+            if not op.defines("infer_shape") and not op.defines("output_shape"):
+                known[id(node)] = node.shape
+                continue
+            found = op.infer_shape(node.owner, shapes)
+            known[id(node)] = list(found) if isinstance(node.type, TupleType) else tuple(found[0])
+        return [known[id(x)] for x in self.results]
+
+    def values(self, arrays: Sequence[Any]) -> list[Any]:
+        """The results' values on NumPy arrays, op by op."""
+        known: dict[int, Any] = {id(x): array for x, array in zip(self.arguments, arrays, strict=True)}
+        for node in self.order:
+            values = [known[id(x)] if isinstance(x, Variable) else x for x in operands_of(node)]
+            known[id(node)] = _performed(node, values)
+        return [known[id(x)] for x in self.results]
+
+
+def _performed(node: OpTreeNode, values: list[Any]) -> Any:
+    """A node's value, a tuple for several outputs."""
+    op = node.op
+    if isinstance(node.type, TensorType) and not op.defines("perform") and widens(op, node.dtype):
+        return in_float32(op, node.dtype)(*values)
+    cells: list[list[Any]] = [[None] for _ in node.owner.outputs]
+    op.perform(node.owner, values, cells)
+    found = tuple(cell[0] for cell in cells)
+    return found if isinstance(node.type, TupleType) else found[0]
+
+
+class Scan(Op):
+    """A loop over an axis of sequences, with states that each step hands to the next.
+
+    The step is traced once, on inputs, and compiled once, whatever the number of steps. It may use any tensor and
+    tree; what of it is the same in every step is computed before the loop, a draw of random numbers too.
+
+    Parameters
+    ----------
+    step : callable
+        Of the states and the slices, each as `initial` and `sequences` are: one operand, or a tuple or list of them.
+        Returns the new states, in the same form, and outputs: None, a tree, or a tuple or list of trees.
+    initial : operand, or tuple or list of them
+        The states before the first step.
+    sequences : operand, or tuple or list of them, optional
+        They are cut along `axis`.
+    length : int, optional
+        The number of steps, where there are no sequences.
+    reverse : bool
+        Whether the last slice comes first. Outputs are joined in the order of the slices.
+    axis : int
+        The axis of steps in sequences and in joined outputs.
+
+    Returns
+    -------
+    states, outputs
+        The states after the last step, and the joined outputs, each in the step's form.
+
+    Notes
+    -----
+    The op has, beside this function's parameters, the operands that are the same in every step; its outputs are the
+    final states and the joined outputs, and for the gradient the states before each step and the products of matrices
+    in each. `body` is the step as trees; `axes` and `out_axes` are those of each sequence and each joined output.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> total, sums = be.scan(lambda total, x: (total + x, total + x), be.array(0.0), be.array([1.0, 2.0, 3.0]))
+    >>> total.item(), sums.asnumpyarray()
+    (6.0, array([1., 3., 6.], dtype=float32))
+    """
+
+    name = "scan"
+    operands = None
+    __props__ = ("body", "axes", "out_axes", "reverse")
+    body: Any = None
+    axes: Any = ()
+    out_axes: Any = ()
+    reverse: bool = False
+
+    @classmethod
+    def function(  # type: ignore[override]
+        cls,
+        step: Callable[..., Any],
+        initial: Any,
+        sequences: Any = None,
+        length: int | None = None,
+        reverse: bool = False,
+        axis: int = 0,
+    ) -> Any:
+        return _scanned(step, initial, sequences, length, reverse, axis)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return list(inspect.signature(cls.function).parameters.values())
+
+    def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Operands, or what there is for each: the states, sequences and constants."""
+        first, second = len(self.body.states), len(self.body.states) + len(self.body.slices)
+        return list(values[:first]), list(values[first:second]), list(values[second:])
+
+    def make_node(self, *inputs: Any) -> Apply:
+        operands = [as_variable(as_operand(x, "scan")) for x in inputs]
+        shapes = self.infer_shape(None, [x.shape for x in operands])
+        dtypes = [x.dtype for x in self.body.results]
+        states = [x.dtype for x in self.body.states]
+        return Apply(
+            self, operands, [TensorType(d, s)() for d, s in zip(self.joined(dtypes, states), shapes, strict=True)]
+        )
+
+    def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
+        """What there is for each of the body's results and states, in the order of the outputs."""
+        count = len(self.body.states) + len(self.body.outputs)
+        return [*results[:count], *states, *results[count:]]
+
+    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+        states, sequences, constants = self.parts(shapes)
+        length = next((s[a] for s, a in zip(sequences, self.axes, strict=True) if s[a] is not None), None)
+        slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
+        results = self.body.shapes([*states, *slices, *constants])
+        places = [*self.out_axes, *[0] * len(self.body.products)]
+        count = len(states)
+        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], places, strict=True)]
+        return self.joined([*results[:count], *joined], [(length, *s) for s in states])
+
+    @portable
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        count = len(self.body.arguments)
+
+        def update(arrays: Sequence[Any]) -> None:
+            for target, value in zip(arrays[count:], self.body.values(arrays[:count]), strict=True):
+                target[...] = value
+
+        values = self.run(update, [True] * len(output_storage), *inputs)
+        for cell, value in zip(output_storage, values, strict=True):
+            cell[0] = value
+
+    def run(self, update: Callable[[Sequence[Any]], None], wanted: Sequence[bool], *inputs: Any) -> list[Any]:
+        """The outputs that are wanted, None for others.
+
+        Parameters
+        ----------
+        update : callable
+            Of a step's arguments and, in the order of the outputs but for the states before each step, arrays for the
+            results that are wanted: it writes these.
+        wanted : sequence of bool
+            For each output. The states after the last step are always wanted.
+        """
+        body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
+        states, sequences, constants = self.parts(arrays)
+        length = self._length(sequences)
+        shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
+        dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
+        first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
+        made: list[Any] = [
+            np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
+            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+        ]
+        places = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], places, strict=True) if x is not None and a is not None]
+        before, current = made[first:second], states
+        order = range(length - 1, -1, -1) if self.reverse else range(length)
+        for i, x in enumerate(before):
+            if x is not None and length:
+                x[order[0]], current[i] = states[i], x[order[0]]
+        pairs = zip(states, before, strict=True)
+        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
+        for count, t in enumerate(order):
+            left = length - 1 - count
+            # Each step writes the states where the next reads them, and the last one the outputs.
+            targets = [
+                (spare[i] if left % 2 else made[i]) if x is None else x[order[count + 1]] if left else made[i]
+                for i, x in enumerate(before)
+            ]
+            slices = [_at(x, a, t) for x, a in zip(sequences, self.axes, strict=True)]
+            update([*current, *slices, *constants, *targets, *(_at(x, a, t) for x, a in joined)])
+            current = targets
+        for target, x in zip(made, current, strict=False):
+            if not length:
+                target[...] = x
+        return made
+
+    def _length(self, sequences: Sequence[Any]) -> int:
+        """How many steps there are.
+
+        Raises
+        ------
+        ShapeError
+            If sequences differ.
+        """
+        lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
+        if len(lengths) > 1:
+            raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")
+        return lengths.pop()
+
+    def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        """Those of a step, for each."""
+        body = self.body
+        states, sequences, constants = self.parts(inputs)
+        length = sequences[0][self.axes[0]]
+        slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
+        known: dict[int, Any] = dict(zip(map(id, body.arguments), [*states, *slices, *constants], strict=True))
+        total = 0
+        for node in body.order:
+            shapes = [known[id(x)] if isinstance(x, Variable) else () for x in operands_of(node)]
+            found = node.op.infer_shape(node.owner, shapes)
+            known[id(node)] = list(found) if isinstance(node.type, TupleType) else tuple(found[0])
+            total += node.op.flops(shapes, found)
+        return int(length or 0) * total
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return _Derivative(self, inputs, output_gradients).gradients()
+
+
+def _at(array: Any, axis: int, place: int) -> Any:
+    """The view of an array at a place along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, place, Ellipsis)]
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return " and ".join(map(str, values))
+
+
+class _Loop(NamedTuple):
+    """What a loop is made of, its step in inputs that stand for a state or a slice.
+
+    Attributes
+    ----------
+    states : list of (Input, operand)
+        With what they are before the first step.
+    slices : list of (Input, operand, int)
+        With their sequences, and the axis of steps in these.
+    new_states : list of tree
+    outputs : list of (tree, int)
+        With the axis along which they are joined.
+    reverse : bool
+    """
+
+    states: list[tuple[Input, Any]]
+    slices: list[tuple[Input, Any, int]]
+    new_states: list[Any]
+    outputs: list[tuple[Any, int]]
+    reverse: bool
+
+    def applied(self) -> tuple[list[Variable], list[Variable]]:
+        """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
+        roots = [*self.new_states, *(tree for tree, _ in self.outputs)]
+        inner = {id(x) for x, *_ in (*self.states, *self.slices)}
+        order = post_order(roots, _operands)
+        for node in order:
+            if any(id(x) in inner for x in _operands(node)):
+                inner.add(id(node))
+                _check_pure(node)
+        used = [x for node in order if id(node) in inner for x in _operands(node)]
+        outer = list({id(x): x for x in (*used, *roots) if id(x) not in inner}.values())
+        stand_ins = {x: Input(x.type) for x in outer}
+        results = replace(roots, stand_ins)
+        count = len(self.new_states)
+        body = Body(
+            [x for x, _ in self.states],
+            [x for x, *_ in self.slices],
+            list(stand_ins.values()),
+            results[:count],
+            results[count:],
+        )
+        # Not by `make`, which would give an equal one, of other sizes: a derivative is of this body's trees.
+        op = Scan(
+            body=body,
+            axes=tuple(axis for *_, axis in self.slices),
+            out_axes=tuple(axis for _, axis in self.outputs),
+            reverse=self.reverse,
+        )
+        found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
+        return found[:count], found[count : len(roots)]
+
+
+def _check_pure(node: OpTreeNode) -> None:
+    """Refuse what a step overwrites.
+
+    Raises
+    ------
+    OperandError
+    """
+    if node.op.destroy_map:
+        raise OperandError(
+            f"scan: {node.op} in a step overwrites one of its operands, as a draw does its generator's state; draw for "
+            "all steps before, and give that as a sequence"
+        )
+
+
+class _Derivative:
+    """The derivative of a loop: a loop from its other end, whose states are the adjoints of that one's states."""
+
+    def __init__(self, op: Scan, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> None:
+        self.op, self.inputs, body = op, inputs, op.body
+        self.states, self.sequences, self.constants = op.parts(inputs)
+        outputs = op.make_node(*inputs).outputs
+        first, second = len(self.states) + len(body.outputs), 2 * len(self.states) + len(body.outputs)
+        self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
+        self.by_state = output_gradients[first:second]
+        #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
+        self.slices = [(x, y, axis) for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True)]
+        self.slices += [(x, y, 0) for x, y in zip(body.states, outputs[first:second], strict=True)]
+        self.kept = {x: Input(x.type) for x in body.products}
+        self.slices += [(self.kept[x], y, 0) for x, y in zip(body.products, outputs[second:], strict=True)]
+        self.seeds: dict[Variable, Any] = {}
+        for x, gradient, axis in zip(body.outputs, given, op.out_axes, strict=True):
+            self._seed(x, gradient, axis)
+        for x, gradient in zip(body.products, output_gradients[second:], strict=True):
+            self._seed(x, gradient, 0)
+
+    def _slice_of(self, x: Variable, gradient: Any, axis: int) -> Any:
+        """An input for the slices of a gradient, of the type of what it is the gradient of."""
+        found = Input(TensorType(gradient.dtype, x.shape))
+        self.slices.append((found, gradient, axis))
+        return found
+
+    def _seed(self, x: Variable, gradient: Any, axis: int) -> None:
+        if not is_disconnected(gradient) and is_floating(x.dtype):
+            self._add(x, self._slice_of(x, gradient, axis))
+
+    def _add(self, x: Variable, delta: Any) -> None:
+        self.seeds[x] = self.seeds[x] + delta if x in self.seeds else delta
+
+    def gradients(self) -> list[Any]:
+        """The gradients by the operands."""
+        body = self.op.body
+        moving = [i for i, x in enumerate(body.states) if is_floating(x.dtype)]
+        adjoints = {i: Input(body.states[i].type) for i in moving}
+        for i in moving:
+            self._add(body.new_states[i], adjoints[i])
+        found, trees = self._adjoints()
+        broken = [found[i] for i in moving if is_null(found[i])]
+        if broken:  # where a state has no derivative, nothing before it has one
+            return [broken[0]] * len(found)
+        loop = _Loop([], [], [], [], not self.op.reverse)
+        for i in moving:
+            zero = f.fill_like(self.states[i], 0.0)
+            loop.states.append((adjoints[i], zero if is_disconnected(self.final[i]) else self.final[i]))
+            new = trees.get(i, f.fill_like(adjoints[i], 0.0))
+            if not is_disconnected(self.by_state[i]):
+                new = new + self._slice_of(body.states[i], self.by_state[i], 0)
+            loop.new_states.append(new)
+        first = len(self.states) + len(self.sequences)
+        joined = {
+            i: _output(loop, trees[i], axis) for i, axis in enumerate(self.op.axes, len(self.states)) if i in trees
+        }
+        sums = {i: _Sum.of(loop, trees[i], self.inputs[i], self.slices) for i in trees if i >= first}
+        loop.slices.extend(self._needed([*loop.new_states, *(tree for tree, _ in loop.outputs)]))
+        states, outputs = loop.applied()
+        found[: len(self.states)] = [None] * len(self.states)
+        for i, gradient in zip(moving, states, strict=False):
+            found[i] = gradient
+        for i, place in joined.items():
+            found[i] = outputs[place]
+        for i, total in sums.items():
+            found[i] = total.value(states, outputs, self.inputs[i])
+        return found
+
+    def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
+        """What there is for each of the step's arguments, and the trees among that, of slices and outer operands."""
+        body = self.op.body
+        wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
+        found: list[Any] = [None] * len(body.arguments)
+        if self.seeds:
+            by = adjoints_of(self.seeds, [body.arguments[i] for i in wanted], np.dtype("float64"))
+            for i, gradient in zip(wanted, by, strict=True):
+                found[i] = gradient
+        known = [i for i in wanted if not (found[i] is None or is_null(found[i]) or is_disconnected(found[i]))]
+        outer = dict(zip(body.constants, self.constants, strict=True))
+        trees = replace([found[i] for i in known], {**self.kept, **outer})
+        return found, dict(zip(known, trees, strict=True))
+
+    def _needed(self, trees: Sequence[Any]) -> list[tuple[Input, Any, int]]:
+        """The slices that trees are made of; one at least, for the number of steps."""
+        used = {id(x) for x in post_order(trees, _operands)}
+        return [each for each in self.slices if id(each[0]) in used] or self.slices[:1]
+
+
+def _output(loop: _Loop, tree: Any, axis: int) -> int:
+    """The number of a tree among a loop's outputs, to which it is added if it is new."""
+    for place, (known, along) in enumerate(loop.outputs):
+        if known is tree and along == axis:
+            return place
+    loop.outputs.append((tree, axis))
+    return len(loop.outputs) - 1
+
+
+class _Factor(NamedTuple):
+    """A factor of a product of matrices in each step: its values of all steps, and the axes to sum over.
+
+    Attributes
+    ----------
+    sequence : operand, or int for one of the loop's outputs
+    steps : int
+        The axis of steps.
+    contracted : int
+        The axis that the product sums over.
+    """
+
+    sequence: Any
+    steps: int
+    contracted: int
+
+    @classmethod
+    def of(cls, loop: _Loop, tree: Any, axis: int, slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
+        """A factor whose `axis` is summed over, without a transposition."""
+        if isinstance(tree, OpTreeNode) and tree.op.axis_order == (1, 0):
+            tree, axis = tree[1], 1 - axis
+        for known, sequence, steps in slices:
+            if known is tree:
+                return cls(sequence, steps, axis + (axis >= steps))
+        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
+        place = _output(loop, tree, 0) if place is None else place
+        return cls(place, steps, axis + (axis >= steps))
+
+
+class _Sum(NamedTuple):
+    """A gradient that is summed over the steps: products of matrices in one product after the loop, others in a state.
+
+    Attributes
+    ----------
+    products : list of (_Factor, _Factor)
+    state : int or None
+        The state that sums up what is no product.
+    """
+
+    products: list[tuple[_Factor, _Factor]]
+    state: int | None
+
+    @classmethod
+    def of(cls, loop: _Loop, tree: Any, like: Variable, slices: Sequence[tuple[Input, Any, int]]) -> _Sum:
+        """The sum of a tree over the steps of a loop, to which states and outputs are added."""
+        pending, rest, products = [tree], [], []
+        while pending:
+            term = pending.pop()
+            kind = type(term.op) if isinstance(term, OpTreeNode) else None
+            if kind is Add:
+                pending += [as_variable(x) for x in operands_of(term)]
+            elif kind in (Dot, MatMul) and term[1].ndim == term[2].ndim == 2:
+                products.append((_Factor.of(loop, term[1], 1, slices), _Factor.of(loop, term[2], 0, slices)))
+            else:
+                rest.append(term)
+        if not rest:
+            return cls(products, None)
+        dtype = wide_dtype(like.dtype)
+        state = Input(TensorType(dtype, like.shape))
+        total: Variable = state
+        for term in rest:
+            total = total + in_dtype(term, dtype)
+        loop.states.append((state, f.fill_like(in_dtype(like, dtype), 0.0)))
+        loop.new_states.append(total)
+        return cls(products, len(loop.states) - 1)
+
+    def value(self, states: Sequence[Variable], outputs: Sequence[Variable], like: Variable) -> Variable:
+        """The gradient, after the loop, by an operand."""
+        terms = [] if self.state is None else [in_dtype(states[self.state], like.dtype)]
+        for pair in self.products:
+            x, y = (outputs[each.sequence] if isinstance(each.sequence, int) else each.sequence for each in pair)
+            axes = tuple((each.steps, each.contracted) for each in pair)
+            terms.append(f.tensordot(x, y, axes))
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+
+def _scanned(
+    step: Callable[..., Any],
+    initial: Any,
+    sequences: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    axis: int = 0,
+) -> Any:
+    """What `Scan.function` gives."""
+    begun = [_typed(x, "a state") for x in _flat(initial)]
+    given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+    axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
+    cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
+    _check_lengths(given, axes, length)
+    if not given:
+        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
+    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+    shown = None if sequences is None else _like(sequences, cut)
+    result = step(_like(initial, states), shown)
+    if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
+        raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
+    new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+    _check_states(begun, new)
+    made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+    joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+    loop = _Loop(
+        list(zip(states, begun, strict=True)), list(zip(cut, given, axes, strict=True)), new, joined, bool(reverse)
+    )
+    found, outputs = loop.applied()
+    return _like(initial, found), _like(result[1], outputs)
+
+
+def _flat(given: Any) -> list[Any]:
+    """One operand, or those of a tuple or list, or none of None."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, tuple | list) and not isinstance(given, Variable) else [given]
+
+
+def _like(given: Any, values: Sequence[Any]) -> Any:
+    """Values in the form of what was given."""
+    if given is None:
+        return None
+    if not isinstance(given, tuple | list) or isinstance(given, Variable):
+        return values[0]
+    return type(given)(*values) if hasattr(given, "_fields") else type(given)(values)
+
+
+def _typed(x: Any, what: str) -> Variable:
+    """An operand that is no Python number, whose dtype would be a guess."""
+    operand = as_operand(x, f"scan: {what}")
+    if type(operand) in NUMBERS:
+        raise OperandError(f"scan: {what} is the number {operand!r}; np.float32({operand!r}) or a tensor has a dtype")
+    return as_variable(operand)
+
+
+def _check_lengths(sequences: Sequence[Variable], axes: Sequence[int], length: Any) -> None:
+    """Refuse sequences of different lengths, or none without a length."""
+    if not sequences and (isinstance(length, bool) or not hasattr(length, "__index__") or int(length) < 0):
+        raise OperandError(f"scan: without sequences, length is the number of steps, not {length!r}")
+    sizes = [x.shape[a] for x, a in zip(sequences, axes, strict=True)]
+    for x, a, size in zip(sequences, axes, sizes, strict=True):
+        for other, n in ((describe(sequences[0]), sizes[0]), ("length", length)):
+            if None not in (size, n) and size != n:
+                raise ShapeError(f"scan: {describe(x)} has {size} steps along axis {a}, and {other} has {n}")
+
+
+def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
+    """Refuse new states that are not like those before."""
+    if len(begun) != len(new):
+        raise OperandError(f"scan: the step returns {len(new)} new states; it was given {len(begun)}")
+    for i, (x, y) in enumerate(zip(begun, new, strict=True)):
+        if x.dtype != y.dtype:
+            raise DTypeError(
+                f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
+                f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
+            )
+        pairs = zip(x.shape, y.shape, strict=False)
+        if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

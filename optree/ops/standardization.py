@@ -1,0 +1,273 @@
+"""Values of mean 0 and variance 1 over axes, and the normalisations of networks that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.errors import OperandError, ShapeError, describe
+from optree.ops.normalization import MeanDtypeOperator
+from optree.ops.op import Op
+from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
+from optree.registry import f, function
+from optree.tree.types import TensorType, normalise_axes, normalise_axis
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+
+#: What is added to variances, so that constant values divide by no zero.
+EPSILON = 1e-5
+
+
+def _moments(x: Variable, axis: Any) -> tuple[Variable, Variable, Variable]:
+    """The mean over axes, the operand less that, and its variance."""
+    x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+    mean = f.mean(x, axis=axis, keepdims=True)
+    centred = x - mean
+    return mean, centred, f.mean(f.square(centred), axis=axis, keepdims=True)
+
+
+class Standardize(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
+    """(x - mean) / sqrt(variance + epsilon), with mean and variance over axes.
+
+    The gradient takes both of its sums in one pass; one composed of those of the
+    mean, the difference and the root takes two.
+    """
+
+    name = "standardize"
+    keeps_shape = True
+    __props__ = ("axis", "epsilon")
+    epsilon: float = EPSILON
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": -1, "epsilon": 0.1}),
+        (((2, 3, 4),), {"axis": (0, 2)}),
+        (((2, 1, 3),), {"axis": (-1, 1), "epsilon": 1.0}),
+        (((0, 3),), {"axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, int | float) or not self.epsilon >= 0:
+            raise OperandError(f"standardize: epsilon is a number of 0 or more, not {self.epsilon!r}")
+        return super().bind(types, backend)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
+        x = x.astype(wide_dtype(dtype), copy=False)
+        x = x - np.mean(x, axis=axes, keepdims=True)
+        x = x / np.sqrt(np.mean(np.square(x), axis=axes, keepdims=True) + self.epsilon)
+        return x.astype(dtype, copy=False)
+
+    def decompose(self, *inputs: Variable) -> Variable:
+        _, centred, variance = _moments(inputs[0], self.axis)
+        return in_dtype(centred / f.sqrt(variance + self.epsilon), mean_dtype(inputs[0].dtype))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        _, _, variance = _moments(x, self.axis)
+        value = in_dtype(self(x), variance.dtype)
+        delta = in_dtype(delta, variance.dtype)
+        along = f.mean(delta * value, axis=self.axis, keepdims=True)
+        centred = delta - f.mean(delta, axis=self.axis, keepdims=True)
+        return [in_dtype((centred - value * along) / f.sqrt(variance + self.epsilon), x.dtype)]
+
+
+class BatchNorm(NamedTuple):
+    """The normalised value, and what running statistics become: a mean and a variance for each channel."""
+
+    value: Any
+    mean: Any
+    variance: Any
+
+
+@function()
+def batch_norm(
+    x: Any,
+    gain: Any = None,
+    bias: Any = None,
+    mean: Any = None,
+    variance: Any = None,
+    axis: int = 1,
+    epsilon: float = EPSILON,
+    momentum: float = 0.1,
+    training: bool = True,
+) -> Any:
+    """Each channel, along `axis`, standardized over the other axes, times a gain, plus a bias; and new statistics.
+
+    The value comes with what running statistics become; without any, with the batch's own.
+
+    Parameters
+    ----------
+    gain, bias, mean, variance : operand, optional
+        One element for each channel; `mean` and `variance` are the running statistics.
+    momentum : float
+        The share of this batch in the new running statistics, whose variance is over count - 1.
+    training : bool
+        Whether the batch's own statistics are used, and the running ones become new. Else the running ones are used.
+
+    Raises
+    ------
+    ShapeError, OperandError
+        If an operand has not one element for each channel, or a running statistic is missing.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> x, mean, variance = be.array([[1.0, 10.0], [3.0, 30.0]]), be.zeros(2), be.ones(2)
+    >>> value, new_mean, new_variance = be.batch_norm(x, mean=mean, variance=variance)
+    >>> be.update({mean: new_mean, variance: new_variance})
+    >>> mean.get(), variance.get()
+    (array([0.2, 2. ], dtype=float32), array([ 1.1, 20.9], dtype=float32))
+    """
+    x = as_variable(as_operand(x, "batch_norm"))
+    channels = (normalise_axis(axis, x.ndim, "batch_norm"),)
+    others = tuple(i for i in range(x.ndim) if i not in channels)
+    given = {"gain": gain, "bias": bias, "mean": mean, "variance": variance}
+    whole = {name: _along(y, x, channels, "batch_norm", name) for name, y in given.items()}
+    if (mean is None) is not (variance is None) or (mean is None and not training):
+        missing = "mean" if mean is None else "variance"
+        raise OperandError(f"batch_norm: its running {missing} is missing; give mean and variance, or train without")
+    if not training:
+        centred = x - whole["mean"]
+        value = centred / f.sqrt(whole["variance"] + epsilon)
+        return BatchNorm(_scaled(value, whole["gain"], whole["bias"]), as_variable(mean), as_variable(variance))
+    value = _scaled(f.standardize(x, others, epsilon), whole["gain"], whole["bias"])
+    own = _statistics(x, others, unbiased=mean is not None)
+    if mean is None:
+        return BatchNorm(value, *own)
+    pairs = [(as_variable(y), new) for y, new in zip((mean, variance), own, strict=True)]
+    return BatchNorm(value, *(in_dtype(y * (1 - momentum) + new * momentum, y.dtype) for y, new in pairs))
+
+
+def _statistics(x: Variable, axes: tuple[int, ...], unbiased: bool) -> list[Variable]:
+    """The mean and the variance over axes, which go; if `unbiased`, with count - 1 for its divisor."""
+    mean, _, variance = _moments(x, axes)
+    if unbiased:
+        count = in_dtype(f.count(x, axes), variance.dtype)
+        variance = variance * (count / f.maximum(count - 1, 1))
+    return [in_dtype(f.squeeze(y, axes), mean_dtype(x.dtype)) for y in (mean, variance)]
+
+
+@function()
+def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsilon: float = EPSILON) -> Any:
+    """The operand standardized over axes, times a gain, plus a bias, each of the size of these axes.
+
+    Raises
+    ------
+    ShapeError
+        If gain or bias have other sizes than these axes.
+    """
+    x = as_variable(as_operand(x, "layer_norm"))
+    axes = normalise_axes(axis, x.ndim, "layer_norm")
+    gain, bias = _along(gain, x, axes, "layer_norm", "gain"), _along(bias, x, axes, "layer_norm", "bias")
+    return _scaled(f.standardize(x, axes, epsilon), gain, bias)
+
+
+@function()
+def rms_norm(x: Any, gain: Any = None, axis: Any = -1, epsilon: float = EPSILON) -> Any:
+    """The operand over its root mean square over axes, times a gain of the size of these axes.
+
+    Raises
+    ------
+    ShapeError
+        If the gain has other sizes than these axes.
+    """
+    x = as_variable(as_operand(x, "rms_norm"))
+    axes = normalise_axes(axis, x.ndim, "rms_norm")
+    dtype = mean_dtype(x.dtype)
+    wide = in_dtype(x, wide_dtype(dtype))
+    square = f.mean(f.square(wide), axis=axes, keepdims=True)
+    return _scaled(in_dtype(wide / f.sqrt(square + epsilon), dtype), _along(gain, x, axes, "rms_norm", "gain"), None)
+
+
+@function()
+def instance_norm(x: Any, gain: Any = None, bias: Any = None, axis: int = 1, epsilon: float = EPSILON) -> Any:
+    """Each channel of each sample standardized, times a gain, plus a bias, each with one element for each channel.
+
+    The first axis counts the samples, `axis` the channels.
+
+    Raises
+    ------
+    ShapeError
+        If there are no other axes, or gain or bias have not one element for each channel.
+    """
+    x = as_variable(as_operand(x, "instance_norm"))
+    channels = _channels(x, axis, "instance_norm")
+    others = tuple(i for i in range(1, x.ndim) if i not in channels)
+    if not others:
+        raise ShapeError(
+            f"instance_norm: {describe(x)} has no axes but those of samples and channels, and standardizes over the "
+            "others; layer_norm standardizes over channels"
+        )
+    gain, bias = (_along(y, x, channels, "instance_norm", name) for y, name in ((gain, "gain"), (bias, "bias")))
+    return _scaled(f.standardize(x, others, epsilon), gain, bias)
+
+
+@function()
+def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: int = 1, epsilon: float = EPSILON) -> Any:
+    """Each group of neighbouring channels of each sample standardized, times a gain, plus a bias, of each channel.
+
+    The first axis counts the samples, `axis` the channels.
+
+    Raises
+    ------
+    ShapeError
+        If the channels do not divide into so many groups, or gain or bias have not one element for each channel.
+    """
+    x = as_variable(as_operand(x, "group_norm"))
+    (channel,) = channels = _channels(x, axis, "group_norm")
+    size = x.shape[channel]
+    if isinstance(groups, bool) or not hasattr(groups, "__index__") or int(groups) < 1:
+        raise OperandError(f"group_norm: groups is an integer of 1 or more, not {groups!r}")
+    if size is None or size % groups:
+        raise ShapeError(f"group_norm: the {size} channels of {describe(x)} do not divide into {groups} groups")
+    split = (*x.shape[:channel], int(groups), size // groups, *x.shape[channel + 1 :])
+    if split.count(None) > 1:
+        raise ShapeError(f"group_norm: more than one size of {describe(x)} is unknown; give x a type with the others")
+    parts = f.reshape(x, tuple(-1 if n is None else n for n in split))
+    value = f.standardize(parts, tuple(i for i in range(1, len(split)) if i != channel), epsilon)
+    gain, bias = (_along(y, x, channels, "group_norm", name) for y, name in ((gain, "gain"), (bias, "bias")))
+    return _scaled(f.reshape_like(value, x), gain, bias)
+
+
+def _channels(x: Variable, axis: int, what: str) -> tuple[int]:
+    """The axis of channels, which is not that of samples."""
+    found = normalise_axis(axis, x.ndim, what)
+    if found == 0:
+        raise ShapeError(f"{what}: axis 0 of {describe(x)} counts its samples, and `axis` its channels")
+    return (found,)
+
+
+def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -> Any:
+    """An operand with the sizes of some axes of another, as it broadcasts along these; None for None.
+
+    Raises
+    ------
+    ShapeError
+        If it has other sizes.
+    """
+    if value is None:
+        return None
+    value = as_variable(as_operand(value, f"{what}: {name}"))
+    wanted = tuple(x.shape[i] for i in axes)
+    pairs = zip(value.shape, wanted, strict=False)
+    if value.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        raise ShapeError(
+            f"{what}: {name} is {describe(value)}; for {describe(x)} along the axes {tuple(axes)} it has the shape "
+            f"{wanted}"
+        )
+    if tuple(axes) == tuple(range(x.ndim - len(axes), x.ndim)):  # it broadcasts as it is
+        return value
+    return f.expand_dims(value, tuple(i for i in range(x.ndim) if i not in axes))
+
+
+def _scaled(x: Variable, gain: Any, bias: Any) -> Variable:
+    """The value times a gain, plus a bias, where there are any."""
+    x = x if gain is None else x * gain
+    return x if bias is None else x + bias

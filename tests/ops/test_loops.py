@@ -1,0 +1,257 @@
+"""Loops: against the same steps written one after the other, with derivatives; compiled once; captured as one graph."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.compiling import needs_compiler
+from harness.counting import allocated
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
+from harness.homes import home, stand_in
+
+import optree
+from backends import gen_backend
+from optree import TensorType
+from optree.errors import DTypeError, OperandError, ShapeError
+from optree.registry import f
+
+
+@pytest.fixture
+def be(home_kind: str) -> Any:
+    return home(home_kind, datatype=np.float64)
+
+
+def unrolled(step: Any, initial: Any, sequences: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """The same loop as a tree of all its steps, for tuples of states, sequences and outputs."""
+    length, states, made = sequences[0].shape[axis], initial, []
+    for t in range(length)[:: -1 if reverse else 1]:
+        states, outputs = step(states, tuple(f.slice(x, (slice(None),) * axis + (t,)) for x in sequences))
+        made.append(outputs)
+    made = made[:: -1 if reverse else 1]
+    return states, tuple(f.stack(parts, axis=axis) for parts in zip(*made, strict=True))
+
+
+def network(w: Any, b: Any) -> Any:
+    """A step with two states, two slices and two outputs, whose weights are used twice."""
+
+    def step(states: Any, slices: Any) -> Any:
+        (h, c), (x, gate) = states, slices
+        h = f.tanh(x + f.dot(h, w) + b)
+        c = c * f.sig(gate) + f.dot(h * c, w)
+        return (h, c), (h * c, f.sum(c, axis=1, keepdims=False))
+
+    return step
+
+
+def drawn(be: Any, steps: int = 4, axis: int = 0, batch: int = 2, units: int = 3) -> list[Any]:
+    """Two states, two sequences, weights and a bias."""
+    rng = np.random.RandomState(0)
+    cut = [steps, batch] if axis == 0 else [batch, steps]
+    shapes = [(batch, units), (batch, units), (*cut, units), (*cut, 1), (units, units), (units,)]
+    return [be.array(rng.normal(size=shape) * 0.5, name=name) for shape, name in zip(shapes, "hcxgwb", strict=True)]
+
+
+def cost(states: Any, outputs: Any) -> Any:
+    return sum(f.sum(f.square(x) * (i + 1.0)) for i, x in enumerate((*states, *outputs)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_values_and_derivatives_are_those_of_all_steps(be: Any, reverse: bool, axis: int) -> None:
+    h, c, x, gate, w, b = operands = drawn(be, axis=axis)
+    step = network(w, b)
+    ours = be.scan(step, (h, c), (x, gate), reverse=reverse, axis=axis)
+    theirs = unrolled(step, (h, c), (x, gate), reverse, axis)
+    for got, wanted in zip([*ours[0], *ours[1]], [*theirs[0], *theirs[1]], strict=True):
+        np.testing.assert_allclose(got.asnumpyarray(), wanted.asnumpyarray(), rtol=1e-12)
+    first = [optree.grad(cost(*each), operands) for each in (ours, theirs)]
+    second = [optree.grad(sum(f.sum(f.square(g)) for g in gradients), operands) for gradients in first]
+    for found, expected in (first, second):
+        for got, wanted in zip(be.evaluate(found), be.evaluate(expected), strict=True):
+            np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-9, atol=1e-9)
+
+
+def test_central_differences() -> None:
+    operands = drawn(home("cpu", datatype=np.float64), steps=3)
+
+    def whole(h: Any, c: Any, x: Any, gate: Any, w: Any, b: Any) -> Any:
+        return cost(*f.scan(network(w, b), (h, c), (x, gate), reverse=True))
+
+    optree.check_grad(whole, operands)
+    optree.check_grad(lambda *xs: sum(f.sum(f.square(g)) for g in optree.grad(whole(*xs), list(xs[3:]))), operands)
+
+
+def test_each_part_of_the_result_has_its_own_derivative(be: Any) -> None:
+    h, c, x, gate, w, b = operands = drawn(be)
+    step = network(w, b)
+    ours, theirs = be.scan(step, (h, c), (x, gate)), unrolled(step, (h, c), (x, gate))
+    for got, wanted in zip([*ours[0], *ours[1]], [*theirs[0], *theirs[1]], strict=True):
+        pairs = [optree.grad(f.sum(y * y), operands, disconnected_inputs="ignore") for y in (got, wanted)]
+        for mine, other in zip(*map(be.evaluate, pairs), strict=True):
+            np.testing.assert_allclose(mine.get(), other.get(), rtol=1e-9, atol=1e-12)
+
+
+def test_forms_of_states_slices_and_outputs(be: Any) -> None:
+    x = be.array([1.0, 2.0, 4.0])
+    total, sums = be.scan(lambda s, v: (s + v, s), be.array(0.0), x)
+    assert total.item() == 7 and sums.asnumpyarray().tolist() == [0, 1, 3]
+    total, nothing = be.scan(lambda s, v: (s + v[0] * v[1], None), be.array(0.0), [x, x])
+    assert nothing is None and total.item() == 21
+    states, outputs = be.scan(lambda s, v: ([s[1], s[0] + v], (s[0],)), [be.array(0.0), be.array(1.0)], x)
+    assert isinstance(states, list) and isinstance(outputs, tuple)
+    assert [y.item() for y in states] == [3.0, 5.0] and outputs[0].asnumpyarray().tolist() == [0, 1, 1]
+    doubled, none = be.scan(lambda s, none: (s * 2, none), be.array(1.0), length=5)
+    assert doubled.item() == 32 and none is None
+    _, same = be.scan(lambda s, v: (s, be.array(3.0)), be.array(1.0), x)
+    assert same.asnumpyarray().tolist() == [3, 3, 3], "what is the same in every step"
+    counted, _ = be.scan(lambda s, v: (s + np.int64(v.ndim + 1), None), be.array(np.int64(0)), x)
+    assert counted.item() == 3 and counted.dtype == np.int64
+
+
+def test_no_steps_leave_the_states(be: Any) -> None:
+    h, c, x, gate, w, b = drawn(be, steps=0)
+    (last, _), (joined, _) = be.scan(network(w, b), (h, c), (x, gate))
+    assert np.array_equal(last.asnumpyarray(), h.get()) and joined.asnumpyarray().shape == (0, 2, 3)
+    found = be.evaluate(optree.grad(f.sum(last * last), [h, w]))
+    np.testing.assert_allclose(found[0].get(), 2 * h.get())
+    assert not found[1].get().any()
+
+
+def test_a_step_is_compiled_once_whatever_the_length(be: Any) -> None:
+    h, c, _, _, w, b = drawn(be)
+    x, gate = (TensorType("float64", (None, 2, n))(name) for n, name in ((3, "x"), (1, "gate")))
+    whole = cost(*f.scan(network(w, b), (h, c), (x, gate)))
+    run = optree.function([x, gate], [whole, *optree.grad(whole, [w, b])])
+    compiles = be.stats()["compiles"]
+    for steps in (1, 7, 30):
+        _, _, seen, gates, *_ = drawn(be, steps)
+        got = [y.get() for y in run(seen, gates)]
+        theirs = cost(*unrolled(network(w, b), (h, c), (seen, gates)))
+        wanted = [y.asnumpyarray() for y in (theirs, *optree.grad(theirs, [w, b]))]
+        for mine, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
+        del theirs
+    assert be.stats()["compiles"] - compiles == 3 * 3, "the trees to compare with, and nothing else"
+
+
+def test_trees_of_other_lengths_share_a_plan(be: Any) -> None:
+    counts = []
+    for steps in (2, 5, 9):
+        h, c, x, gate, w, b = drawn(be, steps)
+        (last, _), _ = be.scan(network(w, b), (h, c), (x, gate))
+        last.asnumpyarray()
+        counts.append(be.stats()["compiles"])
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_what_is_the_same_in_every_step_is_computed_before(be: Any) -> None:
+    w, x = be.ones((3, 3), name="w"), be.ones((4, 2, 3), name="x")
+
+    def step(h: Any, x: Any) -> Any:
+        return f.dot(h + x, f.exp(f.transpose(w)) * 0.1), None
+
+    last, _ = be.scan(step, be.zeros((2, 3)), x)
+    body = last.owner.op.body
+    assert [node.op.name for node in body.order] == ["add", "dot"] and len(body.constants) == 1
+
+
+def test_equal_steps_are_equal_ops(be: Any) -> None:
+    h, _, x, *_ = drawn(be)
+
+    def loop(number: float) -> Any:
+        return be.scan(lambda s, v: (s * number + v, None), h, x)[0].owner.op
+
+    one, two, other = loop(2.0), loop(2.0), loop(3.0)
+    assert one == two and hash(one) == hash(two) and one != other
+    assert copy.deepcopy(one) == one and "a step of 2 operations on 1 states" in str(one)
+
+
+@pytest.mark.parametrize("mode", ["reference", "debug"])
+def test_other_modes_compute_the_same(mode: str) -> None:
+    be = home("cpu", datatype=np.float64, jit=False)
+    h, c, x, gate, w, b = operands = drawn(be)
+    whole = cost(*be.scan(network(w, b), (h, c), (x, gate)))
+    trees = [whole, *optree.grad(whole, operands)]
+    for got, wanted in zip(optree.function([], trees, mode=mode)(), be.evaluate(trees), strict=True):
+        np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-10, atol=1e-12)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_kernels_compute_the_same(dtype: str) -> None:
+    found = []
+    for jit in (False, True):
+        be = gen_backend("cpu", datatype=dtype, jit=jit)
+        operands = h, c, x, gate, w, b = drawn(be, steps=6, batch=4, units=8)
+        whole = cost(*be.scan(network(w, b), (h, c), (x, gate)))
+        run = optree.function([], [whole, *optree.grad(whole, list(operands))])
+        run()
+        found.append([y.get() for y in run()])
+    unit = float(np.finfo(dtype).eps)
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(one, other, rtol=60 * unit, atol=60 * unit)
+
+
+def test_what_nothing_needs_is_not_kept() -> None:
+    be = home("cpu", jit=False)
+    x, h = be.zeros((1000, 1), name="x"), be.zeros((100, 100), name="h")
+    last, _ = be.scan(lambda h, x: (h * 0.5 + x, None), h, x)
+    run = optree.function([], f.sum(last))
+    assert allocated(run) < 6 * 100 * 100 * 4, "two states, and what a step computes on the way"
+
+
+@needs_gxx
+@pytest.mark.usefixtures("folder")
+def test_a_training_step_is_one_cuda_graph(device_kind: str) -> None:
+    gpu = home("gpu") if device_kind == "gpu" else stand_in(emulated_cupy(), jit=True)
+    cpu = gen_backend("cpu", jit=False)
+    found = []
+    for be in (gpu, cpu):
+        h, c, _, gate, w, b = drawn(be)
+        x = TensorType("float32", (4, 2, 3))("x")
+        whole = cost(*f.scan(network(w, b), (h, c), (x, gate)))
+        step = optree.function(
+            [x], whole, updates={p: p - 0.05 * g for p, g in zip((w, b), optree.grad(whole, [w, b]), strict=True)}
+        )
+        given = be.array(np.random.RandomState(1).normal(size=(4, 2, 3)))
+        found.append([step(given).item() for _ in range(5)])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    assert gpu.stats()["graphs"]["captures"] == 1 and gpu.stats()["host_calls"] == 0
+
+
+def test_draws_are_made_before_the_loop(be: Any) -> None:
+    x = be.zeros((3, 4))
+    mask = be.rand((3, 4)) < 0.5
+    _, outputs = be.scan(lambda s, v: (s, f.where(v[1], v[0] + 1, v[0])), be.array(0.0), (x, mask))
+    assert set(np.unique(outputs.asnumpyarray())) <= {0.0, 1.0}
+
+
+def test_what_does_not_fit_is_named(be: Any) -> None:
+    x, h = be.ones((4, 3), name="x"), be.ones(3, name="h")
+    with pytest.raises(ShapeError, match=r"makes the shape \(2, 3\) of state 0, h \(3,\)"):
+        be.scan(lambda s, v: (be.ones((2, 3)) + s, None), h, x)
+    with pytest.raises(DTypeError, match=r"makes float64 of state 0, h .*astype\('float32'\) in the step"):
+        be.scan(lambda s, v: (s + v, None), be.ones(3, "float32", name="h"), x)
+    with pytest.raises(OperandError, match="returns 2 new states; it was given 1"):
+        be.scan(lambda s, v: ((s, s), None), h, x)
+    with pytest.raises(OperandError, match="returns its new states and its outputs, not"):
+        be.scan(lambda s, v: s, h, x)
+    with pytest.raises(OperandError, match=r"a state is the number 0\.0.*np\.float32"):
+        be.scan(lambda s, v: (s, None), 0.0, x)
+    with pytest.raises(ShapeError, match=r"y \(5, 3\).*has 5 steps along axis 0, and x .* has 4"):
+        be.scan(lambda s, v: (s, None), h, (x, be.ones((5, 3), name="y")))
+    with pytest.raises(ShapeError, match=r"x .*has 4 steps along axis 0, and length has 7"):
+        be.scan(lambda s, v: (s, None), h, x, length=7)
+    with pytest.raises(OperandError, match="without sequences, length is the number of steps, not None"):
+        be.scan(lambda s, v: (s, None), h)
+    open_size = TensorType("float64", (None,))
+    a, b = open_size("a"), open_size("b")
+    run = optree.function([a, b], be.scan(lambda s, v: (s + v[0] + v[1], None), be.array(0.0), (a, b))[0])
+    assert run([1.0, 2.0], [3.0, 4.0]).item() == 10
+    with pytest.raises(ShapeError, match="its sequences have 1 and 2 steps"):
+        run([1.0], [3.0, 4.0])
