@@ -14,6 +14,7 @@ from backends import (
 )
 from backends.backend import Backend
 from backends.cpu import CPUBackend
+from backends.neon.backend import neon_class
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
@@ -83,6 +84,8 @@ def gen_backend(
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
     make = BACKENDS[backend]()
+    if compat_mode is not None:
+        make = neon_class(make)
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)

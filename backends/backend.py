@@ -17,7 +17,7 @@ from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
-from optree.errors import BackendError, OperandError, brief, describe, names
+from optree.errors import BackendError, OperandError, ParameterError, brief, describe, names
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
@@ -30,8 +30,6 @@ from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-COMPAT_MODES = (None, "neon")
 
 
 class Within(NamedTuple):
@@ -76,9 +74,14 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal compile_within lowered lowering noting on_host over owned plans program remark show sources tensor_of "
-        "target to_host value_of within".split()
+        "internal compile_within is_neon lowered lowering modes noting on_host over owned plans program remark show "
+        "sources target tensor_of to_host value_of within".split()
     )
+
+    #: Whether it has neon's shapes, ties and methods.
+    is_neon: ClassVar[bool] = False
+    #: The compatibility modes of the class.
+    modes: ClassVar[tuple[str | None, ...]] = (None,)
 
     #: The number of devices of its kind.
     devices: int = 1
@@ -96,12 +99,8 @@ class Backend(RandomMethods):
         device_id: int = 0,
         compat_mode: str | None = None,
     ) -> None:
-        if compat_mode == "caffe":
-            raise BackendError(
-                "compat_mode 'caffe' concerns the sizes of convolutions, which op-tree does not have yet"
-            )
-        if compat_mode not in COMPAT_MODES:
-            raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
+        if compat_mode not in self.modes:
+            raise ParameterError(f"compat_mode is one of {self.modes}, not {compat_mode!r}; gen_backend makes it")
         for name, number in (("batch_size", batch_size), ("device_id", device_id)):
             if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
                 raise BackendError(f"{name} is an integer of 0 or more, not {brief(number)}")
@@ -130,6 +129,11 @@ class Backend(RandomMethods):
     @bsz.setter
     def bsz(self, size: int) -> None:
         self.batch_size = size
+
+    @property
+    def default_dtype(self) -> Any:
+        """NumPy's class of the default dtype of new tensors, by neon's name."""
+        return self.datatype.type
 
     # The interface of subclasses, with that of `Creation`
 
@@ -330,7 +334,7 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if isinstance(leaf, Tensor) else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""

@@ -24,7 +24,7 @@ from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -306,7 +306,7 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
     cost = operand_of(cost)
     starts = next_error is None
     if starts:
-        neon = cost.backend is not None and cost.backend.compat_mode == "neon"
+        neon = is_neon(cost.backend)
         if not neon and any(size != 1 for size in cost.shape):
             raise GradientError(
                 f"the cost is a scalar, not {describe(cost)}: reduce it, as be.sum(cost) does, "
