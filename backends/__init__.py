@@ -14,8 +14,9 @@ from backends import (
 )
 from backends.backend import Backend
 from backends.cpu import CPUBackend
-from backends.neon.backend import neon_class
+from backends.neon.backend import Block, NervanaObject, neon_class
 from optree import settings
+from optree.autodiff import Autodiff
 from optree.compile.program import Program
 from optree.errors import BackendError, OperandError, describe, names
 from optree.run.function import Function, use_backend
@@ -89,6 +90,7 @@ def gen_backend(
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
+    NervanaObject.be = made
     return made
 
 
@@ -183,4 +185,4 @@ def _sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
 
 Backend.sources = staticmethod(_sources)
 
-__all__ = ["BACKENDS", "Backend", "gen_backend", "launches", "source"]
+__all__ = ["BACKENDS", "Autodiff", "Backend", "Block", "NervanaObject", "gen_backend", "launches", "source"]
