@@ -14,11 +14,11 @@ from backends import (
 )
 from backends.backend import Backend
 from backends.cpu import CPUBackend
-from backends.neon.backend import Block, NervanaObject, neon_class
+from backends.neon.objects import Block, NervanaObject
+import optree
 from optree import settings
-from optree.autodiff import Autodiff
 from optree.compile.program import Program
-from optree.errors import BackendError, OperandError, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, describe, names
 from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 #: Backend name -> a function that returns its class, so that CuPy is imported lazily.
 BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: lazy.gpu.GPUBackend}
+
+
+#: Options of neon's, of no effect: there is one device, and all is deterministic.
+NEONS = ("max_devices", "deterministic", "deterministic_update")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Autodiff":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return optree.Autodiff
 
 
 def gen_backend(
@@ -55,9 +65,10 @@ def gen_backend(
         Whether values assigned to float16 and bfloat16 tensors are rounded stochastically.
     device_id : int
         Which GPU; the CPU backend has one device, 0.
-    compat_mode : str, optional
+    compat_mode : {None, 'neon', 'caffe'}
         ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep
-        axes) and gradients of ties (each operand gets the full delta).
+        axes), gradients of ties (each operand gets the full delta), and the methods of neon's backends
+        (`backends.neon`). ``'caffe'`` also rounds the sizes of neon's pools up.
     jit : {'auto', True, False}
         On the CPU, whether kernels are compiled to C: ``'auto'``, the default, where that pays (`backends.cpu.plan`),
         always, or never. Without compiled kernels NumPy runs them, large ones in blocks.
@@ -71,6 +82,9 @@ def gen_backend(
     tf32 : bool
         Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
 
+    max_devices, deterministic, deterministic_update : optional
+        neon's, of no effect: there is one device, and all is deterministic.
+
     Raises
     ------
     BackendError, SettingError
@@ -83,10 +97,11 @@ def gen_backend(
     array([2., 2., 2.], dtype=float32)
     """
     if not isinstance(backend, str) or backend not in BACKENDS:
-        raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+        raise BackendArgumentError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
     make = BACKENDS[backend]()
     if compat_mode is not None:
-        make = neon_class(make)
+        make = lazy.neon.neon_class(make)
+    options = {name: value for name, value in options.items() if name not in NEONS}
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)

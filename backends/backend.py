@@ -17,7 +17,7 @@ from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
-from optree.errors import BackendError, OperandError, ParameterError, brief, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
@@ -100,7 +100,7 @@ class Backend(RandomMethods):
         compat_mode: str | None = None,
     ) -> None:
         if compat_mode not in self.modes:
-            raise ParameterError(f"compat_mode is one of {self.modes}, not {compat_mode!r}; gen_backend makes it")
+            raise BackendArgumentError(f"compat_mode is one of {self.modes}, not {compat_mode!r}")
         for name, number in (("batch_size", batch_size), ("device_id", device_id)):
             if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
                 raise BackendError(f"{name} is an integer of 0 or more, not {brief(number)}")
@@ -110,7 +110,7 @@ class Backend(RandomMethods):
             raise BackendError(f"stochastic_round is True or False, not {brief(stochastic_round)}")
         self.datatype = as_dtype(datatype)
         if not is_floating(self.datatype):
-            raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
+            raise BackendArgumentError(f"datatype is a floating dtype, not {self.datatype}")
         self.batch_size = batch_size
         self.stochastic_round = bool(stochastic_round)
         self.device_id = device_id

@@ -84,6 +84,10 @@ class BackendError(OptreeError, RuntimeError):
     """A backend that is unknown or missing, or operands of two backends."""
 
 
+class BackendArgumentError(BackendError, ParameterError):
+    """An argument of `gen_backend` that is none of those there are."""
+
+
 class CompilerError(BackendError):
     """A compiler that is missing, fails or does not end."""
 

@@ -102,6 +102,31 @@ class Allocation(Backend):
         """Whether host memory is pinned: on a GPU."""
         return self.name == "gpu"
 
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """The GPU's, such as (9, 0); (0, 0) on the CPU."""
+        text = str(self._device.compute_capability) if self.name == "gpu" else "00"
+        return int(text[:-1]), int(text[-1])
+
+    @property
+    def sm_count(self) -> int:
+        """The GPU's multiprocessors; 0 on the CPU."""
+        return int(self._device.attributes["MultiProcessorCount"]) if self.name == "gpu" else 0
+
+    @property
+    def gpu_memory_size(self) -> int:
+        """The bytes of the GPU's memory; 0 on the CPU."""
+        return int(self._device.mem_info[1]) if self.name == "gpu" else 0
+
+    @property
+    def _device(self) -> Any:
+        return self.cupy.cuda.Device(self.device_id)
+
+    #: neon's stream, which is CuPy's current one; its hint for kernels, and its switch of timings: of no effect.
+    stream: None = None
+    enable_winograd: Any = True
+    bench: bool = False
+
     def set_caffe_compat(self) -> None:
         """Take Caffe's sizes of pools from now on."""
         self.compat_mode = "caffe"

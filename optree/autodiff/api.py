@@ -182,11 +182,18 @@ class Autodiff:
     def __init__(self, op_tree: Variable, be: Any, next_error: Any = None) -> None:
         if getattr(op_tree, "backend", None) not in (None, be):
             raise BackendError(f"Autodiff: {describe(op_tree)} is of {op_tree.backend}, not {be}")
-        self.op_tree, self.be = op_tree, be
+        self.op_tree: Any = op_tree
+        self.be = be
         self.seeds = seeded(op_tree, next_error)
+
+    def cleanup(self) -> None:
+        """Drop the references to trees and tensors; the object has no derivatives then, and its tree has."""
+        self.op_tree, self.seeds = None, {}
 
     def get_grad_op_tree(self, tensors: Any) -> Any:
         """The derivatives as trees: a list for a list or tuple, one for one tensor."""
+        if self.op_tree is None:
+            raise GradientError("Autodiff: cleanup() has dropped the tree; Autodiff(tree, be) differentiates it anew")
         return gradients(self.seeds, tensors)
 
     def get_grad_tensor(self, tensors: Any) -> Any:
