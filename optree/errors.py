@@ -40,12 +40,20 @@ class ShapeError(OptreeError, ValueError):
     """Shapes that do not fit together."""
 
 
+class SizeError(ShapeError, AssertionError):
+    """A tensor of a wrong shape or size, where neon asserts it."""
+
+
 class AxisError(OptreeError, ValueError, IndexError):
     """An axis that the operand does not have, or has twice."""
 
 
 class DTypeError(OptreeError, TypeError):
     """A dtype that an op does not take."""
+
+
+class KindError(DTypeError, AssertionError):
+    """A tensor of a wrong dtype, where neon asserts it."""
 
 
 class NumberOverflowError(OptreeError, OverflowError):

@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.backend import Backend
 from backends.neon.tensor import NeonTensor
-from optree.errors import BackendError, OperandError, brief
+from optree.errors import BackendError, OperandError, ParameterError, brief
 from optree.tree.types import as_dtype
 
 
@@ -89,6 +89,19 @@ class Allocation(Backend):
     def init_rng_state(self) -> Any:
         """The state of `rng` after it was seeded."""
         return np.random.RandomState(self._seed).get_state()
+
+    def rng_set_state(self, state: Any) -> None:
+        """Restore the states that `rng_get_state` returned.
+
+        Raises
+        ------
+        ParameterError
+            If `state` has another form; nothing has changed then.
+        """
+        try:
+            super().rng_set_state(state)
+        except OperandError as error:
+            raise ParameterError(str(error)) from None
 
     # The device
 

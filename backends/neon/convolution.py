@@ -7,9 +7,8 @@ from math import prod
 from typing import Any
 
 from backends.neon.allocation import Allocation
-from backends.neon.errors import SizeError
 from backends.neon.replay import Replay
-from optree.errors import ParameterError
+from optree.errors import ParameterError, SizeError
 from optree.ops.convolution import Conv
 from optree.registry import f
 from optree.tree.tensor import Tensor

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backends.neon.convolution import Convolutions, blended, check_sizes
-from backends.neon.errors import KindError, SizeError
-from optree.errors import brief
+from optree.errors import KindError, SizeError, brief
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from backends.neon.dense import Dense
-from backends.neon.errors import KindError
 from backends.neon.tensor import Deferred
-from optree.errors import ParameterError, describe
+from optree.errors import KindError, ParameterError, describe
 from optree.registry import FUNCTIONS, f
 from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor

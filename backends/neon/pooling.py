@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from backends.neon.convolution import blended, check_sizes
-from backends.neon.errors import SizeError
 from backends.neon.functions import Functions
-from optree.errors import OperandError, ParameterError, ShapeError
+from optree.errors import OperandError, ParameterError, ShapeError, SizeError
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
 from optree.registry import f
 from optree.tree.tensor import Tensor

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.neon.errors import SizeError
-from optree.errors import OperandError, ShapeError
+from optree.errors import OperandError, ShapeError, SizeError
 from optree.registry import f
 from optree.tree import indexing as indices
 from optree.tree.substitution import inputs_of, replace

@@ -17,6 +17,7 @@ from optree.errors import (
     GradientError,
     OperandError,
     ShapeError,
+    SizeError,
     describe,
 )
 from optree.registry import f
@@ -194,7 +195,8 @@ class Autodiff:
         """The derivatives as trees: a list for a list or tuple, one for one tensor."""
         if self.op_tree is None:
             raise GradientError("Autodiff: cleanup() has dropped the tree; Autodiff(tree, be) differentiates it anew")
-        return gradients(self.seeds, tensors)
+        # neon gives zeros for tensors that are not in the tree.
+        return gradients(self.seeds, tensors, "ignore" if is_neon(self.be) else "raise")
 
     def get_grad_tensor(self, tensors: Any) -> Any:
         """The derivatives as new tensors: a list for a list or tuple, one for one tensor."""
@@ -345,7 +347,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         return f.fill_like(like, given)
     sizes = zip(error.shape, variable.shape, strict=False)
     if error.ndim != variable.ndim or any(a != b and None not in (a, b) for a, b in sizes):
-        raise ShapeError(
+        raise SizeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )
     return error if error.dtype == dtype else error.astype(dtype)
