@@ -5,10 +5,13 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from backends.neon.hooks import Hooks
 from optree.errors import ParameterError, brief
 from optree.registry import f
 from optree.tree.tensor import Tensor
+from optree.tree.variable import constant
 
 #: The rows of the buffer of histograms.
 ROWS = 4096
@@ -117,6 +120,6 @@ def _counted(key: tuple[int, int], counts: Any, x: Any) -> list[tuple[Any, Any]]
     places = f.where(f.eq(values, 0), f.fill_like(places, 0), f.maximum(places, 0))  # log2 of 0 is -inf, or raises
     # One bin more for what is not counted; the last bin takes one exponent more than the others.
     kept = f.where(places <= bins, f.minimum(places, bins - 1), f.fill_like(places, bins))
-    numbers = f.reshape(f.cast(kept, "int32"), (-1, 1))
-    found = f.bincount(numbers, size=bins + 1)
-    return [(counts, f.reshape(f.slice(f.reshape(found, (1, bins + 1)), (slice(None), slice(0, bins))), counts.shape))]
+    picked = f.take(constant(np.zeros((bins + 1, 1), np.int32)), f.cast(kept, "int32"), axis=0)
+    found = picked.op.grad(picked.inputs, [f.fill_like(picked, 1)])[0]  # ones added where they would be taken from
+    return [(counts, f.transpose(f.slice(found, slice(0, bins))))]
