@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import optree
 from backends import (
     intact,  # noqa: F401 first: the other imports fail where optree is another package
     lazy,
@@ -15,7 +16,6 @@ from backends import (
 from backends.backend import Backend
 from backends.cpu import CPUBackend
 from backends.neon.objects import Block, NervanaObject
-import optree
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendArgumentError, BackendError, OperandError, describe, names
@@ -66,9 +66,8 @@ def gen_backend(
     device_id : int
         Which GPU; the CPU backend has one device, 0.
     compat_mode : {None, 'neon', 'caffe'}
-        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep
-        axes), gradients of ties (each operand gets the full delta), and the methods of neon's backends
-        (`backends.neon`). ``'caffe'`` also rounds the sizes of neon's pools up.
+        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep axes), gradients of ties (each
+        operand gets the full delta) and methods (`backends.neon`). ``'caffe'`` also rounds the sizes of pools up.
     jit : {'auto', True, False}
         On the CPU, whether kernels are compiled to C: ``'auto'``, the default, where that pays (`backends.cpu.plan`),
         always, or never. Without compiled kernels NumPy runs them, large ones in blocks.
@@ -82,9 +81,6 @@ def gen_backend(
     tf32 : bool
         Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
 
-    max_devices, deterministic, deterministic_update : optional
-        neon's, of no effect: there is one device, and all is deterministic.
-
     Raises
     ------
     BackendError, SettingError
@@ -96,17 +92,21 @@ def gen_backend(
     >>> (be.ones(3) + 1).asnumpyarray()
     array([2., 2., 2.], dtype=float32)
     """
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        raise BackendArgumentError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
-    make = BACKENDS[backend]()
-    if compat_mode is not None:
-        make = lazy.neon.neon_class(make)
+    make = _class_of(backend, compat_mode)
     options = {name: value for name, value in options.items() if name not in NEONS}
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
     NervanaObject.be = made
     return made
+
+
+def _class_of(backend: str, compat_mode: str | None) -> Callable[..., Backend]:
+    """A backend's class, in neon's mode if there is one."""
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise BackendArgumentError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+    kind = BACKENDS[backend]()
+    return kind if compat_mode is None else lazy.neon.neon_class(kind)  # type: ignore[no-any-return]
 
 
 def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ class Backend(RandomMethods):
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
         "internal compile_within is_neon lowered lowering modes noting on_host over owned plans program remark show "
-        "sources target tensor_of to_host value_of within".split()
+        "sources target tensor_cls tensor_of to_host value_of within".split()
     )
 
     #: Whether it has neon's shapes, ties and methods.

@@ -90,19 +90,19 @@ class Creation:
 
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor."""
-        _check_placement(placement)
+        check_placement(placement)
         tensor = self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
         tensor.written = -1
         return tensor
 
     def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of zeros."""
-        _check_placement(placement)
+        check_placement(placement)
         return self.full(shape, 0, dtype, name)
 
     def ones(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of ones."""
-        _check_placement(placement)
+        check_placement(placement)
         return self.full(shape, 1, dtype, name)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -116,7 +116,7 @@ class Creation:
         dtype, bools are bool, and everything else takes the backend's `datatype`;
         in neon's mode that goes for lists of bools, too.
         """
-        _check_placement(placement)
+        check_placement(placement)
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = array_of(values, "array")
@@ -153,17 +153,17 @@ class Creation:
 
     def empty_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor of an operand's shape and dtype."""
-        _check_placement(placement)
+        check_placement(placement)
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
 
     def zeros_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of zeros of an operand's shape and dtype."""
-        _check_placement(placement)
+        check_placement(placement)
         return self.empty_like(x, dtype, name).fill(0)
 
     def ones_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of ones of an operand's shape and dtype."""
-        _check_placement(placement)
+        check_placement(placement)
         return self.empty_like(x, dtype, name).fill(1)
 
     def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -197,7 +197,7 @@ class Creation:
 _PLACEMENT = frozenset(("persist_values", "parallel", "distributed"))
 
 
-def _check_placement(given: dict[str, bool]) -> None:
+def check_placement(given: dict[str, bool]) -> None:
     """Refuse keywords that are not neon's, which have no effect on one device.
 
     Raises

@@ -26,7 +26,7 @@ _OWN_PACKAGES = frozenset(
     (
         *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
         *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
-        "backends.gpu.codegen",
+        *("backends.gpu.codegen", "backends.neon"),
     )
 )
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))

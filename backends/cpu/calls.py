@@ -12,7 +12,15 @@ from backends.cpu.convolution import Convolution
 from backends.cpu.pooling import Pool
 from backends.cpu.thread_pool import share
 from backends.execution.loops import loop
-from backends.execution.routines import Implementation, ImplementationOf, Routine, always, routine_of, takes_floats, views
+from backends.execution.routines import (
+    Implementation,
+    ImplementationOf,
+    Routine,
+    always,
+    routine_of,
+    takes_floats,
+    views,
+)
 from backends.execution.tiles import BackendTiles
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program

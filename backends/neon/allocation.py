@@ -19,6 +19,8 @@ class Allocation(Backend):
     is_neon = True
     tensor_cls = NeonTensor
     modes = ("neon", "caffe", None)
+    #: CuPy, on a GPU.
+    cupy: Any
     #: Whether leaves have been made that take the shape of the tensor they are assigned to.
     has_deferred = False
 

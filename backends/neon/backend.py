@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,7 @@ class NeonBackend(Measures):
 
 
 @cache
-def neon_class(base: type[Any]) -> type[Any]:
+def neon_class(base: Any) -> type[Any]:
     """A backend's class in neon's mode."""
     return type(base.__name__, (NeonBackend, base), {"__doc__": base.__doc__, "__module__": base.__module__})
 
@@ -81,7 +82,7 @@ def NervanaGPU(
 
 
 def _made(
-    kind: type[Any],
+    kind: Any,
     seed: int | None,
     dtype: Any,
     stochastic_round: Any,
@@ -98,4 +99,4 @@ def _made(
 
 
 #: Backend name -> the function that makes one.
-CONSTRUCTORS = {"cpu": NervanaCPU, "gpu": NervanaGPU}
+CONSTRUCTORS: dict[str, Callable[..., Any]] = {"cpu": NervanaCPU, "gpu": NervanaGPU}

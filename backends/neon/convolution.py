@@ -82,7 +82,7 @@ class ConvLayer:
 
 
 class DeconvLayer(ConvLayer):
-    """The geometry of a transposed convolution: its output are the images, and its input the outputs, of `ConvLayer`."""
+    """The geometry of a transposed convolution: its input are the outputs of `ConvLayer`, its output the images."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -110,9 +110,7 @@ class Convolutions(Allocation):
         """The calls that have been recorded."""
         return Replay(self)
 
-    def output_dim(
-        self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1
-    ) -> int:
+    def output_dim(self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1) -> int:
         """The number of windows along an axis; of pools in Caffe's mode rounded up.
 
         Raises
@@ -277,7 +275,7 @@ class Convolutions(Allocation):
 
 
 def blended(value: Any, old: Any, alpha: Any, beta: Any) -> Any:
-    """alpha * value + beta * old, which does not read what it multiplies by 0."""
+    """``alpha * value + beta * old``, which does not read what it multiplies by 0."""
     value = value if alpha == 1 else value * alpha
     return value if beta == 0 else value + (old if beta == 1 else old * beta)
 

@@ -44,8 +44,8 @@ class Measures(Hooks):
     def _hist_state(self) -> tuple[Any, dict[Any, int]]:
         state = self.__dict__.get("_hist")
         if state is None:
-            state = self._hist = self.empty((ROWS, self.hist_bins), "int32"), {}
-        return state  # type: ignore[no-any-return]
+            state = self.__dict__["_hist"] = self.empty((ROWS, self.hist_bins), "int32"), {}
+        return state
 
     def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
         """Set the number of bins and the exponent of the first; histograms start anew where either changes."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.neon.convolution import blended, check_sizes
 from backends.neon.functions import Functions
-from optree.errors import OperandError, ParameterError, ShapeError, SizeError
+from optree.errors import ParameterError, ShapeError, SizeError
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
 from optree.registry import f
 from optree.tree.tensor import Tensor
@@ -265,7 +265,9 @@ class Pools(Functions):
         SizeError
             If a tensor has another size than given.
         """
-        shapes = self._region_shapes("roipooling_fprop", I, rois, O, argmax, roi_count, C, H, W, pooled_height, pooled_width)
+        shapes = self._region_shapes(
+            "roipooling_fprop", I, rois, O, argmax, roi_count, C, H, W, pooled_height, pooled_width
+        )
         self.replay("roipooling_fprop", _fprop_roi, (shapes, float(spatial_scale)), O, argmax, I, rois)
 
     def roipooling_bprop(
@@ -289,10 +291,14 @@ class Pools(Functions):
         SizeError
             If a tensor has another size than given.
         """
-        shapes = self._region_shapes("roipooling_bprop", O, rois, I, argmax, roi_count, C, H, W, pooled_height, pooled_width)
+        shapes = self._region_shapes(
+            "roipooling_bprop", O, rois, I, argmax, roi_count, C, H, W, pooled_height, pooled_width
+        )
         self.replay("roipooling_bprop", _bprop_roi, shapes, O, I, argmax)
 
-    def _region_shapes(self, what: str, images: Any, rois: Any, regions: Any, argmax: Any, count: int, *sizes: int) -> Any:
+    def _region_shapes(
+        self, what: str, images: Any, rois: Any, regions: Any, argmax: Any, count: int, *sizes: int
+    ) -> Any:
         c, h, w, *pooled = sizes
         shapes = (c, h, w, self.bsz), (count, 5), (c, *pooled, count)
         pairs = {"images": images, "rois": rois, "regions": regions}
@@ -301,7 +307,7 @@ class Pools(Functions):
         return shapes
 
     def nms(self, detections: Tensor, threshold: float, normalized: bool = False) -> list[int]:
-        """The row numbers of boxes x1, y1, x2, y2, score that remain: none covers more than `threshold` of a better one.
+        """The row numbers of the boxes x1, y1, x2, y2, score that remain, none of which covers much of a better one.
 
         Examples
         --------

@@ -75,8 +75,8 @@ class NeonTensor(Tensor):
 
     def transpose(self, *axes: Any, out: Tensor | None = None) -> Any:
         """`T`, or with axes those; with `out`, written there, which is returned."""
-        if len(axes) == 1 and isinstance(axes[0], Tensor):
-            axes, out = (), axes[0]
+        if axes and isinstance(axes[0], Tensor):
+            axes, out = axes[1:], axes[0]
         view = super().transpose(*axes) if axes and axes != (None,) else self.T
         return view if out is None else out._assign(view)
 
@@ -160,7 +160,9 @@ class NeonTensor(Tensor):
         """
         if isinstance(values, np.ndarray):
             if values.size != self.size:
-                raise SizeError(f"set: an array of shape {values.shape} has not the {self.size} elements of {self.label}")
+                raise SizeError(
+                    f"set: an array of shape {values.shape} has not the {self.size} elements of {self.label}"
+                )
             self[...] = values.reshape(self.shape) if values.ndim == 1 else values
             return self
         if isinstance(values, int | float | np.generic):
@@ -170,7 +172,6 @@ class NeonTensor(Tensor):
     def hist(self, tag: Any) -> Any:
         """The counts of the exponents of the values, in a row of the backend's histograms (`set_hist_buffers`)."""
         return self.backend.compute_hist(self, tag)
-
 
 
 def _flat_indices(index: Any) -> Any:

@@ -43,7 +43,9 @@ class Statistics:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize(("computed", "accumulated", "relu"), [(True, 0.0, False), (False, 0.5, True), (True, 1, False)])
+@pytest.mark.parametrize(
+    ("computed", "accumulated", "relu"), [(True, 0.0, False), (False, 0.5, True), (True, 1, False)]
+)
 def test_batch_normalisation(ne: Any, computed: bool, accumulated: Any, relu: bool, binary: bool, dtype: Any) -> None:
     s, eps, rho = Statistics(ne, dtype), 1e-3, 0.9
     if not computed:
@@ -146,7 +148,11 @@ class Identity:
 @pytest.mark.parametrize("in_place", [False, True])
 def test_recurrent_steps(ne: Any, in_place: bool, reverse: bool, used: Any) -> None:
     nout, steps, batch = 3, 4, 2
-    W, bias, ff = RNG.normal(size=(nout, nout)), RNG.normal(size=(nout, 1)), RNG.normal(size=(nout, (steps + 2) * batch))
+    W, bias, ff = (
+        RNG.normal(size=(nout, nout)),
+        RNG.normal(size=(nout, 1)),
+        RNG.normal(size=(nout, (steps + 2) * batch)),
+    )
     buffer, inputs = ne.array(ff if in_place else np.zeros_like(ff)), ne.array(ff)
     views = [buffer[:, i * batch : (i + 1) * batch] for i in range(steps + 2)]
     h = views[1:-1]
@@ -203,11 +209,23 @@ def test_both_directions(ne: Any) -> None:
         sizes = (nout, steps, steps)
         if together:
             ne.compound_rnn_unroll_fprop_bibnrnn(
-                None, None, None, weights[0], prev, h_f, h_f, biases[0], weights[1], nxt, h_b, h_b, biases[1], *sizes, act
+                None,
+                None,
+                None,
+                weights[0],
+                prev,
+                h_f,
+                h_f,
+                biases[0],
+                weights[1],
+                nxt,
+                h_b,
+                h_b,
+                biases[1],
+                *sizes,
+                act,
             )
-            ne.compound_rnn_unroll_bprop_bibnrnn(
-                None, None, h_f, prev, h_b, nxt, *weights, h_f, h_b, *sizes, act, None
-            )
+            ne.compound_rnn_unroll_bprop_bibnrnn(None, None, h_f, prev, h_b, nxt, *weights, h_f, h_b, *sizes, act, None)
         else:
             ne.compound_rnn_unroll_fprop(weights[0], prev, h_f, h_f, biases[0], *sizes, act)
             ne.compound_rnn_unroll_fprop(weights[1], nxt, h_b, h_b, biases[1], *sizes, act, True)

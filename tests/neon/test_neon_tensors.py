@@ -152,7 +152,9 @@ def test_attributes_of_the_backend(ne: Any) -> None:
 # Allocation
 
 
-@pytest.mark.parametrize(("shape", "wanted"), [(3, (3, 1)), (np.int64(3), (3, 1)), ((2, 3), (2, 3)), ([2, 3, 4], (2, 3, 4))])
+@pytest.mark.parametrize(
+    ("shape", "wanted"), [(3, (3, 1)), (np.int64(3), (3, 1)), ((2, 3), (2, 3)), ([2, 3, 4], (2, 3, 4))]
+)
 def test_shapes(ne: Any, shape: Any, wanted: Any) -> None:
     for make in (ne.empty, ne.zeros, ne.ones):
         made = make(shape, np.float16, name="m", persist_values=False, parallel=True, distributed=True)

@@ -168,8 +168,9 @@ def test_convolutions_refuse_other_sizes(ne: Any, wrong: str) -> None:
 def test_transposed_convolutions(ne: Any, options: Any) -> None:
     layer = ne.deconv_layer(np.float32, N=2, C=3, K=2, M=1, P=3, Q=2, R=3, S=2, **options)
     given = {"pad_h": 0, "str_h": 1, "dil_w": 1, "str_w": 1, "pad_w": 0, **options}
-    assert layer.H == 2 * given["str_h"] - 2 * given["pad_h"] + 3
-    assert layer.W == given["str_w"] - 2 * given["pad_w"] + given["dil_w"] + 1
+    height = 2 * given["str_h"] - 2 * given["pad_h"] + 3
+    width = given["str_w"] - 2 * given["pad_w"] + given["dil_w"] + 1
+    assert (layer.H, layer.W) == (height, width)
     assert layer.dimI == (3, 1, layer.H, layer.W, 2) and layer.dimO == (2, 1, 3, 2, 2)
     assert layer.nOut == 3 * layer.H * layer.W
     _, filters, inputs = operands(layer)
