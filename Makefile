@@ -12,7 +12,7 @@ ARGS ?=
 .PHONY: help demo charlm test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -38,6 +38,14 @@ fuzz: export OPENBLAS_NUM_THREADS ?= 1
 fuzz: $(VENV)/dev.stamp ## run random programs against NumPy: make fuzz ARGS="--seed 1 --seconds 600"
 	PYTHONPATH=tests $(BIN)/python tests/fuzz.py $(ARGS)
 
+# Real CuPy on simulated devices: what it refuses, it refuses here. Kernels are compiled one by one, which takes its time.
+test-rig: export OPENBLAS_NUM_THREADS ?= 1
+test-rig: $(VENV)/dev.stamp ## run the tests of a GPU on simulated devices, by real CuPy (half an hour)
+	$(PYTEST) --home gpu --rig $(ARGS)
+
+gpu-report: driver $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run what says most of a GPU, and write it down to be sent in
+	$(BIN)/python tools/gpu_report.py $(ARGS)
+
 lint: $(VENV)/dev.stamp ## check style and types
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -51,6 +59,7 @@ bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, a
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
+	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
 
 bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)

@@ -18,6 +18,7 @@ from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
+from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
@@ -27,6 +28,7 @@ from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
+from optree.tree.waiting import settle, waiting
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
@@ -240,6 +242,8 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
+        if waiting:
+            settle([target])
         if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
             if value.ran is None:
                 value.ran = signature_of_assigned(value, target, tree.origin)
@@ -318,6 +322,8 @@ class Backend(RandomMethods):
         written = assignments(checked_updates("update", updates))
         if not written:
             return
+        if waiting:
+            settle([assignment[1] for assignment in written])
         key, leaves = signature_of_evaluated(written)
         owners: dict[int, int] = {}  # the schedule depends on which leaves share memory
         aliases = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
@@ -398,6 +404,11 @@ class Backend(RandomMethods):
     def linalg(self) -> LinearAlgebra:
         """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
         return LinearAlgebra(self)
+
+    @cached_property
+    def xp(self) -> Any:
+        """The array API standard on this backend (`optree.xp`): arrays with NumPy's meaning, still fused."""
+        return lazy.namespace.Namespace(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):

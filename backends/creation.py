@@ -143,9 +143,17 @@ class Creation:
         check_fits(values, wanted, "arange")
         return self.array(values, wanted, name)
 
-    def linspace(self, start: Any, stop: Any, num: int = 50, dtype: Any = None, name: str | None = None) -> Tensor:
-        """A new tensor of `num` numbers from `start` to `stop`, both included."""
-        return self.array(np.linspace(start, stop, num), self._dtype(dtype), name)
+    def linspace(
+        self,
+        start: Any,
+        stop: Any,
+        num: int = 50,
+        dtype: Any = None,
+        name: str | None = None,
+        endpoint: bool = True,
+    ) -> Tensor:
+        """A new tensor of `num` numbers from `start` to `stop`, which is among them unless `endpoint` is False."""
+        return self.array(np.linspace(start, stop, num, endpoint), self._dtype(dtype), name)
 
     def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new matrix with ones on the `k`-th diagonal."""

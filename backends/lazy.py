@@ -16,6 +16,7 @@ MODULES = {
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",
     "inspection": "backends.inspection",
+    "namespace": "optree.xp.namespace",
 }
 
 

@@ -1,7 +1,8 @@
 """Trains a network to write Python's reference: the text that ships with Python, one character after the other.
 
-Each character is guessed from those before it. All of a step is one function:
-the loss, its gradients, and Adam's updates of weights and means.
+Each character is guessed from those before it, by two layers of a whole window (`--model window`), by long short-term
+memory (`lstm`), or by a small transformer. All of a step is one function: the loss, its gradients, and Adam's updates
+of weights and means.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from optree.errors import BackendError
 
 #: Numbers for each character; what keeps a row's divisor from zero.
 EMBEDDING, EPSILON = 16, 1e-5
+#: A transformer's blocks and heads, and how many times wider its layers within a block are.
+BLOCKS, HEADS, WIDER = 2, 4, 4
 LEARNING_RATE, MEAN, SQUARE, TINY = 3e-3, 0.9, 0.99, 1e-8
 #: The share of the text that is kept for the test, how many windows of it are looked at, and lines of the curve.
 TEST_SHARE, TEST_WINDOWS, LINES = 0.1, 4096, 20
+#: In how many parts the windows of the test are looked at.
+TEST_PARTS = 16
 #: How many characters are written at the end, and how boldly: below 1, the probable is more probable.
 WRITTEN, TEMPERATURE = 400, 0.7
 #: From so many hidden units on, products are large enough for BLAS's threads.
@@ -38,50 +43,145 @@ class Text(NamedTuple):
     test: np.ndarray
 
 
-class Network:
-    """The characters before, two layers of hidden units, and a score for each character.
+class Model:
+    """What guesses characters: its weights, by name, and what they make of windows.
 
     Attributes
     ----------
     weights : list of Tensor
     """
 
-    def __init__(self, be: Any, characters: int, context: int, width: int) -> None:
+    def __init__(self, be: Any, characters: int, context: int) -> None:
         self.be, self.characters, self.context = be, characters, context
-        self.table = self._normal("table", characters, EMBEDDING, deviation=1.0)
-        self.w1, self.w2 = self._normal("w1", context * EMBEDDING, width), self._normal("w2", width, width)
-        self.w3 = self._normal("w3", width, characters)
-        self.gain1, self.gain2 = be.ones(width, name="gain1"), be.ones(width, name="gain2")
-        self.b1, self.b2 = be.zeros(width, name="b1"), be.zeros(width, name="b2")
-        self.b3 = be.zeros(characters, name="b3")
-        layers = [self.w1, self.gain1, self.b1], [self.w2, self.gain2, self.b2], [self.w3, self.b3]
-        self.weights = [self.table, *(weight for layer in layers for weight in layer)]
+        self.weights: list[Any] = []
 
     def _normal(self, name: str, rows: int, columns: int, deviation: float = 0.0) -> Any:
         values = self.be.rng.normal(0, deviation or np.sqrt(1 / rows), (rows, columns))
-        return self.be.array(values, name=name)
+        self.weights.append(self.be.array(values, name=name))
+        return self.weights[-1]
+
+    def _full(self, name: str, size: int, value: float) -> Any:
+        self.weights.append(self.be.full(size, value, name=name))
+        return self.weights[-1]
 
     def scores(self, windows: Any) -> Any:
         """The score of each character after each window, a row of characters' numbers, as a tree."""
-        be = self.be
-        shown = be.take(self.table, windows, axis=0)
-        rows = be.reshape(shown, (-1, self.context * EMBEDDING))
-        hidden = be.relu(self._normalised(be.dot(rows, self.w1), self.gain1) + self.b1)
-        hidden = hidden + be.relu(self._normalised(be.dot(hidden, self.w2), self.gain2) + self.b2)
-        return be.dot(hidden, self.w3) + self.b3
-
-    def _normalised(self, x: Any, gain: Any) -> Any:
-        """Rows of mean 0 and variance 1, scaled."""
-        be = self.be
-        return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + EPSILON) * gain
+        raise NotImplementedError
 
     def loss(self, text: Any, starts: Any) -> Any:
-        """The cross entropy, in bits a character, of those after the windows that start there in a text, as a tree."""
+        """The cross entropy, in bits a character, of those guessed in windows that start there in a text, as a tree."""
+        raise NotImplementedError
+
+    def _entropy(self, scores: Any, truth: Any) -> Any:
+        """The mean of the bits that characters, by their numbers, have by scores along the last axis."""
+        be = self.be
+        chances = be.logsumexp(scores, axis=-1) - be.sum(scores * be.onehot(truth, self.characters), axis=-1)
+        return be.mean(chances) / np.log(2.0).item()
+
+
+class Network(Model):
+    """The characters before, two layers of hidden units, and a score for each character."""
+
+    def __init__(self, be: Any, characters: int, context: int, width: int) -> None:
+        super().__init__(be, characters, context)
+        self.table = self._normal("table", characters, EMBEDDING, deviation=1.0)
+        self.w1, self.gain1 = self._normal("w1", context * EMBEDDING, width), self._full("gain1", width, 1)
+        self.b1 = self._full("b1", width, 0)
+        self.w2, self.gain2 = self._normal("w2", width, width), self._full("gain2", width, 1)
+        self.b2 = self._full("b2", width, 0)
+        self.w3, self.b3 = self._normal("w3", width, characters), self._full("b3", characters, 0)
+
+    def scores(self, windows: Any) -> Any:
+        be = self.be
+        rows = be.reshape(be.embedding(self.table, windows), (-1, self.context * EMBEDDING))
+        hidden = be.relu(be.layer_norm(be.dot(rows, self.w1), self.gain1, self.b1, epsilon=EPSILON))
+        hidden = hidden + be.relu(be.layer_norm(be.dot(hidden, self.w2), self.gain2, self.b2, epsilon=EPSILON))
+        return be.dot(hidden, self.w3) + self.b3
+
+    def loss(self, text: Any, starts: Any) -> Any:
         be = self.be
         windows = be.take(text, be.expand_dims(starts, 1) + np.arange(self.context))
-        truth = be.onehot(be.take(text, starts + self.context), self.characters)
-        scores = self.scores(windows)
-        return be.mean(be.logsumexp(scores, axis=1) - be.sum(scores * truth, axis=1)) / np.log(2.0).item()
+        return self._entropy(self.scores(windows), be.take(text, starts + self.context))
+
+
+class Sequence(Model):
+    """A model that guesses every character of a window from those before it there."""
+
+    def all_scores(self, windows: Any) -> Any:
+        """The score of each character after each place of each window, as a tree."""
+        raise NotImplementedError
+
+    def scores(self, windows: Any) -> Any:
+        return self.be.slice(self.all_scores(windows), (slice(None), -1))
+
+    def loss(self, text: Any, starts: Any) -> Any:
+        be = self.be
+        places = be.expand_dims(starts, 1) + np.arange(self.context)
+        return self._entropy(self.all_scores(be.take(text, places)), be.take(text, places + 1))
+
+
+class Memory(Sequence):
+    """Long short-term memory, and a score for each character."""
+
+    def __init__(self, be: Any, characters: int, context: int, width: int) -> None:
+        super().__init__(be, characters, context)
+        self.table = self._normal("table", characters, EMBEDDING, deviation=1.0)
+        self.w, self.u = self._normal("w", EMBEDDING, 4 * width), self._normal("u", width, 4 * width)
+        self.b = self._full("b", 4 * width, 0)
+        self.b[width : 2 * width] = 1  # cells keep what they have, to begin with
+        self.w_out, self.b_out = self._normal("w_out", width, characters), self._full("b_out", characters, 0)
+
+    def all_scores(self, windows: Any) -> Any:
+        be = self.be
+        found = be.lstm(be.embedding(self.table, windows), self.w, self.u, self.b, batch_first=True)
+        return be.matmul(found.outputs, self.w_out) + self.b_out
+
+
+class Block:
+    """A transformer's block: attention, then two layers, each added to what comes in."""
+
+    def __init__(self, model: Any, width: int, name: str) -> None:
+        self.be, self.width = model.be, width
+        normal, full = model._normal, model._full
+        self.gain1, self.gain2 = full(f"{name}_gain1", width, 1), full(f"{name}_gain2", width, 1)
+        self.w_in, self.w_out = normal(f"{name}_w_in", width, 3 * width), normal(f"{name}_w_out", width, width)
+        self.w1, self.b1 = normal(f"{name}_w1", width, WIDER * width), full(f"{name}_b1", WIDER * width, 0)
+        self.w2, self.b2 = normal(f"{name}_w2", WIDER * width, width), full(f"{name}_b2", width, 0)
+
+    def __call__(self, x: Any, context: int) -> Any:
+        """What comes of rows of a context, as a tree."""
+        be = self.be
+        parts = be.matmul(be.layer_norm(x, self.gain1), self.w_in)
+        heads = be.transpose(be.reshape(parts, (-1, context, 3, HEADS, self.width // HEADS)), (2, 0, 3, 1, 4))
+        found = be.attention(*(be.slice(heads, i) for i in range(3)), causal=True)
+        rows = be.reshape(be.transpose(found, (0, 2, 1, 3)), (-1, context, self.width))
+        x = x + be.matmul(rows, self.w_out)
+        inner = be.relu(be.matmul(be.layer_norm(x, self.gain2), self.w1) + self.b1)
+        return x + be.matmul(inner, self.w2) + self.b2
+
+
+class Transformer(Sequence):
+    """Blocks of causal attention and two layers, and a score for each character."""
+
+    def __init__(self, be: Any, characters: int, context: int, width: int) -> None:
+        super().__init__(be, characters, context)
+        width = -(-width // HEADS) * HEADS
+        self.table = self._normal("table", characters, width, deviation=1.0)
+        self.places = self._normal("places", context, width, deviation=1.0)
+        self.blocks = [Block(self, width, f"block{i}") for i in range(BLOCKS)]
+        self.gain = self._full("gain", width, 1)
+        self.w_out, self.b_out = self._normal("w_out", width, characters), self._full("b_out", characters, 0)
+
+    def all_scores(self, windows: Any) -> Any:
+        be = self.be
+        x = be.embedding(self.table, windows) + self.places
+        for block in self.blocks:
+            x = block(x, self.context)
+        return be.matmul(be.layer_norm(x, self.gain), self.w_out) + self.b_out
+
+
+#: The models by the names that `--model` takes.
+MODELS = {"window": Network, "lstm": Memory, "transformer": Transformer}
 
 
 def adam(be: Any, cost: Any, weights: list[Any], steps: int) -> dict[Any, Any]:
@@ -113,7 +213,7 @@ def by_frequency(text: Text) -> float:
     return float(-np.log2(counts / counts.sum())[text.test].mean())
 
 
-def train(network: Network, text: Text, steps: int, batch: int) -> list[float]:
+def train(network: Model, text: Text, steps: int, batch: int) -> list[float]:
     """Trains the network, and prints the loss as it falls; returns the loss of each step."""
     be = network.be
     starts = optree.TensorType("int64", (None,))("starts")
@@ -130,13 +230,15 @@ def train(network: Network, text: Text, steps: int, batch: int) -> list[float]:
     return losses
 
 
-def tested(network: Network, text: Text) -> float:
+def tested(network: Model, text: Text) -> float:
     """The bits a character of the text that was not trained on."""
-    starts = np.linspace(0, len(text.test) - network.context - 1, TEST_WINDOWS).astype(np.int64)
-    return network.loss(network.be.array(text.test), network.be.array(starts)).astensor().item()
+    starts = optree.TensorType("int64", (None,))("starts")
+    loss = optree.function([starts], network.loss(network.be.array(text.test), starts))
+    whole = np.linspace(0, len(text.test) - network.context - 1, TEST_WINDOWS).astype(np.int64)
+    return float(np.mean([loss(part).item() for part in np.split(whole, TEST_PARTS)]))
 
 
-def written(network: Network, text: Text) -> str:
+def written(network: Model, text: Text) -> str:
     """What the network goes on with after the beginning of the test's text."""
     be, found = network.be, list(text.test[: network.context])
     window = optree.TensorType("int64", (1, network.context))("window")
@@ -150,8 +252,9 @@ def written(network: Network, text: Text) -> str:
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """The command line's options, and the parser that reports what is wrong with them."""
     parser = parser_of(__doc__)
+    parser.add_argument("--model", choices=MODELS, default="window", help="what guesses")
     parser.add_argument("--steps", type=whole(1), default=5000, help="how many steps to train for")
-    parser.add_argument("--batch-size", type=whole(1), default=256, help="characters to guess in one step")
+    parser.add_argument("--batch-size", type=whole(1), default=256, help="windows to guess from in one step")
     parser.add_argument("--context", type=whole(1), default=16, help="how many characters each is guessed from")
     parser.add_argument("--width", type=whole(1), default=256, help="hidden units in a layer")
     return parser, parser.parse_args(arguments)
@@ -167,7 +270,7 @@ def main(arguments: list[str] | None = None) -> None:
     text = load()
     if options.context >= len(text.test):
         parser.error(f"argument --context: {options.context} is as much as the test's {len(text.test)} characters")
-    network = Network(be, len(text.characters), options.context, options.width)
+    network = MODELS[options.model](be, len(text.characters), options.context, options.width)
     print(f"{len(text.training)} characters to train on, {len(text.characters)} different ones; {be.info()}")
     # Of small matrices, BLAS's threads would on a busy machine wait for each other longer than they work.
     with threadpool_limits(1 if options.width < WIDE else None):

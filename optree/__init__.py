@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 #: Modules imported lazily, at the first access to one of their names.
-LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing")
+LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing", "xp")
 
 __all__ = [
     "Apply",
@@ -62,6 +62,7 @@ __all__ = [
     "ops",
     "testing",
     "value_and_grad",
+    "xp",
 ]
 
 installation.warn_of_others()

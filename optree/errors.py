@@ -25,7 +25,15 @@ BRIEF = 100
 _OWN_PACKAGES = frozenset(
     (
         *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
-        *("optree.compat", "backends", "backends.execution", "backends.cpu", "backends.cpu.codegen", "backends.gpu"),
+        *(
+            "optree.compat",
+            "optree.xp",
+            "backends",
+            "backends.execution",
+            "backends.cpu",
+            "backends.cpu.codegen",
+            "backends.gpu",
+        ),
         *("backends.gpu.codegen", "backends.neon"),
     )
 )
@@ -57,7 +65,7 @@ class KindError(DTypeError, AssertionError):
 
 
 class NumberOverflowError(OptreeError, OverflowError):
-    """A number that the dtype it meets cannot hold."""
+    """A number out of range of the dtype that it is converted to."""
 
 
 class ParameterError(OptreeError, ValueError):
@@ -160,7 +168,7 @@ def line_of(origin: Origin | None) -> str | None:
         return None
     code, offset, _ = origin
     file = Path(code.co_filename)
-    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record their caller alone
+    if not _OWN_DIRECTORIES.isdisjoint(file.parents):  # operators record only their caller
         return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():

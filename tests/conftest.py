@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import math
 import random
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.homes import home
+from harness.rig.install import rig, why_no_rig
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
@@ -47,6 +50,7 @@ def pytest_addoption(parser: Any) -> None:
         action="append",
         help="where tests of every kind of backend run, and those alone: cpu, stand-in or gpu",
     )
+    parser.addoption("--rig", action="store_true", help="with --home gpu: on simulated devices, by real CuPy")
 
 
 def pytest_configure(config: Any) -> None:
@@ -57,11 +61,22 @@ def pytest_configure(config: Any) -> None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
     if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
         settings.load_profile("sample")
+    if config.option.rig:
+        if why_no_rig():
+            raise pytest.UsageError(str(why_no_rig()))
+        config.add_cleanup(_opened(rig().on(config.option.seed)).close)
     if "gpu" in (config.getoption("home") or []):
         try:
             print(gen_backend("gpu").info())
         except BackendError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _opened(context: Any) -> ExitStack:
+    """A context that is entered, to be closed."""
+    stack = ExitStack()
+    stack.enter_context(context)
+    return stack
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,6 +87,8 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: Any) -> str:
     """Say which cases of the matrices run."""
+    if config.option.rig:
+        return f"simulated devices: work in an order drawn by --seed {config.option.seed}"
     if _takes_all(config):
         return "matrices: every case"
     return f"matrices: one case of {SHARE}, drawn by --seed {config.option.seed} (--all runs every case)"
@@ -150,6 +167,40 @@ def _runs_at_home(item: Any) -> bool:
 def no_backend_of_other_tests() -> None:
     """Functions without tensors run on the last backend made: here one that the test itself makes, or none."""
     _backends.clear()
+
+
+#: Tests that simulated devices have no answer to, by their names or what they fail with.
+BEYOND_THE_RIG = {
+    "test_new_sizes_and_slices_leave_memory_bounded": "simulated devices remember the sources of their kernels",
+    "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
+    "libcusolver": "cuSOLVER is not simulated",
+    "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is not simulated",
+}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> Any:
+    """On simulated devices, skip what is beyond them."""
+    if not pyfuncitem.config.option.rig:
+        return (yield)
+    if pyfuncitem.originalname in BEYOND_THE_RIG:
+        pytest.skip(BEYOND_THE_RIG[pyfuncitem.originalname])
+    try:
+        return (yield)
+    except Exception as error:
+        reasons = [reason for words, reason in BEYOND_THE_RIG.items() if words in str(error)]
+        if reasons:
+            pytest.skip(reasons[0])
+        raise
+
+
+@pytest.fixture(autouse=True)
+def no_faults_of_simulated_devices(request: Any) -> Iterator[None]:
+    """On simulated devices, nothing goes wrong unseen, and what one test breaks the next one finds whole."""
+    yield
+    if request.config.option.rig:
+        faults = rig().recovered()
+        assert not faults, faults
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ PACKAGES = (
     ),
     # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures", "optree"),
     *(
         "backends.intact",
         "backends.lazy",

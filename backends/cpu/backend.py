@@ -100,7 +100,8 @@ class CPUBackend(Backend):
         return found
 
     def owned(self, value: Any, dtype: np.dtype | None = None) -> np.ndarray:
-        return np.asarray(value, dtype, order="C")
+        array = np.asarray(value, dtype, order="C")
+        return array if array.flags.writeable else array.copy()  # NumPy broadcasts to read-only arrays
 
     def borrowed(self, array: np.ndarray) -> np.ndarray:
         return array

@@ -261,11 +261,25 @@ class GPUBackend(Backend):
         if not self.is_own(values) and not hasattr(values, "__cuda_array_interface__"):
             return super().array(values, dtype, name)
         with self.active():
-            array = self.cupy.asarray(values)
+            array = self._on_device(values)
             if array.dtype.kind not in "biu" and not is_floating(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
             wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
-            return self.over(self.cupy.array(array, wanted, order="C"), name)
+            return self.over(self._copied(array, wanted), name)
+
+    def _copied(self, array: Any, dtype: np.dtype) -> Any:
+        """A copy of an array; of another device's, in the order of both devices' current streams."""
+        cuda, elsewhere = self.cupy.cuda, array.device.id
+        if elsewhere == self.device_id:
+            return self.cupy.array(array, dtype, order="C")
+        here = cuda.get_current_stream()
+        with cuda.Device(elsewhere):
+            there = cuda.get_current_stream()
+            written = there.record()
+        here.wait_event(written)
+        copy = self.cupy.array(array, dtype, order="C")
+        there.wait_event(here.record())  # before the array is written to again
+        return copy
 
     def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array on this device, by DLPack, without a copy.
@@ -305,16 +319,13 @@ class GPUBackend(Backend):
 
     def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
-        simple = self._simple(program)
-        constants = [self.value_of(leaf) for leaf in simple.leaves[len(program.leaves) :]]
-        outline = simple.outline()
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        outline = lowered.outline()
         steps = self._steps(outline, False, False)
         rest = [*constants, *[None] * len(outline.instructions)]
-
-        def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            error.add_note(f"while running {describe(outline.instructions[index].node)}")
-
-        return partial(run_steps, runnable(steps), rest, outputs_of(outline), note), all(map(is_capturable, steps))
+        run = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
+        return run, all(map(is_capturable, steps))
 
     @property
     def lowering(self) -> Options:

@@ -26,6 +26,7 @@ from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.waiting import Waiting
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -44,9 +45,9 @@ def grad(
 
     Parameters
     ----------
-    cost : Variable or None
-        A tree of one element. None where `known_grads` replaces it.
-    wrt : Variable, or list or tuple of them
+    cost : Variable, array or None
+        A tree of one element, or an array of `optree.xp` that waits. None where `known_grads` replaces it.
+    wrt : Variable or array, or list or tuple of them
         Tensors, inputs or nodes in the cost, found by identity; a derivative by a tensor
         includes those by its views.
     known_grads : dict, optional
@@ -61,8 +62,8 @@ def grad(
 
     Returns
     -------
-    OpTreeNode, or list of them
-        One for each operand, of its shape and dtype; by an operand of integers, which are
+    OpTreeNode or array, or list of them
+        One for each operand, an array for an array, of its shape and dtype; by an operand of integers, which are
         treated as real numbers, of the cost's dtype. No derivative propagates through a
         value of integers: it is zero.
 
@@ -90,8 +91,20 @@ def grad(
     given = {(x := operand_of(key)): as_adjoint(x, value, "known_grads") for key, value in (known_grads or {}).items()}
     if cost is None and not given:
         raise GradientError("grad: without a cost, give known_grads")
-    seeds = {} if cost is None else seeded(cost, None)
+    seeds = {} if cost is None else seeded(_of_array(cost), None)
     return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
+
+
+def _of_array(cost: Any) -> Any:
+    """A cost; of an array its tree."""
+    if not isinstance(cost, Waiting):
+        return cost
+    if not cost.is_waiting:
+        raise GradientError(
+            "grad: the cost has been computed, because its value was asked for or because it is of more operations "
+            "than may wait, and does not tell what of; take the derivative of an array that waits"
+        )
+    return cost.tree
 
 
 def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
@@ -121,7 +134,7 @@ def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
     >>> value.item(), gradient.get()
     (14.0, array([2., 4., 6.], dtype=float32))
     """
-    if not isinstance(cost, Variable):
+    if not isinstance(cost, Variable | Waiting):
         remedy = "; call the function: value_and_grad(cost(w), w)" if callable(cost) else ""
         raise GradientError(f"value_and_grad: the cost is a tree, not {describe(cost)}{remedy}")
     return cost, grad(cost, wrt, **options)
@@ -254,7 +267,7 @@ def gradients(
     operands = [operand_of(x) for x in as_list(wrt)]
     adjoints = [*seeds.values(), *(known or {}).values()]
     dtype = floating(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)))
-    found = adjoints_of(seeds, operands, dtype, known, as_list(constants))
+    found = adjoints_of(seeds, operands, dtype, known, [operand_of(x) for x in as_list(constants)])
     roots = [*seeds, *(known or {})]
     for i, (operand, gradient) in enumerate(zip(operands, found, strict=True)):
         if is_null(gradient):
@@ -265,7 +278,21 @@ def gradients(
             tell_disconnected(roots, operand, disconnected_inputs)
             if return_disconnected != "disconnected":
                 found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
-    return found[0] if isinstance(wrt, Variable) else found
+    found = _like(as_list(wrt), found)
+    return found if isinstance(wrt, list | tuple) and not isinstance(wrt, Variable) else found[0]
+
+
+def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:
+    """The derivatives, those by arrays as arrays."""
+    chosen = [i for i, x in enumerate(wrt) if isinstance(x, Waiting) and not _is_absent(gradients[i])]
+    arrays = type(wrt[chosen[0]]).together([gradients[i] for i in chosen]) if chosen else []
+    for i, array in zip(chosen, arrays, strict=True):
+        gradients[i] = array
+    return gradients
+
+
+def _is_absent(gradient: Any) -> bool:
+    return gradient is None or is_disconnected(gradient)
 
 
 def _listed(variables: Sequence[Variable]) -> str:
@@ -294,6 +321,8 @@ def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) ->
 
 def operand_of(given: Any) -> Any:
     """A variable of a derivative, checked; an Apply's output is replaced by its node."""
+    if isinstance(given, Waiting):
+        given = given.tree
     if not isinstance(given, Variable):
         raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(given)}")
     return as_operand(given, "grad")

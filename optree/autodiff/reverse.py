@@ -180,7 +180,7 @@ class _Backward:
                 adjoints.pop(x)
 
     def _probe(self, variable: Any, op: Any, operands: list[Any], links: list[bool]) -> None:
-        """Of a value with zero derivative, send the null gradients alone: the other deltas are zero."""
+        """For a value with zero derivative, send only the null gradients: the other deltas are zero."""
         sent: dict[Variable, Any] = {}
         if isinstance(variable.type, TensorType):
             op.generate_adjoints(sent, self.zero(variable), *operands)

@@ -72,7 +72,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
         """Send each operand its delta, ``x.generate_add_delta(adjoints, a * delta)`` where df = a dx + ..."""
         if not self.defines("grad"):
             raise DefinitionError(
-                f"{self}: it cannot stand in a derivative: write generate_adjoints(self, adjoints, delta, *args)"
+                f"{self}: it has no derivative: write generate_adjoints(self, adjoints, delta, *args)"
             )
         super().generate_adjoints(adjoints, delta, *args)
 

@@ -24,11 +24,11 @@ def dims_of(program: Program) -> list[Dims | None]:
 
     Dimensions are equal only if an op enforces it: two leaves of equal shape may differ in the next call.
     """
-    same = _Dimensions()
-    found: list[Any] = [same.fresh(as_variable(leaf).type) for leaf in program.leaves]
+    dimensions = _Dimensions()
+    found: list[Any] = [dimensions.fresh(as_variable(leaf).type) for leaf in program.leaves]
     for instruction in program.instructions:
-        found.append(_dims(instruction, [found[i] for i in instruction.inputs], same))
-    return [None if dims is None else tuple(map(same.root, dims)) for dims in found]
+        found.append(_dims(instruction, [found[i] for i in instruction.inputs], dimensions))
+    return [None if dims is None else tuple(map(dimensions.root, dims)) for dims in found]
 
 
 class Sizes:
@@ -99,31 +99,31 @@ class _Dimensions:
         return self.root(roots[0]) if roots else ONE
 
 
-def _dims(instruction: Instruction, given: list[Any], same: _Dimensions) -> Dims | None:
+def _dims(instruction: Instruction, given: list[Any], dimensions: _Dimensions) -> Dims | None:
     """The dimensions of an instruction's value."""
     type = instruction.type
     if None in given or getattr(type, "shape", None) is None:
-        return same.fresh(type)
+        return dimensions.fresh(type)
     if not broadcasts(instruction):
-        return _traced(instruction, given, same)
-    return _joined(given, len(type.shape), same)
+        return _traced(instruction, given, dimensions)
+    return _joined(given, len(type.shape), dimensions)
 
 
-def _joined(given: Sequence[Dims], ndim: int, same: _Dimensions) -> Dims:
+def _joined(given: Sequence[Dims], ndim: int, dimensions: _Dimensions) -> Dims:
     """The dimensions of operands broadcast together."""
     padded = [(ONE,) * (ndim - len(dims)) + dims[max(0, len(dims) - ndim) :] for dims in given]
-    return tuple(same.join(dims) for dims in zip(*padded, strict=True))
+    return tuple(dimensions.join(dims) for dims in zip(*padded, strict=True))
 
 
-def _traced(instruction: Instruction, given: Sequence[Dims], same: _Dimensions) -> Dims | None:
+def _traced(instruction: Instruction, given: Sequence[Dims], dimensions: _Dimensions) -> Dims | None:
     """The dimensions of another op's value: `output_shape` of distinct sizes shows which axis goes where."""
-    fresh = same.fresh(instruction.type)
+    fresh = dimensions.fresh(instruction.type)
     if fresh is None or not instruction.op.defines("output_shape"):
         return fresh
     for pair in instruction.op.equal_axes(*map(len, given)):
-        same.join([given[operand][axis] for operand, axis in pair])
-    shapes = [tuple(1 if dim == ONE else _size(same.root(dim)) for dim in dims) for dims in given]
-    known = {_size(same.root(dim)): same.root(dim) for dims in given for dim in dims if dim != ONE}
+        dimensions.join([given[operand][axis] for operand, axis in pair])
+    shapes = [tuple(1 if dim == ONE else _size(dimensions.root(dim)) for dim in dims) for dims in given]
+    known = {_size(dimensions.root(dim)): dimensions.root(dim) for dims in given for dim in dims if dim != ONE}
     try:
         sizes = instruction.op.output_shape(*shapes)
     except ShapeError:

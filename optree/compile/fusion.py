@@ -208,7 +208,9 @@ class _Fusion:
             for step in self._candidates(index):
                 if self._is_free(step, index) and self._joins(self.steps[step], index, instruction):
                     return step
-            kernel = Kernel(self._domain(index, instruction))
+            reduces = isinstance(instruction.op, ReductionOperator)
+            dims = self.dims[instruction.inputs[0] if reduces else self.first + index]
+            kernel = Kernel(tuple(dim for dim in dims or () if dim != ONE))
             if self._joins(kernel, index, instruction):
                 return self._new(kernel)
         return self._new(Call(index))
@@ -236,12 +238,6 @@ class _Fusion:
         makers = {self.made_in[i] for i in self.waits[index] if i in self.made_in} - {step}
         makers |= self._overwriters(self.program.instructions[index])
         return not any(self.needs[maker] >> step & 1 for maker in makers)
-
-    def _domain(self, index: int, instruction: Instruction) -> Dims:
-        """The domain of a kernel that starts with an instruction."""
-        reduces = isinstance(instruction.op, ReductionOperator)
-        dims = self.dims[instruction.inputs[0] if reduces else self.first + index]
-        return tuple(dim for dim in dims or () if dim != ONE)
 
     def _joins(self, kernel: Any, index: int, instruction: Instruction) -> bool:
         """Add an instruction to a kernel if the axes of its operands and value match the domain; whether it did."""

@@ -103,9 +103,13 @@ def each_pass(
 ) -> Iterator[tuple[str, Program, list[Change]]]:
     """Each pass's name, the program after it, and its replacements."""
     given = len(program.leaves)
+    ops = {instruction.op.name for instruction in program.instructions}
     for name, table in _tables(fixed, tuple(without)):
         changes: list[Change] = []
-        program = apply_rules(program, table, fixed, given, changes)
+        if None in table or not ops.isdisjoint(table):  # most passes have no rule for any op of the program
+            program = apply_rules(program, table, fixed, given, changes)
+            if changes:
+                ops = {instruction.op.name for instruction in program.instructions}
         yield name, program, changes
 
 

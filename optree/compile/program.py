@@ -163,7 +163,11 @@ class Builder:
             Whether the node is an outline, of an instruction.
         """
         op_dict, _, _ = node
-        kind = self._kinds.get(op_dict) or self._kind(op_dict)
+        kind = self._kinds.get(op_dict)
+        if kind is None:
+            op = op_dict.op
+            equal = self._ops.setdefault(op, len(self._ops))
+            kind = self._kinds[op_dict] = _Kind(equal, op.commutative, not op.destroy_map)
         key = kind.number, inputs
         number = self.merged.get(key)
         if number is None and kind.is_commutative:
@@ -175,12 +179,6 @@ class Builder:
             if kind.is_merged:
                 self.merged[key] = number
         return number
-
-    def _kind(self, op_dict: OpDict) -> _Kind:
-        op = op_dict.op
-        number = self._ops.setdefault(op, len(self._ops))
-        kind = self._kinds[op_dict] = _Kind(number, op.commutative, not op.destroy_map)
-        return kind
 
     def _outline(self, node: OpTreeNode) -> OpTreeNode:
         """The node with inputs for operands, shared by nodes of equal types from the same line."""

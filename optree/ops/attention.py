@@ -28,12 +28,12 @@ from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
-#: The most queries and keys of a tile, where one head is computed at a time.
+#: The most queries and keys of a tile on the host, where tiles of several small heads are as large together.
 QUERIES, KEYS = 128, 512
 
-#: Where all heads are computed together, a tile has at most one score for so many elements of the queries, and at most
-#: so many keys.
-SHARE, WIDTH = 4, 1024
+#: On a device, where all heads are computed together, a tile has at most one score for so many elements of the queries,
+#: or at most so many scores, whichever is more; and at most so many keys.
+SHARE, LEAST, WIDTH = 4, 1 << 22, 1024
 
 
 class Step(NamedTuple):
@@ -147,7 +147,7 @@ class AttentionOperator(Op):
             cell[0] = value
 
     def run(self, tiles: Tiles, *inputs: Any) -> tuple[Any, ...]:
-        """The outputs; NumPy's heads are shared among threads, another library's are computed together."""
+        """The outputs; NumPy computes as many heads together as tiles in a cache allow, other libraries all of them."""
         arrays = [as_array(x, *inputs) for x in inputs]
         matrices, masks = arrays[: self.count], arrays[self.count :]
         lead = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
@@ -155,22 +155,17 @@ class AttentionOperator(Op):
         masks = [np.broadcast_to(x, (*lead, queries, keys)) for x in masks]
         matrices = [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in matrices]
         outputs = self.outputs(*matrices)
-        if isinstance(matrices[0], np.ndarray):
-            heads: Any = np.ndindex(*lead)
-            size = (min(QUERIES, queries), min(KEYS, keys))
-        else:
-            width = min(WIDTH, keys)
-            count = queries * matrices[0].shape[-1] // (SHARE * max(width, 1))
-            heads, size = [()], (max(1, min(queries, count)), width)
+        like = matrices[0]
+        size, stack = _tile(like, prod(lead), keys)
+        heads = _stacks(lead, stack)
         tasks = [
             ([x[head] for x in (*matrices, *masks)], [x[head] for x in outputs], part)
             for head, part in product(heads, self.parts(queries, size[0]))
         ]
-        like = matrices[0]
-        stack = like.shape[:-2] if tasks and tasks[0][0][0].ndim == like.ndim else ()
+        room = prod(size) * max((prod(task[0][0].shape[:-2]) for task in tasks), default=0)
 
         def worker() -> Callable[[Any], None]:
-            memory = [np.empty(prod(stack) * prod(size), wide_dtype(like.dtype), like=like) for _ in range(2)]
+            memory = [np.empty(room, wide_dtype(like.dtype), like=like) for _ in range(2)]
             return lambda task: self.compute(tiles, size, memory, *task)
 
         tiles.share(tasks, worker)
@@ -380,6 +375,31 @@ def _turned(x: Variable) -> Variable:
 def _sums(out: TensorType) -> TensorType:
     """The type of the logarithms of sums of exponentials."""
     return TensorType(wide_dtype(out.dtype), (*out.shape[:-1], 1))
+
+
+def _tile(query: Any, heads: int, keys: int) -> tuple[tuple[int, int], int]:
+    """How many queries and keys a tile has at most, and how many heads are computed together."""
+    queries, features = query.shape[-2:]
+    if isinstance(query, np.ndarray):
+        size = min(QUERIES, queries), min(KEYS, keys)
+        return size, max(1, QUERIES * KEYS // max(prod(size), 1))
+    width = max(1, min(WIDTH, keys))
+    rows = max(queries * features // (SHARE * width), LEAST // (width * max(heads, 1)), 1)
+    return (min(rows, queries), width), max(heads, 1)
+
+
+def _stacks(lead: tuple[int, ...], count: int) -> list[tuple[Any, ...]]:
+    """Indices of leading axes, each of a stack of at most `count` matrices; integers alone for one of them."""
+    axis, whole = len(lead), 1
+    while axis and whole * lead[axis - 1] <= count:
+        axis -= 1
+        whole *= lead[axis]
+    if not axis:
+        return [()]
+    size, others = count // max(whole, 1), list(np.ndindex(*lead[: axis - 1]))
+    if count == 1:
+        return [(*at, i) for at in others for i in range(lead[axis - 1])]
+    return [(*at, part) for at in others for part in _blocks(0, lead[axis - 1], size)]
 
 
 def _of_shape(memory: Any, shape: tuple[int, ...]) -> Any:

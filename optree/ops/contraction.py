@@ -182,7 +182,7 @@ class TensorDot(BinaryOperator):
     Attributes
     ----------
     axes : int or pair of tuple of int
-        Which axes of x meet which of y; a number n means the last n of x and
+        The axes of x and those of y that are contracted; a number n means the last n of x and
         the first n of y.
     """
 

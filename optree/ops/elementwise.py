@@ -206,6 +206,17 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
 
 
+class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """The next number of x's dtype in the direction of y."""
+
+    name = "nextafter"
+    numpy = np.nextafter
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, y), (delta,) = inputs, output_gradients
+        return [delta, zero_gradient(y, delta.dtype)]
+
+
 class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 

@@ -34,7 +34,7 @@ from optree.ops.lapack import (
 )
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
-from optree.registry import NUMPY_FUNCTIONS, f, function
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
@@ -344,6 +344,37 @@ def matrix_power(x: Any, n: int) -> Any:
     return f.copy(x) if n == 1 else found
 
 
+@function()
+def cross(a: Any, b: Any, axis: int = -1) -> Any:
+    """The cross products of vectors of three elements along an axis."""
+    a, b = (variable_of(x, "cross") for x in (a, b))
+    axes = [normalise_axis(axis, x.ndim, "cross") for x in (a, b)]
+    for x, of in zip((a, b), axes, strict=True):
+        if x.shape[of] not in (3, None):
+            raise ShapeError(f"cross: vectors of three elements are wanted, and axis {axis} of {describe(x)} has not")
+    a, b = (f.moveaxis(x, of, -1) for x, of in zip((a, b), axes, strict=True))
+    after, behind = (f.roll(a, -1, -1), f.roll(b, -1, -1)), (f.roll(a, 1, -1), f.roll(b, 1, -1))
+    return f.moveaxis(after[0] * behind[1] - behind[0] * after[1], -1, axis)
+
+
+@numpy_function(np.cross)
+def _numpy_cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    a, b = f.moveaxis(variable_of(a, "cross"), axisa, -1), f.moveaxis(variable_of(b, "cross"), axisb, -1)
+    return f.moveaxis(cross(a, b), -1, axisc)
+
+
+@function(numpy=np.vecdot)
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+    """The sums of products of two vectors along an axis, the others broadcast."""
+    x, y = (variable_of(given, "vecdot") for given in (x, y))
+    sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ShapeError(f"vecdot: axis {axis} of {describe(x)} and of {describe(y)} differ")
+    x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
+    return f.squeeze(f.squeeze(f.matmul(f.expand_dims(x, -2), f.expand_dims(y, -1)), -1), -1)
+
+
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
@@ -393,6 +424,75 @@ def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool)
     else:
         raise OperandError(f"norm: of matrices ord is None, 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, not {ord!r}")
     return f.expand_dims(found, tuple(sorted((rows, columns)))) if keepdims else found
+
+
+@function(numpy=np.linalg.cond)
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition numbers of matrices: the ratio of the extreme singular values, or by a norm p with the inverse.
+
+    Unlike NumPy's, those by a norm raise LinAlgError for singular matrices, as `inv` does.
+    """
+    x = variable_of(x, "cond")
+    if p in (None, 2, -2):
+        values = f.svdvals(x)
+        largest, smallest = f.slice(values, (Ellipsis, 0)), f.slice(values, (Ellipsis, -1))
+        ratio = smallest / largest if p == -2 else largest / smallest
+        return f.where(f.eq(largest, 0), np.inf, ratio)  # NumPy's answer for zero matrices
+    try:
+        check_matrices(x.shape, square=True)
+    except ShapeError as error:
+        raise ShapeError(f"cond: {describe(x)}: {error}") from None
+    inverse = f.inv(x)
+    return matrix_norm(in_dtype(x, inverse.dtype), ord=p) * matrix_norm(inverse, ord=p)
+
+
+@function()
+def multi_dot(operands: Sequence[Any]) -> Any:
+    """The product of several matrices, in the order of multiplications that has the fewest operations.
+
+    The first may be a row vector, and the last a column vector. Where sizes are open, they count as equal.
+    """
+    if isinstance(operands, Variable) or len(operands) < 2:
+        raise OperandError("multi_dot: two operands at least are wanted, in a list or tuple")
+    found = [variable_of(x, "multi_dot") for x in operands]
+    for i, x in enumerate(found):
+        if x.ndim != 2 and not (x.ndim == 1 and i in (0, len(found) - 1)):
+            raise ShapeError(f"multi_dot: {describe(x)} is no matrix; only the first and the last may be vectors")
+    rows = [1 if x.ndim == 1 and i == 0 else x.shape[0] for i, x in enumerate(found)]
+    last = found[-1]
+    sizes = [1 if size is None else size for size in (*rows, 1 if last.ndim == 1 else last.shape[1])]
+    return _product_of(found, _splits(sizes))
+
+
+def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each run of matrices, of these rows and then columns, for the fewest multiplications."""
+    count = len(sizes) - 1
+    costs = {(i, i + 1): 0 for i in range(count)}
+    splits = {}
+    for length in range(2, count + 1):
+        for i in range(count - length + 1):
+            j = i + length
+            options = [(costs[i, k] + costs[k, j] + sizes[i] * sizes[k] * sizes[j], k) for k in range(i + 1, j)]
+            costs[i, j], splits[i, j] = min(options)
+    return splits
+
+
+def _product_of(matrices: Sequence[Variable], splits: dict[tuple[int, int], int]) -> Any:
+    """The product of matrices, split so; shorter runs first."""
+    made: dict[tuple[int, int], Any] = {(i, i + 1): x for i, x in enumerate(matrices)}
+    wanted = [(0, len(matrices))]
+    for i, j in wanted:
+        if (i, j) in splits:
+            wanted += [(i, splits[i, j]), (splits[i, j], j)]
+    for i, j in reversed(wanted):
+        if (i, j) in splits:
+            made[i, j] = f.matmul(made[i, splits[i, j]], made[splits[i, j], j])
+    return made[0, len(matrices)]
+
+
+@numpy_function(np.linalg.multi_dot)
+def _multi_dot(arrays: Any) -> Any:
+    return multi_dot(arrays)
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:

@@ -172,6 +172,15 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 
 
+class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
+    """Whether x has a minus sign, as -0.0 and some nans have too."""
+
+    name = "signbit"
+    writes_strided = False  # NumPy 2.4, on processors with AVX-512
+    numpy = np.signbit
+    kernel = "signbit({0}) != 0"
+
+
 # Rounding and sign
 
 

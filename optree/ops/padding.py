@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from optree.tree.variable import Variable, in_dtype, variable_of
 #: The modes that pad with elements of the operand, gathered by index.
 GATHERED = ("edge", "reflect", "symmetric", "wrap")
 
+#: Those of them that may reflect in the point at the edge instead, with ``reflect_type="odd"``.
+REFLECTED = ("reflect", "symmetric")
+
 #: The modes that pad with statistics of the elements along the axis.
 STATISTICS: dict[str, Callable[..., Any]] = {
     "maximum": lambda x, axis: f.max(x, axis=axis),
@@ -32,7 +36,8 @@ OPTIONS = {
     "constant": ("constant_values",),
     "empty": (),
     "linear_ramp": ("end_values",),
-    **dict.fromkeys(GATHERED, ("reflect_type",)),
+    **dict.fromkeys(GATHERED, ()),
+    **dict.fromkeys(REFLECTED, ("reflect_type",)),
     **dict.fromkeys(STATISTICS, ("stat_length",)),
 }
 
@@ -57,14 +62,14 @@ def pad_by(
         constant, edge, empty, linear_ramp, maximum, mean, median, minimum, reflect, symmetric, or wrap.
     constant_values, end_values, stat_length
         A number, a pair, or a pair for each axis.
-    reflect_type : str
-        Only ``"even"``.
+    reflect_type : {'even', 'odd'}
+        Of the modes reflect and symmetric: ``"odd"`` subtracts the reflected elements from twice the edge.
     """
     x = variable_of(x, "pad")
     if mode not in OPTIONS:
         raise OperandError(f"pad: mode is one of {', '.join(sorted(OPTIONS))}, not {mode!r}")
-    if reflect_type != "even":
-        raise OperandError(f"pad: reflect_type is 'even', not {reflect_type!r}")
+    if reflect_type not in ("even", "odd") or (reflect_type == "odd" and mode not in REFLECTED):
+        raise OperandError(f"pad: reflect_type is 'even', or 'odd' in modes {REFLECTED}, not {reflect_type!r}")
     if isinstance(pad_width, dict):
         pad_width = _by_axis(pad_width, x.ndim)
     widths = widths_of(pad_width, x.ndim)
@@ -73,7 +78,9 @@ def pad_by(
     for axis, width in enumerate(widths):
         if width == (0, 0):
             continue
-        if mode in GATHERED:
+        if reflect_type == "odd":
+            x = _odd(x, axis, width, mode)
+        elif mode in GATHERED:
             x = f.take(x, _gathered(x, axis, width, mode), axis=axis)
         else:
             sides = [
@@ -113,6 +120,35 @@ def _gathered(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.n
         raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}")
     how: Any = mode
     return np.pad(np.arange(size), width, mode=how)
+
+
+def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
+    """The operand with odd reflections along an axis, which are linear combinations of an element and both edges."""
+    index = _gathered(x, axis, width, mode)
+    last = x.shape[axis] - 1
+    if not last:
+        return f.take(x, index, axis=axis)
+    # Of two vectors NumPy's padding tells the coefficients, which together are 1.
+    places = np.arange(last + 1)
+    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (places, places**2))
+    sign = np.where(of_squares == index**2 + (of_index - index) * last, 1, -1)
+    of_last = (of_index - sign * index) // last
+    coefficients = np.stack([sign, 1 - sign - of_last, of_last])
+    changes = np.flatnonzero((np.diff(coefficients) != 0).any(axis=0)) + 1
+    ends = [0, *changes.tolist(), len(index)]
+    given = in_dtype(x, np.dtype("int8")) if x.dtype.kind == "b" else x
+    edges = [slice_along(given, axis, 0, 1), slice_along(given, axis, -1, None)]
+    pieces = []
+    for start, end in pairwise(ends):
+        of_element, *of_edges = coefficients[:, start].tolist()
+        piece = f.take(given, index[start:end], axis=axis)
+        added = [edge * count for count, edge in zip(of_edges, edges, strict=True) if count > 0]
+        if added:
+            piece = sum(added[1:], added[0]) + piece if of_element > 0 else sum(added[1:], added[0]) - piece
+        for count, edge in zip(of_edges, edges, strict=True):
+            piece = piece - edge * -count if count < 0 else piece
+        pieces.append(piece)
+    return in_dtype(f.concatenate(pieces, axis), x.dtype)
 
 
 def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:

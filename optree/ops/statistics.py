@@ -122,6 +122,12 @@ NUMPY_FUNCTIONS[np.var] = _with_freedom("var")
 NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
 
+@function(numpy=np.count_nonzero)
+def count_nonzero(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+    """How many elements over axes are not zero; a nan is not."""
+    return f.sum(f.ne(variable_of(x, "count_nonzero"), 0), axis=axis, keepdims=keepdims)
+
+
 @function(numpy=np.ptp)
 def ptp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The range over axes: maximum minus minimum."""

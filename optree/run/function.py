@@ -40,6 +40,7 @@ from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, check_same_backend, variable_of
+from optree.tree.waiting import Waiting, settle, waiting
 
 #: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
 KINDS = ("default", "reference", "debug")
@@ -78,6 +79,11 @@ _backends: list[Callable[[], Any]] = []
 def last_backend() -> Any:
     """The current backend, on which functions without tensors run: the last one made that is alive, or None."""
     return next((found for made in reversed(_backends) if (found := made()) is not None), None)
+
+
+def backends() -> list[Any]:
+    """The backends that are alive, the oldest first."""
+    return [found for made in _backends if (found := made()) is not None]
 
 
 def use_backend(backend: Any) -> None:
@@ -284,6 +290,8 @@ class Function(Locked):
                 f"{self} is called by an op of its own, while a call is using its memory; a second function of the "
                 "same outputs has memory of its own"
             )
+        if waiting and self._targets:
+            settle(self._targets)
         if self._region is not None:
             self._copy_aliased(values)
         with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
@@ -350,7 +358,9 @@ class Function(Locked):
 
     def _filtered(self, number: int, x: Variable, value: Any) -> Any:
         wanted = x.type.any_size if isinstance(x, Tensor) else x.type
-        if isinstance(value, OpTreeNode):
+        if isinstance(value, Waiting):
+            value = value.tensor
+        elif isinstance(value, OpTreeNode):
             value = value.astensor()
         if isinstance(value, Tensor) and self.backend is not None and value.backend is not self.backend:
             raise BackendError(f"{self}: argument {number} ({x.label}) is of {value.backend}, not {self.backend}")

@@ -20,14 +20,15 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import Spec, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.waiting import Waiting
 
-#: The maximum number of functions that one Python function is compiled as.
+#: Maximum functions that one Python function is compiled as.
 FUNCTIONS = 256
 
-#: At so many, a warning says what makes them.
+#: The number of functions at which a warning names the reason.
 MANY = 64
 
-#: What is part of the program where it is an argument.
+#: Classes of arguments whose values are part of the program.
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -51,7 +52,7 @@ def jit(
     Parameters
     ----------
     function : callable
-        Its array arguments are tensors, NumPy arrays and scalars, or lists, tuples
+        Its array arguments are tensors, arrays of `optree.xp` and NumPy's, and NumPy's scalars, or lists, tuples
         and dicts of them. Python numbers, strings and None are part of the program:
         each value compiles another; ``np.float32(rate)`` is an argument. It
         returns trees, arrays or numbers, or lists, tuples and dicts of them, or None.
@@ -110,7 +111,7 @@ class Jitted:
 
     @property
     def functions(self) -> list[Function]:
-        """The functions that it is compiled as, the oldest of too many forgotten."""
+        """The compiled functions in the cache, oldest first."""
         return [function for function, _ in self._known.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +168,8 @@ class Jitted:
 
         def leaf(x: Any) -> Any:
             if _is_argument(x):
-                arrays.append((name if x is value else f"{name}[{len(arrays)}]", x))
+                own = x.tensor if isinstance(x, Waiting) else x
+                arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
                 return ARRAY
             if type(x) in PLAIN:
                 return type(x), repr(x)

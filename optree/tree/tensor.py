@@ -59,7 +59,7 @@ class Tensor(Variable):
 
     __slots__ = (
         *("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op"),
-        *("runs", "writer", "written"),
+        *("memory", "runs", "writer", "written"),
     )
 
     #: Functions may still run when the interpreter has cleared its modules.
@@ -69,6 +69,8 @@ class Tensor(Variable):
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
     runs: dict[Any, Origin] | None
+    #: Of a tensor that is no view: its memory as `optree.tree.waiting` knows it, if that does.
+    memory: Any
 
     def __init__(
         self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
@@ -78,7 +80,7 @@ class Tensor(Variable):
         self.name, self.base, self.view_op = check_name(name), base, view
         self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
-        self.written, self.writer, self.runs = 0, None, None
+        self.written, self.writer, self.runs, self.memory = 0, None, None, None
 
     # Properties
 

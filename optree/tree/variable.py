@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -65,7 +66,7 @@ class Variable:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def backend(self) -> Any:
@@ -698,12 +699,13 @@ def as_operand(value: Any, what: str) -> Any:
     if isinstance(value, Variable):
         if getattr(getattr(value, "op", None), "name", None) == "assign":
             raise OperandError(
-                f"{what}: an assignment stands at the root of a tree, and {describe(value)} is to be an operand; "
-                "execute() it, and use its target"
+                f"{what}: an assignment is no operand, and {describe(value)} is one; execute() it, and use its target"
             )
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value
+    if hasattr(value, "__optree__"):  # an array of `optree.xp`
+        return value.__optree__()
     if isinstance(value, np.ndarray | np.generic):
         check_unmasked(value, what)
         try:

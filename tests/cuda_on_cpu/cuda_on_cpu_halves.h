@@ -7,6 +7,9 @@
 namespace cuda_on_cpu {
 
 template <int MANTISSA, int BIAS>
+struct Raw { unsigned short x; };
+
+template <int MANTISSA, int BIAS>
 struct Narrow {
     uint16_t bits;
 
@@ -15,6 +18,9 @@ struct Narrow {
     Narrow() = default;
     template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
     Narrow(T x) : bits(rounded((double)x)) {}
+
+    Narrow(Raw<MANTISSA, BIAS> raw) : bits(raw.x) {}
+    operator Raw<MANTISSA, BIAS>() const { return {bits}; }
 
     static Narrow of_bits(uint16_t bits)
     {
@@ -86,6 +92,7 @@ struct Narrow {
 
 #define CUDA_ON_CPU_HALVES(T, T2, name, MANTISSA, BIAS)                                              \
     using T = cuda_on_cpu::Narrow<MANTISSA, BIAS>;                                                   \
+    using T##_raw = cuda_on_cpu::Raw<MANTISSA, BIAS>;                                                \
     struct alignas(4) T2 { T x, y; };                                                                \
     static inline T __float2##name(float x) { return x; }                                            \
     static inline T __float2##name##_rn(float x) { return x; }                                       \

@@ -44,6 +44,9 @@ constexpr size_t SHARED = 232448;  // bytes, the most that a block has on any ca
 
 enum State : unsigned char { READY, AT_BARRIER, IN_WARP, ENDED };
 enum Order : unsigned { FORWARD, BACKWARD, SHUFFLED };
+/* Added to an order: a barrier waits for the threads that have not ended, as devices do since Volta. Kernels of ours
+   are to do without. */
+constexpr unsigned ENDED_ARE_LEFT_OUT = 4;
 
 struct Fibre {
     Context context;
@@ -458,13 +461,16 @@ uint64_t warp_operation(Operation operation, unsigned line, unsigned mask, uint6
 
 static void open_barrier()
 {
-    for (unsigned thread = 1; thread < threads; thread++)
-        if (fibres[thread].line != fibres[0].line) return divergence();
+    unsigned first = 0;
+    while (states[first] == ENDED) first++;
+    for (unsigned thread = first; thread < threads; thread++)
+        if (states[thread] != ENDED && fibres[thread].line != fibres[first].line) return divergence();
     gathered = gathering;
     gathering = {0, 1};
     waiting = 0;
     barriers++;
-    memset(states, READY, threads);
+    for (unsigned thread = 0; thread < threads; thread++)
+        if (states[thread] != ENDED) states[thread] = READY;
 }
 
 static void begin_block(unsigned order, unsigned shared)
@@ -489,7 +495,7 @@ static void begin_block(unsigned order, unsigned shared)
     }
 }
 
-static void run_block(unsigned order)
+static void run_block(unsigned order, bool ended_are_left_out)
 {
     if (order != SHUFFLED) arrange(turns, threads, order);
     while (ended < threads && !*message) {
@@ -501,7 +507,7 @@ static void run_block(unsigned order)
                 enter(turns[turn]);
             }
         if (*message || ended == threads) break;
-        if (waiting == threads)
+        if (waiting == threads || (ended_are_left_out && waiting && waiting + ended == threads))
             open_barrier();
         else if (!gone_on)
             divergence();
@@ -545,7 +551,7 @@ static void bound_dynamic_shared(unsigned bytes)
 /* Runs a kernel; what is wrong with it, or nullptr. */
 extern "C" const char *cuda_on_cpu_launch(unsigned number, const Launch *launch, void **given)
 {
-    const unsigned *grid = launch->grid, *block = launch->block;
+    const unsigned *grid = launch->grid, *block = launch->block, order = launch->order % ENDED_ARE_LEFT_OUT;
     kernel = &kernels[number];
     arguments = given;
     threads = block[0] * block[1] * block[2];
@@ -558,12 +564,12 @@ extern "C" const char *cuda_on_cpu_launch(unsigned number, const Launch *launch,
     make_room();
     bound_dynamic_shared(launch->shared);
     std::vector<unsigned> blocks(grid[0] * grid[1] * grid[2]);
-    arrange(blocks.data(), (unsigned)blocks.size(), launch->order);
+    arrange(blocks.data(), (unsigned)blocks.size(), order);
     Signals signals(launch->limit);
     for (unsigned place : blocks) {
         blockIdx = {place % grid[0], place / grid[0] % grid[1], place / grid[0] / grid[1]};
-        begin_block(launch->order, launch->shared);
-        run_block(launch->order);
+        begin_block(order, launch->shared);
+        run_block(order, launch->order & ENDED_ARE_LEFT_OUT);
         if (*message) return message;
     }
 #ifdef CUDA_ON_CPU_THREAD

@@ -93,6 +93,17 @@ def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
 
 
 ELEMENTWISE = {
+    "cross": [_same("cross", (2, 3), (3,)), _same("cross", (3, 2), (3, 2), axis=0)],
+    "multi_dot": [
+        Case(shapes, lambda *operands: f.multi_dot(operands), lambda *arrays: np.linalg.multi_dot(arrays))
+        for shapes in (
+            ((2, 3), (3, 4), (4, 2)),
+            ((3,), (3, 2), (2, 4), (4,)),
+            ((2, 3), (3, 2)),
+            ((1, 5), (5, 1), (1, 5)),
+        )
+    ],
+    "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
     "positive": [_same("positive", (2, 3))],
     "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
@@ -197,6 +208,15 @@ ARRANGEMENT = {
             lambda x: f.pad_by(x, 1, constant_values=((1, 2), (3, 4))),
             lambda x: np.pad(x, 1, constant_values=((1, 2), (3, 4))),
         ),
+        *(
+            Case(
+                (shape,),
+                lambda x, mode=mode, width=width: f.pad_by(x, width, mode, reflect_type="odd"),
+                lambda x, mode=mode, width=width: np.pad(x, width, mode, reflect_type="odd"),
+            )
+            for mode in ("reflect", "symmetric")
+            for shape, width in (((3, 4), 1), ((3, 4), ((2, 1), (3, 5))), ((2, 3), ((5, 0), (0, 4))), ((1, 2), 2))
+        ),
         Case(((2, 3),), lambda x: f.pad(x, 2, mode="edge"), lambda x: np.pad(x, 2, mode="edge")),
         Case(((2, 3),), lambda x: f.pad_by(x, {-1: (1, 2)}), lambda x: np.pad(x, ((0, 0), (1, 2)))),
         Case(
@@ -272,6 +292,10 @@ QUANTILES = (
 )
 
 STATISTICS = {
+    "count_nonzero": [
+        _same("count_nonzero", (3, 4), axis=1, keepdims=True),
+        _same("count_nonzero", (2, 3), axis=(0, 1), keepdims=False),
+    ],
     "ptp": [_integers_keep(_kept("ptp", (3, 4))), _integers_keep(_kept("ptp", (3, 4), axis=1, keepdims=False))],
     **{
         name: [_with_nans(name, (3, 4)), _with_nans(name, (3, 5), axis=1, keepdims=False)]

@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 #: In which order the threads of a block, and the blocks of a grid, have their turns. A shuffled
 #: order is another one after each barrier, by the launch's seed.
 ORDERS = ("forward", "backward", "shuffled")
+
+#: Added to an order's number, as in runtime.cpp.
+ENDED_ARE_LEFT_OUT = 4
 
 #: So many sources make one translation unit; several are compiled at once.
 TOGETHER = 32
@@ -73,6 +77,8 @@ SANITIZERS: dict[str | None, tuple[str, ...]] = {
 CHECKS = ("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all")
 
 _GLOBAL = re.compile(r"__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*)?(?:void\s+)?(\w+)\s*\(")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"].*$", re.MULTILINE)
+_INSTANCE = re.compile(r"^// instance (\w+): (.+)$", re.MULTILINE)
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([^;\[]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
@@ -155,8 +161,26 @@ class Module:
                 _pack(packed, argument, given)
             except (TypeError, ValueError, OverflowError, struct.error) as error:
                 raise KernelFault(f"{name}, argument {place}: {error}") from error
-        launched = struct.pack("<8IQd", *shape[0], *shape[1], shared, ORDERS.index(order), seed, LIMIT)
-        self._host.launch(kernel.number, launched, packed)
+        self.launch_packed(name, (*shape, shared), packed, order, seed)
+
+    def launch_packed(
+        self, name: str, launch: tuple[Any, Any, int], packed: Packed, order: str, seed: int, is_strict: bool = True
+    ) -> None:
+        """Run a kernel to its end.
+
+        Parameters
+        ----------
+        launch : tuple
+            A grid, a block, and bytes of dynamic shared memory.
+        packed : Packed
+            The arguments.
+        is_strict : bool
+            Whether a barrier is for every thread of a block, or for those that have not ended.
+        """
+        grid, block, shared = launch
+        number = ORDERS.index(order) + (0 if is_strict else ENDED_ARE_LEFT_OUT)
+        launched = struct.pack("<8IQd", *grid, *block, shared, number, seed, LIMIT)
+        self._host.launch(self.kernels[name].number, launched, packed)
 
 
 def load(sources: Sequence[str], sanitize: str | None = None) -> list[Module]:
@@ -185,20 +209,35 @@ needs_gxx = pytest.mark.skipif(
 # Building
 
 
+def prefix(sources: Sequence[str]) -> str:
+    """What the translation unit of sources includes."""
+    included = (line.strip() for source in sources for line in _INCLUDE.findall(source))
+    return "\n".join(['#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
+
+
+def instance(name: str, of: str) -> str:
+    """A line that makes a kernel of a template's instance, in a source whose kernels are all made so."""
+    return f"// instance {name}: {of}\n"
+
+
 def unit(sources: Sequence[str]) -> str:
-    """The translation unit of sources, each in a namespace, so that all may use the same names."""
-    lines = ['#include "cuda_on_cpu.h"']
-    table = []
+    """The translation unit of sources after what they include, each in a namespace: all may use the same names."""
+    lines, table = list[str](), []
     for number, source in enumerate(sources):
-        names = [name for _, name in _GLOBAL.findall(source)]
+        instances = _INSTANCE.findall(source)
+        names = [name for _, name in _GLOBAL.findall(source)] if not instances else []
         bounds = [f"__{edge}_shared_{number}" for edge in ("start", "stop")]
         lines += [f'extern "C" __attribute__((weak, visibility("hidden"))) unsigned char {b}[];' for b in bounds]
         lines.append(f'#define __shared__ static __attribute__((section("shared_{number}")))')
         lines += [f"#define {name} {name}_of_{number}" for name in names]
-        lines += [f"namespace source{number} {{ namespace {{", f'#line 1 "source{number}.cu"', _dynamic(source)]
+        lines += [
+            f"namespace source{number} {{ namespace {{",
+            f'#line 1 "source{number}.cu"',
+            _INCLUDE.sub("", _dynamic(source)),
+        ]
         lines += ["}}", *(f"#undef {name}" for name in [*names, "__shared__"])]
-        for name in names:
-            entry = f"Entry<source{number}::{name}_of_{number}>"
+        for name, instance in [*((name, f"{name}_of_{number}") for name in names), *instances]:
+            entry = f"Entry<source{number}::{instance}>"
             table.append(f'    cuda_on_cpu::{entry}::kernel("{name}", {number}, {", ".join(bounds)}),')
     lines += ["const cuda_on_cpu::Kernel cuda_on_cpu::kernels[] = {", *table, "    {}", "};", ""]
     return "\n".join(lines)
@@ -212,16 +251,29 @@ def _dynamic(source: str) -> str:
 def _build(sources: Sequence[str], sanitize: str | None) -> Path:
     parts = ["runtime.cpp", "server.cpp"] if sanitize else ["runtime.cpp"]
     ready = [_part(name, sanitize) for name in parts]
-    text = unit(sources)
-    target = _place(text, CHECKS, ready)
+    first, text = prefix(sources), unit(sources)
+    target = _place(first, text, CHECKS, ready)
     with _alone(target):
         if not target.exists():
-            compiled = target.with_suffix(".o")
-            _compile(text, compiled, *SANITIZERS[sanitize], *CHECKS)
+            compiled, flags = target.with_suffix(".o"), (*SANITIZERS[sanitize], *CHECKS)
+            _compile(text, compiled, *flags, "-include", str(_precompiled(first, flags)))
             _write(target, "g++", *(SANITIZERS[sanitize] or ["-shared"]), str(compiled), *map(str, ready), "-lm")
             compiled.unlink()
         os.utime(target)
     return target
+
+
+def _precompiled(text: str, flags: Sequence[str]) -> Path:
+    """A header of a text, which g++ has compiled: it takes longer to read ours than a kernel."""
+    header = _place(text, flags).with_suffix(".h")
+    target = header.with_suffix(".h.gch")
+    with _alone(header):
+        if not target.exists():
+            header.write_text(text)
+            _write(target, "g++", *FLAGS, *flags, *_folders(), "-x", "c++-header", str(header))
+        os.utime(header)
+        os.utime(target)
+    return header
 
 
 def _part(name: str, sanitize: str | None) -> Path:
@@ -245,7 +297,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 def _compile(text: str, target: Path, *flags: str) -> None:
-    _write(target, "g++", *FLAGS, *flags, "-c", f"-I{HEADERS}", "-x", "c++", "-", text=text)
+    _write(target, "g++", *FLAGS, *flags, "-c", *_folders(), "-x", "c++", "-", text=text)
 
 
 def _write(target: Path, *command: str, text: str = "") -> None:
@@ -265,7 +317,15 @@ def _place(*parts: object) -> Path:
 def _identity() -> tuple[str, ...]:
     """What every file depends on: the compiler and the headers."""
     version = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout
-    return (version, *(path.read_text() for path in sorted(HEADERS.glob("*.h"))))
+    return (version, *_folders(), *(path.read_text() for path in sorted(HEADERS.glob("**/*.*h"))))
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    """Where headers are: ours, and those that CuPy's kernels include, where it is installed."""
+    spec = find_spec("cupy")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return tuple(f"-I{folder}" for folder in (HEADERS, *(Path(each) / "_core" / "include" for each in folders)))
 
 
 @cache
@@ -294,10 +354,11 @@ def _modules(sources: Sequence[str], path: Path, sanitize: str | None) -> list[M
         kernels[int(source)][name] = Kernel(number, [Argument(kind, int(size), int(to)) for kind, size, to in fields])
     for source_text, known in zip(sources, kernels, strict=True):
         for bound, name in _GLOBAL.findall(source_text):
-            if bound.isdigit():
+            if bound.isdigit() and name in known:
                 known[name].most_threads = int(bound)
         for name, static in static_shared(source_text).items():
-            known[name].static = static
+            if name in known:
+                known[name].static = static
     return [Module(host, known) for known in kernels]
 
 

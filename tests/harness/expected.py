@@ -39,7 +39,7 @@ NUMPY_ELEMENTWISE = (
     "neg abs sgn sqrt square reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
     "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
-    "logical_and logical_or logical_xor fmod copysign cbrt "
+    "logical_and logical_or logical_xor fmod copysign cbrt signbit nextafter "
     "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 )
 

@@ -119,6 +119,11 @@ LINALG: dict[str, list[Case]] = {
         _one("matrix_power", regular, (2, 2, 2), n=3),
         _one("matrix_power", regular, (2, 2), n=0),
     ],
+    "cond": [
+        *(_one("cond", regular, shape) for shape in ((3, 3), (4, 2), (2, 2, 2))),
+        *(_one("cond", regular, (3, 3), p=p) for p in (-2, "fro", 1, np.inf)),
+        _one("cond", regular, (2, 2, 2), p="nuc"),
+    ],
     "lstsq": [
         Case(shapes, build, meaning)
         for shapes in (((4, 2), (4, 3)), ((4, 2), (4,)), ((3, 3), (3, 1)), ((2, 4), (2, 1)))

@@ -71,14 +71,15 @@ def _folders() -> tuple[Path, ...]:
 
 
 @cache
-def _nvrtc() -> ctypes.CDLL | None:
+def installed() -> ctypes.CDLL | None:
+    """The library; None where it is not installed."""
     for folder in _folders():
         for path in sorted((folder / "lib").glob("libnvrtc.so.*")):
             return ctypes.CDLL(str(path))
     return None
 
 
-needs_nvrtc = pytest.mark.skipif(_nvrtc() is None, reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
+needs_nvrtc = pytest.mark.skipif(installed() is None, reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
 
 
 def version() -> tuple[int, int]:
@@ -170,7 +171,7 @@ def together(sources: Sequence[str]) -> str:
 
 
 def _library() -> ctypes.CDLL:
-    nvrtc = _nvrtc()
+    nvrtc = installed()
     if nvrtc is None:
         raise NvrtcError("NVRTC is not installed: pip install -e '.[nvrtc]'")
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p

@@ -42,6 +42,7 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: Any) -> None:
     monkeypatch.setattr(attention, "QUERIES", request.param[0])
     monkeypatch.setattr(attention, "KEYS", request.param[1])
     monkeypatch.setattr(attention, "WIDTH", request.param[1])
+    monkeypatch.setattr(attention, "LEAST", request.param[0] * request.param[1])
 
 
 def drawn(shapes: Any, seed: int = 0) -> list[np.ndarray]:

@@ -154,7 +154,7 @@ def test_out_is_a_tensor_that_is_written_at_once(be, operands):
         (lambda x, y, m: np.nan_to_num(x, copy=False), "nan_to_num.*copy"),
         (lambda x, y, m: np.reshape(x, (4, 3), order="F"), "reshape.*order"),
         (lambda x, y, m: np.take(x, [9], mode="clip"), "take.*mode"),
-        (lambda x, y, m: np.pad(x, 1, mode="reflect", reflect_type="odd"), "pad.*reflect_type"),
+        (lambda x, y, m: np.pad(x, 1, mode="edge", reflect_type="odd"), "pad.*reflect_type"),
         (lambda x, y, m: np.pad(x, 1, mode="edge", end_values=1), "pad.*edge.*end_values"),
         (lambda x, y, m: np.pad(x, 1, mode="mirror"), "pad.*mirror"),
         (lambda x, y, m: np.linalg.norm(x, ord=3), "norm.*ord"),
@@ -169,7 +169,7 @@ def test_an_argument_without_an_equal_is_refused_by_name(operands, call, argumen
     ("call", "name"),
     [
         (lambda x, y: np.fft.fft(x), "fft"),
-        (lambda x, y: np.linalg.cond(x), "cond"),
+        (lambda x, y: np.linalg.eigvals(x), "eigvals"),
         (lambda x, y: np.add.accumulate(x), "accumulate"),
         (lambda x, y: np.hypot.reduce(x), "reduce"),
         (lambda x, y: np.add.reduceat(x, [0]), "reduceat"),

@@ -1,0 +1,451 @@
+"""Values that wait: trees that have the meaning of the line that wrote them, and run when a value is asked for.
+
+A tree reads its tensors when it runs. `Waiting` holds a tree and has NumPy's meaning
+all the same, because a tensor is not written before what waits to read it has run:
+whatever writes tensors calls `settle` first. `optree.xp` gives it the face of an array.
+
+What waits is bounded: by the operations of one tree, by the number of trees, and by the
+bytes of tensors that nothing but a tree refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import EllipsisType, NoneType
+from typing import Any
+from weakref import ref
+
+from optree.arrays import overlap
+from optree.dtypes import can_cast
+from optree.errors import DTypeError, ShapeError, describe
+from optree.locks import Locked
+from optree.registry import f
+from optree.tree.node import OpTreeNode
+from optree.tree.substitution import replace
+from optree.tree.tensor import Tensor
+from optree.tree.traversal import post_order
+
+#: Maximum operations of one tree that waits.
+OPERATIONS = 256
+
+#: Maximum trees that wait; a new one lets the oldest run.
+TREES = 64
+
+#: The bytes of tensors that only trees refer to, above which trees run, beside those of the four largest.
+BYTES = 1 << 26
+
+#: The classes of the entries of an index that gives a view.
+BASIC = (int, slice, NoneType, EllipsisType)
+
+_running = Locked()
+
+
+class Memory:
+    """The memory of a tensor and its views, as those know it that wait to read it.
+
+    Attributes
+    ----------
+    is_shared : bool
+        Whether another library may write to it, unseen: what reads it does not wait.
+    holder : weakref.ref or None
+        The last `Waiting` over it.
+    """
+
+    __slots__ = ("holder", "is_shared")
+
+    def __init__(self) -> None:
+        self.is_shared = False
+        self.holder: Any = None
+
+
+class _Entry(ref):
+    """A weak reference to a `Waiting`, with its tree's id."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+#: A tree's id -> what waits with it, which refers to the tree. The oldest is the first.
+waiting: dict[int, _Entry] = {}
+
+#: The bytes of tensors that trees have been built on since `_spare` last looked at them.
+_attached = [0]
+
+
+def _forget(entry: Any) -> None:
+    key = entry.key
+    if waiting.get(key) is entry:
+        del waiting[key]
+
+
+def _alive() -> list[Waiting]:
+    """What waits, the oldest first."""
+    return [found for entry in list(waiting.values()) if (found := entry()) is not None]
+
+
+def memory_of(tensor: Tensor) -> Memory:
+    """A tensor's memory."""
+    root = tensor.root
+    if root.memory is None:
+        root.memory = Memory()
+    memory: Memory = root.memory
+    return memory
+
+
+class Waiting:
+    """A tensor, or a tree whose value becomes one when it is asked for.
+
+    Parameters
+    ----------
+    value : Tensor or OpTreeNode
+        A node is of a backend, and not that of another `Waiting`.
+    base : Waiting, optional
+        Of which the value, a node of one view op on its tree, is a view.
+
+    Attributes
+    ----------
+    sources : set of Memory
+        What is read: at least the memories of the tensors in the tree.
+    operations : int
+        The nodes of the tree, or more.
+    """
+
+    __slots__ = ("__weakref__", "_base", "_tensor", "_tree", "_views", "operations", "sources", "was_assigned")
+
+    _tensor: Tensor | None
+    _tree: OpTreeNode | None
+
+    def __init__(self, value: Any, base: Waiting | None = None) -> None:
+        self._start(base)
+        if value.__class__ is Tensor:
+            self._hold(value)
+            return
+        self._wait(value)
+        if base is not None:
+            base._views = [*(view for view in base._views if view() is not None), ref(self)]
+        self._bound()
+
+    def _start(self, base: Waiting | None = None) -> None:
+        self._base = base
+        self._views: list[ref[Waiting]] = []
+
+    @classmethod
+    def together(cls, trees: Iterable[Any]) -> list[Any]:
+        """Values that share most of what computes them, as gradients do: too long to wait, they run as one program."""
+        made: list[Waiting] = []
+        for tree in trees:
+            each = cls.__new__(cls)
+            each._start()
+            each._wait(own(tree))
+            made.append(each)
+        if any(each._is_long() for each in made):
+            force(made)
+        for each in made:
+            each._bound()
+        return made
+
+    def _hold(self, tensor: Tensor) -> None:
+        """Have a tensor as the value."""
+        memory = memory_of(tensor)
+        memory.holder = ref(self)
+        self.sources, self.operations, self.was_assigned = {memory}, 0, False
+        self._tensor, self._base = tensor, None
+        self._tree = None  # last: other threads look here first
+
+    def _wait(self, tree: OpTreeNode) -> None:
+        """Have a tree as the value, and wait with it."""
+        self.sources, self.operations = _survey(tree)
+        self._tensor, self._tree, self.was_assigned = None, tree, False
+        self._enter(tree)
+
+    def _enter(self, tree: OpTreeNode) -> None:
+        entry = _Entry(self, _forget)
+        entry.key = id(tree)
+        waiting[entry.key] = entry
+
+    def _is_long(self) -> bool:
+        """Whether the tree has too many operations; they are counted where there may be."""
+        if self.operations > OPERATIONS:
+            self.operations = sum(entry.__class__ is OpTreeNode for entry in post_order([self._tree], _operands))
+        return self.operations > OPERATIONS
+
+    @property
+    def tree(self) -> Any:
+        """The operand for trees: the tensor if there is one, or else the tree."""
+        tree = self._tree
+        return self._tensor if tree is None else tree
+
+    @property
+    def tensor(self) -> Tensor:
+        """The value as a tensor: what waits runs."""
+        if self._tensor is None:
+            force([self])
+        return self._tensor  # type: ignore[return-value]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the value has not been computed."""
+        return self._tree is not None
+
+    def view(self, tree: Any) -> Waiting | None:
+        """The view that a node describes, of one view op on this value; None where it would be a copy."""
+        if tree.__class__ is not OpTreeNode or not tree.op.view_map or tree[2] is not None or tree[1] is not self.tree:
+            return None
+        if tree.size > self.tree.size:  # a broadcast one, whose elements share addresses
+            return None
+        if self._tensor is None:
+            return type(self)(tree, self)
+        found = self._tensor._view(tree)
+        shares = not found.size or overlap(found.array, self._tensor.array)
+        return type(self)(found) if shares else None
+
+    def assign(self, index: Any, value: Any) -> None:
+        """Write an operand, or what another has, into the elements at an index, as one kernel where that can be."""
+        with _running.lock:
+            tensor = self._cleared(value)
+            if isinstance(value, Waiting):
+                if value._tree is not None and self._takes(tensor, index, value):
+                    return
+                if memory_of(tensor) not in value.sources and not value.was_assigned:
+                    value.was_assigned = True  # it runs with this assignment, and at a second one before: never thrice
+                elif value._tensor is None:
+                    force([value])
+                value = value.tree
+            tensor[index.tree if isinstance(index, Waiting) else index] = value
+
+    def _takes(self, tensor: Tensor, index: Any, value: Waiting) -> bool:
+        """Run what waits straight into the elements at an index; from there it is copied if it is asked for again."""
+        entries = index if index.__class__ is tuple else (index,)
+        if any(x.__class__ not in BASIC for x in entries) or any(view() is not None for view in value._views):
+            return False
+        target = tensor[index]
+        if target.shape != value.tree.shape or target.dtype != value.tree.dtype:
+            return False
+        value._write(lambda tree: target.__setitem__(Ellipsis, tree))
+        value._wait(f.copy(target))
+        value._bound()
+        return True
+
+    def _write(self, write: Callable[[Any], None]) -> None:
+        """Write the tree's value, and wait no more: to be run before, as what else reads the target."""
+        tree: Any = self._tree
+        entry = waiting.pop(id(tree), None)
+        try:
+            write(tree)
+        except BaseException:
+            if entry is not None:
+                waiting[id(tree)] = entry
+            raise
+
+    def apply(self, operation: Callable[[Any, Any], Any], value: Any) -> None:
+        """Write ``operation(self, value)`` here; of a tree that waits and has no views, its value is a tree again.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If what the operation gives has another shape, or a dtype that NumPy does not cast to this one.
+        """
+        with _running.lock:
+            if self._tree is not None and self.become(partial(self._result, operation, value)):
+                return
+            tensor = self._cleared(value)
+            if not isinstance(value, Waiting) or value._tree is None:
+                tensor[...] = self._result(operation, value)
+            elif memory_of(tensor) in value.sources:
+                after = tensor.backend.empty_like(value._tree)
+                result = self._result(operation, value)
+                value._write(lambda tree: tensor.backend.update([(tensor, result), (after, tree)]))
+                _give([value], [after])
+            else:
+                if value.was_assigned:
+                    force([value])
+                value.was_assigned = True
+                tensor[...] = self._result(operation, value)
+
+    def _result(self, operation: Callable[[Any, Any], Any], value: Any) -> Any:
+        mine = self.tree
+        tree = operation(mine, value.tree if isinstance(value, Waiting) else value)
+        if tree.shape != mine.shape:
+            raise ShapeError(f"in place: {describe(tree)} is not of the shape {mine.shape} of {describe(mine)}")
+        if not can_cast(tree.dtype, mine.dtype, "same_kind"):
+            raise DTypeError(f"in place: {describe(tree)} does not go into {mine.dtype}; astype says that it shall")
+        return own(tree if tree.dtype == mine.dtype else f.cast(tree, mine.dtype))
+
+    def _cleared(self, value: Any) -> Tensor:
+        """The tensor, to be written with a value: what waits to read it has run, and what the value shares with others.
+
+        The value itself waits still, unless another has run it.
+        """
+        tensor = self.tensor
+        memory = memory_of(tensor)
+        wanted = [each for each in _alive() if each is not value and memory in each.sources]
+        if isinstance(value, Waiting) and value._tree is not None:
+            wanted += [each for each in _waiting_in([value._tree]) if each is not value]
+        force(wanted)
+        return tensor
+
+    def become(self, tree: Any) -> bool:
+        """Let a value that waits, and that nothing is a view of, be another tree; whether it can.
+
+        A function of none is called for it if so.
+        """
+        if self._tree is None or self._base is not None or any(view() is not None for view in self._views):
+            return False
+        new = tree() if isinstance(tree, partial) else tree
+        waiting.pop(id(self._tree), None)
+        self._wait(new)
+        self._bound()
+        return True
+
+    def _bound(self) -> None:
+        """Run at once what may not wait, or what has waited longest."""
+        if self._tree is None:
+            return
+        if any(memory.is_shared for memory in self.sources) or self._is_long():
+            force([self])
+        if len(waiting) > TREES:
+            force(_alive()[:1])
+        if _attached[0] > BYTES:
+            _spare()
+
+
+def _operands(entry: Any) -> list[Any]:
+    """A node's operands that are nodes or tensors."""
+    if entry.__class__ is not OpTreeNode:
+        return []
+    _, left, right = entry
+    return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
+
+
+def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
+    """The memories that a tree reads, and its operations, those shared by its operands counted for each."""
+    # Hot: every operation of arrays comes through here.
+    sources: set[Memory] = set()
+    operations, attached = 0, 0
+    seen: set[int] = set()
+    pending: list[Any] = [tree]
+    while pending:
+        entry = pending.pop()
+        kind = entry.__class__
+        if kind is Tensor:
+            sources.add((entry.memory if entry.base is None else None) or memory_of(entry))
+            attached += entry.array.nbytes
+        elif kind is OpTreeNode and id(entry) not in seen:
+            seen.add(id(entry))
+            found = waiting.get(id(entry))
+            known = None if found is None else found()
+            if known is None:
+                operations += 1
+                _, left, right = entry
+                pending += (left, right)
+            else:
+                sources |= known.sources
+                operations += known.operations
+    _attached[0] += attached
+    return sources, operations
+
+
+def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
+    """What waits with a tree within these, but for views, which are had from what they are views of."""
+    found = []
+    seen: set[int] = set()
+    pending = list(trees)
+    while pending:
+        entry = pending.pop()
+        if entry.__class__ is OpTreeNode and id(entry) not in seen:
+            seen.add(id(entry))
+            _, left, right = entry
+            pending += (left, right)
+            known = waiting.get(id(entry))
+            held = None if known is None else known()
+            if held is not None and held._base is None:
+                found.append(held)
+    return found
+
+
+def force(wanted: Sequence[Waiting]) -> None:
+    """Run trees that wait, together; what waits within them gets its value, too.
+
+    So everything that is referred to is computed once, as in NumPy, and what is not is fused away.
+    """
+    with _running.lock:
+        trees = []
+        for each in wanted:
+            owner = each
+            while owner._tree is not None and owner._base is not None:
+                owner = owner._base
+            if owner._tree is not None:
+                trees.append(owner._tree)
+        if not trees:
+            return
+        found = _waiting_in(trees)
+        _give(found, trees[0].backend.evaluate([each._tree for each in found]))
+
+
+def _give(found: Sequence[Waiting], tensors: Sequence[Tensor]) -> None:
+    """Give what waited the tensors of its values, and to the trees that wait with them inside."""
+    computed: dict[Any, Tensor] = {}
+    for each, tensor in zip(found, tensors, strict=True):
+        _have(each, tensor, computed)
+    _substitute(computed)
+
+
+def _have(owner: Waiting, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
+    """Give a value that waits its tensor, and its views theirs; the trees' tensors are added to `computed`."""
+    pending = [(owner, tensor)]
+    while pending:
+        each, value = pending.pop()
+        tree = each._tree
+        if tree is None:
+            continue
+        computed[tree] = value
+        waiting.pop(id(tree), None)
+        each._hold(value)
+        views, each._views = [view() for view in each._views], []
+        pending += [(view, value._view(view._tree)) for view in views if view is not None and view._tree is not None]
+
+
+def _substitute(computed: dict[Any, Tensor]) -> None:
+    """Put the tensors of trees that have run into the trees that wait with them inside."""
+    others = _alive()
+    if not others:
+        return
+    before: list[Any] = [each._tree for each in others]
+    for each, old, new in zip(others, before, replace(before, computed), strict=True):
+        if new is not old:
+            waiting.pop(id(old), None)
+            each._tree = new
+            each.sources, each.operations = _survey(new)
+            each._enter(new)
+
+
+def settle(targets: Iterable[Tensor]) -> None:
+    """Run what waits to read these tensors, which are about to be written."""
+    memories = {memory for target in targets if (memory := target.root.memory) is not None}
+    if memories:
+        force([each for each in _alive() if not memories.isdisjoint(each.sources)])
+
+
+def _spare() -> None:
+    """Run trees, the oldest first, while tensors that nothing else refers to have more than their bound of bytes."""
+    with _running.lock:
+        _attached[0] = 0
+        for each in _alive():
+            lost: dict[int, int] = {}
+            for entry in post_order([other._tree for other in _alive()], _operands):
+                if entry.__class__ is Tensor and not _is_held(entry):
+                    lost[id(entry.root)] = entry.root.nbytes
+            if sum(lost.values()) <= BYTES + 4 * max(lost.values(), default=0):
+                return
+            force([each])
+
+
+def _is_held(tensor: Tensor) -> bool:
+    holder = memory_of(tensor).holder
+    return holder is not None and holder() is not None
+
+
+def own(tree: Any) -> Any:
+    """A value that no `Waiting` has: a node as it is, if it is of none, and a copy of anything else."""
+    return tree if tree.__class__ is OpTreeNode and id(tree) not in waiting else f.copy(tree)

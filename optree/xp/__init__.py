@@ -1,0 +1,37 @@
+"""The array API standard (2024.12), on the current backend: arrays with NumPy's meaning, which wait and are fused.
+
+``from optree import xp`` has its functions, dtypes and constants, but for complex
+numbers and their transforms; `Backend.xp` has them for one backend. An array holds a
+tensor, or a tree that waits until a value is asked for. Nothing is computed here:
+``x.tensor`` and ``x.tree`` are this project's own, and ``asarray`` takes both.
+
+Examples
+--------
+>>> from backends import gen_backend
+>>> be = gen_backend("cpu")
+>>> from optree import xp
+>>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+>>> row = x[0]
+>>> x += 10.0
+>>> row, float(xp.mean(x))
+(Array([11., 12.], dtype=float32), 12.5)
+"""
+
+from typing import Any
+
+from optree.xp.namespace import FUNCTIONS, Info
+
+globals().update(FUNCTIONS)
+
+
+def __array_namespace_info__() -> Info:
+    """What the namespace tells of itself: capabilities, dtypes, and devices, which are backends."""
+    return Info()
+
+
+def __dir__() -> list[str]:
+    return sorted([*FUNCTIONS, "__array_namespace_info__"])
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"the array API standard has no {name!r} here; dir(xp) lists what it has")

@@ -1,0 +1,392 @@
+"""Array, the array object of the array API standard: a tensor, or a tree that waits, with NumPy's meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DTypeError, OperandError, ShapeError, brief
+from optree.registry import FUNCTIONS, f
+from optree.tree import numpy_protocol
+from optree.tree.node import OpTreeNode
+from optree.tree.tensor import Tensor
+from optree.tree.types import NUMBERS
+from optree.tree.variable import Variable
+from optree.tree.waiting import Waiting, memory_of, own
+
+#: The classes of what operators take.
+OPERANDS = (Waiting, *NUMBERS, np.ndarray, np.generic, Variable)
+
+
+def operand(x: Any) -> Any:
+    """What a tree takes for an argument: an array's tensor or tree; all else as it is."""
+    return x.tree if isinstance(x, Waiting) else x
+
+
+def built(value: Any) -> Any:
+    """The array of a tree that a function has built, which waits; of several, as many in a tuple or a list."""
+    if value.__class__ is not OpTreeNode and isinstance(value, tuple | list):
+        parts = [built(each) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return Array(own(value))
+
+
+def viewed(x: Array, value: Any) -> Array:
+    """The array of a tree built of one array, which is a view of it where it can be."""
+    view = x.view(value)
+    return built(value) if view is None else view  # type: ignore[return-value]
+
+
+def of(given: Any, what: str) -> Array:
+    """An argument that is an array.
+
+    Raises
+    ------
+    OperandError
+        If it is none; `what` names the function.
+    """
+    if not isinstance(given, Array):
+        raise OperandError(f"{what}: an array is wanted, not {brief(given)}; xp.asarray makes one")
+    return given
+
+
+def _binary(name: str) -> tuple[Any, Any, Any]:
+    """The methods of a binary operator: itself, reflected and in place."""
+
+    def method(self: Array, other: Any) -> Any:
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        return Array(own(FUNCTIONS[name](self.tree, operand(other))))
+
+    def reflected(self: Array, other: Any) -> Any:
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        return Array(own(FUNCTIONS[name](operand(other), self.tree)))
+
+    def in_place(self: Array, other: Any) -> Any:
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        self.apply(FUNCTIONS[name], other)
+        return self
+
+    return method, reflected, in_place
+
+
+def _unary(name: str) -> Any:
+    def method(self: Array) -> Array:
+        return Array(own(FUNCTIONS[name](self.tree)))
+
+    return method
+
+
+def _by_numpy(name: str) -> Any:
+    """NumPy's array method: that of variables, on the tree."""
+
+    def method(self: Array, *args: Any, **options: Any) -> Any:
+        found = getattr(Variable, name)(self.tree, *map(operand, args), **options)
+        return viewed(self, found)
+
+    method.__name__ = name
+    method.__doc__ = f"`numpy.ndarray.{name}`: an array that waits."
+    return method
+
+
+class Array(Waiting):
+    """An array of the array API standard, with NumPy's meaning.
+
+    It holds a tensor, or a tree that waits until a value is asked for: by `float`,
+    `print`, a loop, an index by a mask, `numpy.asarray`. What a line means does not
+    change meanwhile. A slice is a view, and writing into it writes into the whole.
+
+    Functions of a namespace, `Backend.xp` or `optree.xp`, make arrays, and ``asarray(x)``
+    one of a tensor or a tree.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> xp = gen_backend("cpu").xp
+    >>> x = xp.asarray([1.0, 2.0, 3.0])
+    >>> old = x * 1
+    >>> x += 1
+    >>> x, old, float(xp.max(x - old)), x[1:].shape
+    (Array([2., 3., 4.], dtype=float32), Array([1., 2., 3.], dtype=float32), 1.0, (2,))
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # by value, which may change
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return self.tree.type.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of its elements."""
+        return self.tree.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.tree.size
+
+    @property
+    def device(self) -> Any:
+        """Where it is: its backend."""
+        return self.tree.backend
+
+    @property
+    def T(self) -> Array:
+        """A view with the axes in reverse order; the standard has it of matrices, NumPy of all."""
+        return viewed(self, f.transpose(self.tree))
+
+    @property
+    def mT(self) -> Array:
+        """A view with the last two axes exchanged."""
+        return viewed(self, f.matrix_transpose(self.tree))
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        namespace = self.device.xp
+        namespace.check_version(api_version)
+        return namespace
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
+        """The array on another backend: a copy there, or itself if it is there.
+
+        Raises
+        ------
+        ValueError
+            If `stream` is given: a backend has its own.
+        """
+        if stream is not None:
+            raise ValueError("to_device: a backend has one stream, and takes none")
+        there = self.device.xp.backend_of(device)
+        return self if there is self.device else there.xp.asarray(self.tensor.get())
+
+    # Values, for which it runs
+
+    def get(self) -> np.ndarray:
+        """The values as a new NumPy array."""
+        return self.tensor.get()
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.tensor.item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.tensor.tolist()
+
+    def _number(self, what: str) -> Any:
+        if self.size != 1:
+            raise OperandError(f"{what} takes an array of one element, not one of shape {self.shape}")
+        return self.item()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeError(
+                f"the truth value of an array of shape {self.shape} is ambiguous; xp.any and xp.all tell of several"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self._number("float"))
+
+    def __int__(self) -> int:
+        return int(self._number("int"))
+
+    def __complex__(self) -> complex:
+        return complex(self._number("complex"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.ndim:
+            raise DTypeError(f"an index is an array of integers without dimensions, not of {self.dtype}, {self.shape}")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("an array without dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        size, tensor = len(self), self.tensor
+        return (type(self)(tensor[i]) for i in range(size))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(f.any(f.eq(self.tree, operand(value)), keepdims=False).item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.tensor.__array__(dtype, copy)
+
+    def __repr__(self) -> str:
+        values, threshold = self.tensor._excerpt()
+        written = np.array2string(values, separator=", ", prefix="Array(", threshold=threshold)
+        return f"Array({written}, dtype={self.dtype})"
+
+    def __str__(self) -> str:
+        return str(self.tensor)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __reduce__(self) -> Any:
+        return self.tensor.__reduce__()
+
+    def __copy__(self) -> Array:
+        return built(f.copy(self.tree))
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self.__copy__()
+
+    # Elements
+
+    def __getitem__(self, key: Any, /) -> Array:
+        flag = _flag(key)
+        if flag is not None:
+            return self[None][np.array([bool(flag)])]
+        found = self.tree.at[_index(key)]
+        return type(self)(found) if found.__class__ is Tensor else viewed(self, found)
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        # A mask alone stays where it is.
+        index = key if isinstance(key, Array) and key.dtype.kind == "b" else _index(key)
+        flag = _flag(key)
+        if flag is not None:
+            if not flag:
+                return
+            index = Ellipsis
+        if not isinstance(value, (*OPERANDS, list, tuple)):
+            raise OperandError(f"assignment to an array: a number or an array is wanted, not {brief(value)}")
+        self.assign(index, value)
+
+    # Other libraries
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.tensor.__dlpack__(**options)
+        if not options.get("copy"):
+            memory_of(self.tensor).is_shared = True
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.pop("out", None)
+        if not all(isinstance(x, OPERANDS) or not hasattr(x, "__array_ufunc__") for x in inputs):
+            return NotImplemented
+        found = numpy_protocol.call_ufunc(ufunc, method, tuple(map(operand, inputs)), _operands(options))
+        if found is NotImplemented:
+            return getattr(ufunc, method)(
+                *_on_host(inputs), **_on_host(options), **({} if out is None else {"out": out})
+            )
+        if out is None:
+            return built(found)
+        targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
+        written = tuple(numpy_protocol.write_out(tree, target) for target, tree in targets)
+        return written[0] if len(out) == 1 else written
+
+    def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
+        if not all(issubclass(kind, OPERANDS) for kind in types):
+            return NotImplemented
+        found = numpy_protocol.call_function(func, _operands(args), _operands(options))
+        if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
+            return func(*_on_host(args), **_on_host(options))
+        return found if _is_plain(found) else built(found)
+
+    def copy_from(self, source: Any) -> Array:
+        """Write another array's values, or a tree's, here: ``out=`` of NumPy's functions does."""
+        self.assign(Ellipsis, source)
+        return self
+
+    def __optree__(self) -> Any:
+        """The operand that op-tree's own functions take for it."""
+        return self.tree
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    __abs__, __neg__ = _unary("abs"), _unary("neg")
+    __pos__, __invert__ = _unary("positive"), _unary("invert")
+    __add__, __radd__, __iadd__ = _binary("add")
+    __sub__, __rsub__, __isub__ = _binary("sub")
+    __mul__, __rmul__, __imul__ = _binary("mul")
+    __truediv__, __rtruediv__, __itruediv__ = _binary("div")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
+    __mod__, __rmod__, __imod__ = _binary("mod")
+    __pow__, __rpow__, __ipow__ = _binary("pow")
+    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
+    __and__, __rand__, __iand__ = _binary("bitwise_and")
+    __or__, __ror__, __ior__ = _binary("bitwise_or")
+    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _binary("left_shift")
+    __rshift__, __rrshift__, __irshift__ = _binary("right_shift")
+    __eq__, __ne__ = _binary("eq")[0], _binary("ne")[0]
+    __lt__, __le__ = _binary("lt")[0], _binary("le")[0]
+    __gt__, __ge__ = _binary("gt")[0], _binary("ge")[0]
+
+
+#: Methods of NumPy's arrays, beside the standard's.
+METHODS = """
+all any argmax argmin argpartition argsort astype clip copy cumprod cumsum diagonal dot flatten max mean min prod ravel
+repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var
+""".split()
+
+for _name in METHODS:
+    setattr(Array, _name, _by_numpy(_name))
+
+
+def _index(key: Any) -> Any:
+    """An index with arrays as NumPy masks, integers, or operands of integers."""
+    return tuple(_entry(x) for x in key) if key.__class__ is tuple else _entry(key)
+
+
+def _flag(key: Any) -> Any:
+    """The mask without dimensions that an index is, of all of an array or of nothing; None for other indices."""
+    entries = [x for x in key if x is not Ellipsis] if key.__class__ is tuple else [key]
+    if len(entries) != 1:
+        return None
+    (found,) = entries
+    is_array = isinstance(found, Array | np.ndarray) and not found.ndim and found.dtype.kind == "b"
+    return found if is_array or isinstance(found, bool | np.bool_) else None
+
+
+def _entry(key: Any) -> Any:
+    if not isinstance(key, Array):
+        return key
+    if key.dtype.kind == "b":
+        return key.get()  # how many elements it selects is in its values
+    return key.tree if key.ndim or key.dtype.kind not in "iu" else int(key)
+
+
+def _operands(given: Any) -> Any:
+    """NumPy's arguments with the operands of arrays, also of those in lists; what is written to stays an array."""
+    if isinstance(given, dict):
+        return {name: x if name == "out" else _operands(x) for name, x in given.items()}
+    if isinstance(given, list | tuple) and not isinstance(given, Variable):
+        return type(given)([_operands(x) for x in given])
+    return operand(given)
+
+
+def _on_host(given: Any) -> Any:
+    """NumPy's arguments with the values of arrays as NumPy's."""
+    if isinstance(given, dict):
+        return {name: _on_host(x) for name, x in given.items()}
+    if isinstance(given, list | tuple) and not isinstance(given, Variable):
+        return type(given)([_on_host(x) for x in given])
+    return np.asarray(given) if isinstance(given, Array) else given
+
+
+def _is_plain(found: Any) -> bool:
+    """Whether a function of NumPy's has told something of an array, and computed nothing."""
+    is_tuple = isinstance(found, tuple) and not isinstance(found, Variable)
+    return found is None or isinstance(found, bool | int | str) or (is_tuple and all(isinstance(x, int) for x in found))

@@ -1,0 +1,101 @@
+"""The standard's statistical functions, and its `all`, `any` and `diff`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optree.registry import FUNCTIONS, f
+from optree.tree.types import as_dtype, normalise_axis
+from optree.tree.variable import in_dtype
+from optree.xp.array import Array, built, of
+
+
+def _reduced(name: str, x: Array, axis: Any, keepdims: bool, **options: Any) -> Any:
+    """A reduction of an array."""
+    return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims, **options))
+
+
+def _accumulated(name: str, x: Array, axis: Any, keepdims: bool, dtype: Any) -> Any:
+    """A reduction of an array, in a dtype."""
+    wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
+    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis=axis, keepdims=keepdims)
+    return built(found if dtype is None else in_dtype(found, wanted))
+
+
+def sum(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """The sum over axes; small integers accumulate in 64 bits."""
+    return _accumulated("sum", x, axis, keepdims, dtype)
+
+
+def prod(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """The product over axes; small integers accumulate in 64 bits."""
+    return _accumulated("prod", x, axis, keepdims, dtype)
+
+
+def max(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+    """The maximum over axes; nan if there is a nan."""
+    return _reduced("max", x, axis, keepdims)
+
+
+def min(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+    """The minimum over axes; nan if there is a nan."""
+    return _reduced("min", x, axis, keepdims)
+
+
+def mean(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+    """The mean over axes."""
+    return _reduced("mean", x, axis, keepdims)
+
+
+def var(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The variance over axes, with `correction` subtracted from the number of elements."""
+    return _reduced("var", x, axis, keepdims, ddof=correction)
+
+
+def std(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The standard deviation over axes, the root of `var`."""
+    return _reduced("std", x, axis, keepdims, ddof=correction)
+
+
+def all(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+    """Whether all elements over axes are nonzero."""
+    return _reduced("all", x, axis, keepdims)
+
+
+def any(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+    """Whether an element over axes is nonzero."""
+    return _reduced("any", x, axis, keepdims)
+
+
+def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The cumulative sum along an axis, with an initial 0 if `include_initial`; a vector needs no axis."""
+    return _scanned("cumulative_sum", "cumsum", 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The cumulative product along an axis, with an initial 1 if `include_initial`; a vector needs no axis."""
+    return _scanned("cumulative_prod", "cumprod", 1, x, axis, dtype, include_initial)
+
+
+def _scanned(what: str, name: str, first: int, x: Array, axis: Any, dtype: Any, include_initial: bool) -> Array:
+    axis = normalise_axis(_only_axis(x, axis, what), of(x, what).ndim, what)
+    wanted = x.dtype if dtype is None else as_dtype(dtype)
+    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis)
+    if dtype is not None:
+        found = in_dtype(found, wanted)
+    if include_initial:
+        before = tuple((1, 0) if i == axis else (0, 0) for i in range(x.ndim))
+        found = f.pad(found, before, first)
+    return built(found)
+
+
+def _only_axis(x: Array, axis: int | None, what: str) -> int:
+    if axis is None and of(x, what).ndim != 1:
+        raise ValueError(f"{what}: an array of shape {x.shape} needs an axis")
+    return -1 if axis is None else axis
+
+
+def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+    """The n-th differences along an axis, of the array with others prepended and appended."""
+    joined = [part.tree for part in (prepend, of(x, "diff"), append) if part is not None]
+    return built(f.diff(f.concatenate(joined, axis) if len(joined) > 1 else x.tree, n, axis))

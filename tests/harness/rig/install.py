@@ -1,0 +1,156 @@
+"""How the rig is put in the place of CUDA, once in a process, and when it is on."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from harness.fake_cublaslt import FakeCuBLASLt
+from harness.rig.compiler import Compiler
+from harness.rig.driver import Driver
+from harness.rig.libraries import CuBLAS, Desk, Thrust
+from harness.rig.machine import Machine
+from harness.rig.redirect import SUPPORTED, redirect, serve, stub
+from optree.settings import override
+
+
+class Rig:
+    """CuPy, and the machine that it runs on.
+
+    Attributes
+    ----------
+    cupy : module
+    machine : Machine
+    driver : Driver
+    compiler : Compiler
+    missing : set of str
+        Functions that CuPy's modules do not have.
+    folder : Path
+        Where kernels are cached, CuPy's and ours: images that nothing else can load.
+    """
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        self.driver, self.compiler = Driver(self.machine), Compiler(lambda: self.machine.is_on)
+        self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-")).resolve()
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        atexit.register(setattr, self.machine, "has_ended", True)
+        os.environ["CUPY_CACHE_DIR"] = str(self.folder / "cupy")
+        os.environ["CUPY_ACCELERATORS"] = ""  # CUB's headers are for NVIDIA's compilers alone
+        functions, compiler = self.driver.entries(), self.compiler.entries()
+        self.desk = Desk(self.machine, lambda: self.cupy.cuda.get_current_stream())
+        served = {
+            "cuda": SimpleNamespace(**functions),
+            "nvrtc": SimpleNamespace(**compiler, _handle=1),
+            "cublasLt": FakeCuBLASLt(self.desk),
+            "cublas": SimpleNamespace(),
+        }
+        serve(served, lambda: self.machine.is_on)
+        thrust, cublas = Thrust(self.machine).entries(), CuBLAS().entries()
+        runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
+        stub(_file("cupy_backends.cuda.libs.cublas"), "libcublas.so.13", self.folder)
+        self.missing = (
+            redirect(_loaded("cupy_backends.cuda.api.runtime"), runtime)
+            | redirect(_loaded("cupy.cuda.thrust"), thrust)
+            | redirect(self.folder / "libcublas.so.13", cublas)
+        )
+        # What CuPy drops when Python ends comes to these functions still.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, self]))
+        self.cupy: Any = import_module("cupy")
+        self.machine.is_on = True
+        self.cupy.cuda.runtime.setDevice(0)
+        self.cupy.cuda.driver.ctxGetCurrent()  # CuPy looks for the driver and the compiler once
+        self.cupy.cuda.nvrtc.getVersion()
+        self.machine.is_on = False
+
+    @contextmanager
+    def on(self, seed: int = 0) -> Iterator[Rig]:
+        """Within it there are devices; without it, there is no driver.
+
+        Parameters
+        ----------
+        seed : int
+            What the order of work is drawn by.
+        """
+        self.machine.random.seed(seed)
+        self.machine.is_on = True
+        try:
+            with override(cache_dir=self.folder / "optree"), _hook(self):
+                yield self
+        finally:
+            self.machine.is_on = False
+
+    def recovered(self) -> list[str]:
+        """What has gone wrong since, after which all devices work again."""
+        machine = self.machine
+        with machine.lock:
+            faults, machine.faults = machine.faults, []
+            for device in machine.devices:
+                device.broken = 0
+                machine.finish_device(device)
+        return faults
+
+
+def _file(module: str) -> Path:
+    """The file of an extension module."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).resolve()
+
+
+def _loaded(module: str) -> Path:
+    """The file of an extension module, which is loaded now."""
+    import_module(module)
+    return _file(module)
+
+
+def _hook(rig: Rig) -> Any:
+    """CuPy's hook of its pools: what they give is full of NaNs, and of others what they have taken back."""
+
+    class Hook(rig.cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
+        name = "Poison"
+
+        def __init__(self) -> None:
+            self._streams: dict[int, int] = {}
+
+        def malloc_postprocess(self, **given: Any) -> None:
+            address, size = given["mem_ptr"], given["mem_size"]
+            self._streams[address] = rig.cupy.cuda.get_current_stream().ptr
+            rig.machine.poison(self._streams[address], address, size, is_new=True)
+
+        def free_preprocess(self, **given: Any) -> None:
+            address, size = given["mem_ptr"], given["mem_size"]
+            rig.machine.poison(self._streams.pop(address, 0), address, size, is_new=False)
+
+    return Hook()
+
+
+@cache
+def rig() -> Rig:
+    """The rig of this process."""
+    return Rig()
+
+
+@cache
+def why_no_rig() -> str | None:
+    """Why there can be none here; None where there can."""
+    if not SUPPORTED or shutil.which("g++") is None:
+        return "CuPy runs on simulated devices under Linux on x86-64, by g++"
+    if find_spec("cupy") is None:
+        return "CuPy is not installed: pip install -e '.[cuda-on-cpu]'"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return "there is a driver: make test-gpu runs on a real device"

@@ -1,0 +1,408 @@
+"""A line means what it meant when it was written, while its value waits: writes and views are as in NumPy."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+from harness.homes import home
+
+import optree
+from backends import gen_backend
+from optree.errors import DTypeError, ShapeError
+from optree.tree import waiting
+from optree.tree.waiting import memory_of
+
+
+@pytest.fixture(scope="module")
+def be(home_kind):
+    return home(home_kind, datatype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def xp(be):
+    return be.xp
+
+
+def verlet(p, v, dt=0.1):
+    """A step of velocity Verlet, as one writes it in NumPy."""
+    a = -p
+    p += dt * v + 0.5 * dt * dt * a
+    v += 0.5 * dt * (a - p)
+    return p, v
+
+
+def test_velocity_verlet_is_right_as_it_is_written(xp):
+    ours, numpys = (xp.asarray([1.0]), xp.asarray([0.0])), (np.array([1.0]), np.array([0.0]))
+    for _ in range(100):
+        ours, numpys = verlet(*ours), verlet(*numpys)
+    assert float(ours[0]) == pytest.approx(float(numpys[0][0]), rel=1e-12)
+    assert float(ours[0]) == pytest.approx(-0.837, abs=1e-3)
+
+
+def test_an_old_value_stays(xp):
+    x = xp.asarray([1.0, 2.0, 3.0])
+    old = x * 1
+    x[...] = x + 1
+    assert float(xp.max(xp.abs(x - old))) == 1.0
+
+
+def test_a_training_loop_writes_each_weight_by_the_old_ones(xp):
+    weights = [xp.asarray(2.0), xp.asarray(2.0)]
+    a, b = weights
+    for w, g in zip(weights, optree.grad((a * b - 1) ** 2, weights), strict=True):
+        w -= 0.1 * g
+    assert [round(float(w), 3) for w in weights] == [0.8, 0.8]
+
+
+class Program:
+    """Random statements on arrays of one namespace: with one seed the same for each.
+
+    Names hold arrays that are views of one another or are not, wait or do not.
+    """
+
+    def __init__(self, xp, seed):
+        self.xp, self.random = xp, random.Random(seed)
+        self.names = [xp.asarray(np.arange(12.0).reshape(3, 4) * 0.1 + i) for i in range(3)]
+
+    def pick(self):
+        return self.random.choice(self.names)
+
+    def same_shape(self, x):
+        found = [y for y in self.names if y.shape == x.shape]
+        return self.random.choice(found) if found else x
+
+    def value(self, x):
+        """An expression of the shape of x."""
+        y, z = self.same_shape(x), self.same_shape(x)
+        number = self.random.choice((0.5, 0.25, -0.5))
+        return self.random.choice(
+            (
+                lambda: y,
+                lambda: y * number,
+                lambda: y + z * number,
+                lambda: y - y,
+                lambda: (y * number + z) * 0.5,
+                lambda: self.xp.where(y > z, y, z * number),
+                lambda: self.xp.flip(y) if y.ndim else y,
+                lambda: number,
+            )
+        )()
+
+    def step(self):
+        kind = self.random.randrange(13)
+        i = self.random.randrange(len(self.names))
+        x = self.pick()
+        if kind < 3:
+            new = self.value(x)
+            if type(new) is not float:
+                self.names[i] = self.xp.asarray(new)  # NumPy makes numbers of arrays without dimensions
+        elif kind == 3 and x.ndim:
+            self.names[i] = self.view(x)
+        elif kind == 4:
+            x += self.value(x)
+        elif kind == 5:
+            x *= 0.5
+        elif kind == 6 and x.ndim:
+            part = self.view(x)
+            part[...] = self.value(part)
+        elif kind == 7 and x.ndim:
+            x[:1] = self.value(x[:1])
+        elif kind == 8:
+            x[x > 1.0] = 0.25
+        elif kind == 9 and x.ndim:
+            x[[0, -1]] = x[[-1, 0]] * 0.5
+        elif kind == 10:
+            return float(self.xp.sum(x))
+        elif kind == 11 and x.ndim:
+            return [float(self.xp.max(row)) for row in x]
+        elif kind == 12 and len(self.names) < 8:
+            self.names.append(self.xp.asarray(self.value(x) * 1.0 + x))
+        return None
+
+    def view(self, x):
+        return self.random.choice(
+            (
+                lambda: x[1:] if x.shape[0] > 1 else x[...],
+                lambda: x[::-1],
+                lambda: x[0, ...],
+                lambda: x.T,
+                lambda: self.xp.reshape(x, (-1,)) if x.ndim == 1 else x[None][0],
+                lambda: x[..., :2],
+            )
+        )()
+
+    def run(self, steps):
+        told = [self.step() for _ in range(steps)]
+        return told, [np.asarray(x) for x in self.names]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(150))
+def test_random_programs_mean_what_they_mean_in_numpy(xp, seed):
+    told, values = Program(xp, seed).run(60)
+    expected, numpys = Program(np, seed).run(60)
+    for one, other in zip(told, expected, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or one == pytest.approx(other, rel=1e-9, abs=1e-9)
+    for one, other in zip(values, numpys, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_slice_is_a_view_of_what_waits(xp):
+    x = xp.asarray([1.0, 2.0, 3.0]) * 2
+    part = x[1:]
+    after = part + 1
+    part[0] = 0
+    x += 10
+    assert x.is_waiting is False
+    assert (x.tolist(), part.tolist(), after.tolist()) == ([12.0, 10.0, 16.0], [10.0, 16.0], [5.0, 7.0])
+
+
+def test_in_place_of_what_waits_waits(xp):
+    x = xp.asarray([1.0, 2.0]) * 2
+    x += 1
+    x *= x
+    assert x.is_waiting
+    assert x.tolist() == [9.0, 25.0]
+
+
+def test_a_value_goes_straight_into_what_it_is_assigned_to(be, xp):
+    x = xp.asarray(np.arange(6.0))
+    before = be.executions
+    x[1:-1] = 0.5 * (x[2:] + x[:-2])
+    assert be.executions == before + 1
+    y = x * 2
+    before = be.executions
+    x[...] = y  # and y, of which the tensor takes the value, is had from there
+    assert be.executions == before + 1
+    x += 1
+    assert (y.tolist(), x.tolist()) == ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 3.0, 5.0, 7.0, 9.0, 11.0])
+
+
+def test_everything_that_is_named_is_computed_once(be, xp):
+    x = xp.asarray([1.0, 2.0])
+    y = xp.sin(x)
+    z = y * 2
+    assert float(z[0]) == 2 * np.sin(1.0)
+    assert not y.is_waiting
+    before = be.executions
+    assert (y.tolist(), z.tolist()) == ([np.sin(1.0), np.sin(2.0)], [2 * np.sin(1.0), 2 * np.sin(2.0)])
+    assert be.executions == before
+
+
+def test_what_is_not_named_is_fused_away(be, xp):
+    x = xp.asarray([1.0, 2.0])
+    before = be.executions
+    assert float(xp.sum(xp.sin(x) * 2 + x)) == pytest.approx(float(np.sum(np.sin([1.0, 2.0]) * 2 + [1.0, 2.0])))
+    assert be.executions == before + 1
+
+
+def test_a_write_by_the_tensors_own_ways_is_seen(be, xp):
+    t = be.array([1.0, 2.0])
+    writes = (
+        lambda: t.__setitem__(0, 7.0),
+        lambda: t.fill(3.0),
+        lambda: be.update([(t, t * 2)]),
+        lambda: optree.function([], None, updates=[(t, t + 1)])(),
+        lambda: t[:1].set([5.0]),
+        lambda: be.copy(t + 1, out=t),
+        lambda: be.execute(optree.OpTreeNode.build("assign", t, t * 3)),
+    )
+    for write in writes:
+        before = t.get()
+        x, y = xp.asarray(t) * 1, xp.asarray(t)[1:] + 0
+        write()
+        np.testing.assert_array_equal(x.get(), before)
+        np.testing.assert_array_equal(y.get(), before[1:])
+    assert xp.asarray(t).tensor is t
+
+
+def test_shared_memory_does_not_wait():
+    xp = gen_backend("cpu", datatype=np.float64).xp
+    theirs = np.array([1.0, 2.0])
+    x = xp.from_dlpack(theirs)
+    y = x + 1
+    theirs[0] = 5
+    assert (y.tolist(), x.tolist()) == ([2.0, 3.0], [5.0, 2.0])
+    mine = xp.asarray([1.0, 2.0])
+    seen = np.from_dlpack(mine)
+    z = mine * 2
+    seen[1] = 9
+    assert (z.tolist(), mine.tolist()) == ([2.0, 4.0], [1.0, 9.0])
+
+
+def test_what_waits_is_bounded_in_operations(xp):
+    x = xp.asarray([1.0])
+    for _ in range(3 * waiting.OPERATIONS):
+        x = x + 1
+        assert x.operations <= waiting.OPERATIONS
+    assert float(x) == 1.0 + 3 * waiting.OPERATIONS
+    y = xp.asarray([0.5])
+    for _ in range(64):  # 2 ** 64 paths, and 64 operations
+        y = y * y + 0.25
+    assert float(y) == pytest.approx(0.5, abs=1e-2)
+
+
+def test_what_waits_is_bounded_in_number(xp):
+    x = xp.asarray([1.0, 2.0])
+    many = [x * float(i) for i in range(3 * waiting.TREES)]
+    assert sum(y.is_waiting for y in many) <= waiting.TREES
+    assert [float(y[1]) for y in many] == [2.0 * i for i in range(3 * waiting.TREES)]
+
+
+def test_what_waits_is_bounded_in_memory(xp, monkeypatch):
+    monkeypatch.setattr(waiting, "BYTES", 1 << 16)
+    size = 1 << 11  # 16 KiB
+    sums = []
+    for i in range(40):
+        sums.append(xp.sum(xp.asarray(np.full(size, float(i)))))
+        gc.collect()
+        lost = {
+            id(entry.root)
+            for each in waiting._alive()
+            for entry in waiting.post_order([each._tree], waiting._operands)
+            if isinstance(entry, optree.Tensor) and not waiting._is_held(entry)
+        }
+        assert len(lost) * size * 8 <= 2 * waiting.BYTES + 5 * size * 8
+    assert [float(x) for x in sums] == [float(i * size) for i in range(40)]
+
+
+def test_nothing_is_left_of_what_is_gone(xp):
+    gc.collect()
+    before = len(waiting.waiting)
+    x = xp.asarray([1.0, 2.0])
+    for i in range(100):
+        y = x * i
+        z = y[:1] + 1
+    del y, z
+    gc.collect()
+    assert len(waiting.waiting) == before
+    assert len(x._views) <= 1
+    assert memory_of(x.tensor).holder() is x
+
+
+def test_an_error_in_a_write_leaves_all_as_it_was(xp):
+    x = xp.asarray([1.0, 2.0])
+    y = x + 1
+    with pytest.raises(ShapeError):
+        x[...] = xp.asarray([1.0, 2.0, 3.0]) * 2
+    with pytest.raises(ShapeError, match="in place"):
+        x += xp.ones((2, 2))
+    with pytest.raises(DTypeError, match="in place"):
+        z = xp.asarray([1, 2])
+        z += 0.5
+    assert (x.tolist(), y.tolist(), z.tolist()) == ([1.0, 2.0], [2.0, 3.0], [1, 2])
+
+
+def test_an_error_of_a_value_comes_each_time_it_is_asked_for(xp):
+    singular = xp.asarray([[1.0, 2.0], [2.0, 4.0]])
+    found = xp.linalg.inv(singular)
+    for _ in range(2):
+        with pytest.raises(np.linalg.LinAlgError):
+            found.tolist()
+    assert xp.sum(singular).item() == 9.0
+
+
+def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
+    shared = xp.asarray(np.arange(8.0)) * 2
+    errors = []
+
+    def work(seed):
+        try:
+            for i in range(100):
+                x = xp.asarray(np.full(8, float(seed)))
+                y = x + shared
+                x += i
+                np.testing.assert_array_equal(y.get(), np.arange(8.0) * 2 + seed)
+                np.testing.assert_array_equal(x.get(), np.full(8, float(seed + i)))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_stale_trees_are_not_warned_of(be, xp):
+    with optree.settings.override(stale_trees="error"):
+        x = xp.asarray([1.0, 2.0])
+        for _ in range(3):
+            y = x * 2
+            x += y
+            x[0] = 1.0
+            z = xp.sum(x - y)
+            x *= 2
+            assert z.item() == pytest.approx(float((x[0] / 2 - y[0] + x[1] / 2 - y[1]).item()))
+
+
+def test_the_way_in_and_out(be, xp):
+    t = be.array([1.0, 2.0])
+    x = xp.asarray(t)
+    y = x * 2
+    assert x.tensor is t and x.tree is t
+    assert isinstance(y.tree, optree.OpTreeNode) and y.tree[1] is t
+    assert be.sum(y).item() == 6.0 and (t + y).asnumpyarray().tolist() == [3.0, 6.0]
+    again = xp.asarray(y.tree)
+    assert again is not y and again.tolist() == y.tolist() and again.tensor is not y.tensor
+    u = optree.TensorType("float64", (2,))("u")
+    assert optree.function([u], u * 3 + t)(y).get().tolist() == [7.0, 14.0]
+    assert optree.jit(lambda z: z + 1)(y).get().tolist() == [3.0, 5.0]
+    drawn = xp.asarray(be.rand((3,)))
+    assert not drawn.is_waiting and drawn.tolist() == (drawn * 1).tolist()
+
+
+def test_gradients_of_arrays_are_arrays(be, xp):
+    w, x = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    hidden = w * x
+    loss = xp.sum(hidden * hidden)
+    by_w, by_hidden = optree.grad(loss, [w, hidden])
+    assert by_w.is_waiting and by_w.tolist() == [18.0, 64.0] and by_hidden.tolist() == [6.0, 16.0]
+    value, slope = optree.value_and_grad(xp.sum(w * w), w)
+    assert (value.item(), slope.tolist()) == (5.0, [2.0, 4.0])
+    assert optree.grad(be.sum(w.tensor * w.tensor), w).tolist() == [2.0, 4.0]
+    # What has been computed under a cost counts as what it is.
+    double = w * 2
+    cost = xp.sum(double * double)
+    assert double.tolist() == [2.0, 4.0]
+    assert optree.grad(cost, double).tolist() == [4.0, 8.0]
+    float(loss)
+    with pytest.raises(optree.errors.GradientError, match="has been computed"):
+        optree.grad(loss, w)
+
+
+def test_long_gradients_run_together(be, xp):
+    weights = [xp.asarray([0.1 * i, 0.2]) for i in range(4)]
+    x = xp.asarray([1.0, 2.0])
+    hidden = x
+    for i in range(60):
+        hidden = xp.tanh(hidden * weights[i % 4]) + 0.5
+    before = be.executions
+    slopes = optree.grad(xp.sum(hidden), weights)
+    assert be.executions == before + 1 and not any(slope.is_waiting for slope in slopes)
+    trees = [x.tensor]
+    for i in range(60):
+        trees.append(be.tanh(trees[-1] * weights[i % 4].tensor) + 0.5)
+    for slope, tree in zip(slopes, optree.grad(be.sum(trees[-1]), [w.tensor for w in weights]), strict=True):
+        np.testing.assert_allclose(slope.get(), tree.get(), rtol=1e-12)
+
+
+def test_values_of_broadcasts_can_be_written():
+    be = gen_backend("cpu")
+    xp = be.xp
+    x = xp.broadcast_to(xp.ones(3) * 2, (3,))
+    (tensor,) = be.evaluate([be.broadcast_to(be.ones(1) * 2, (1,))])
+    x[0] = 5.0
+    tensor[...] = 7.0
+    assert (x.tolist(), tensor.tolist()) == ([5.0, 2.0, 2.0], [7.0])
+
+
+def test_what_has_no_backend_is_refused(xp):
+    with pytest.raises(TypeError, match="no backend"):
+        xp.asarray(optree.TensorType("float64", (2,))("x") + 1)
