@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.errors import OperandError, ShapeError, SizeError
 from optree.registry import f
 from optree.tree import indexing as indices
@@ -15,6 +16,15 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import one_or_many
 from optree.tree.variable import Input, Variable
+
+
+#: Maximum entries of the cache from specs and indices to the ops of views.
+VIEWS = 4096
+
+_views = Cache("views of neon's tensors", VIEWS)
+
+#: The classes of indices that the cache knows.
+_PLAIN = frozenset((int, slice))
 
 
 class Deferred(Input):
@@ -118,7 +128,16 @@ class NeonTensor(Tensor):
         """A view for integers and slices, of two dimensions at least; a tree of the gathered rows for indices."""
         if indices.is_everything(index):
             return self
-        return super().__getitem__(_flat_indices(index))
+        entries = index if type(index) is tuple else (index,)
+        key = self.spec, *((e.start, e.stop, e.step) if type(e) is slice else e for e in entries if type(e) in _PLAIN)
+        if len(key) <= len(entries):  # there are arrays, Ellipsis, or NumPy's integers
+            return super().__getitem__(_flat_indices(index))
+        op = _views.get(key)
+        if op is None:
+            view = super().__getitem__(index)
+            _views[key] = view.view_op
+            return view
+        return type(self)(self.backend, op.value(self.array), base=self, view=op)
 
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """A tree of the elements at `indices`, whatever their shape; with `out`, written there at once."""
@@ -176,6 +195,8 @@ class NeonTensor(Tensor):
 
 def _flat_indices(index: Any) -> Any:
     """An index whose arrays are 1-D: a column or a row of indices counts as one list."""
+    if indices.is_everything(index):
+        return index
     entries = index if isinstance(index, tuple) and not isinstance(index, Variable) else (index,)
     if all(entry is None or isinstance(entry, int | slice) for entry in entries):
         return index
