@@ -9,7 +9,7 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo charlm test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean
+.PHONY: help demo charlm convnet test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: $(VENV)/examples.stamp ## train a network on handwritten digits
 
 charlm: $(VENV)/examples.stamp ## train a network to write text, one character after the other
 	$(BIN)/python examples/charlm.py $(ARGS)
+
+convnet: $(VENV)/examples.stamp ## train a convolutional network on handwritten digits, or on your images
+	$(BIN)/python examples/convnet.py $(ARGS)
 
 # The tests' matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
 # As many processes run them as there are processors; make test ARGS=-n0 runs them in one.
@@ -58,7 +61,9 @@ format: $(VENV)/dev.stamp ## put the source into the project's style
 bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, and kernels beside other libraries
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/idioms.py --save benchmarks/results
+	$(BIN)/python benchmarks/convolutions.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/cpu.py $(ARGS)
 

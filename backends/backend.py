@@ -15,7 +15,7 @@ from backends.random import RandomMethods
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Note, Observer, Plan
+from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
 from optree.locks import cached_property
@@ -76,8 +76,8 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal compile_within is_neon lowered lowering modes noting on_host over owned plans program remark show "
-        "sources target tensor_cls tensor_of to_host value_of within".split()
+        "internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program remark "
+        "show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
 
     #: Whether it has neon's shapes, ties and methods.
@@ -180,6 +180,22 @@ class Backend(RandomMethods):
 
     def synchronize(self) -> None:
         """Wait until the device has finished; the CPU runs synchronously."""
+
+    def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
+        """A function that copies arrays, as `array` does, from any thread, for the one that calls this to compute with.
+
+        It returns at once, and what it returns gives the tensor. A device copies meanwhile, on a stream of its own.
+        """
+
+        def upload(array: np.ndarray) -> Callable[[], Tensor]:
+            tensor = self.array(array)
+            return lambda: tensor
+
+        return upload
+
+    def planned(self, program: Program) -> Steps:
+        """The steps that run a program, for reports; they run it, too."""
+        raise NotImplementedError
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         """Compile a program to a plan.

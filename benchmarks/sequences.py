@@ -51,6 +51,7 @@ def lstm_operands() -> list[np.ndarray]:
 
 
 def lstm_ours(be: Any) -> Formula:
+    """By one function."""
     return lambda x, w, u, b: be.lstm(x, w, u, b).outputs
 
 
@@ -66,6 +67,7 @@ def lstm_torch(torch: Any) -> Formula:
 
 
 def lstm_jax(jax: Any) -> Formula:
+    """By a scan."""
     np_ = jax.numpy
 
     def formula(x: Any, w: Any, u: Any, b: Any) -> Any:
@@ -93,14 +95,18 @@ def attention_operands(tokens: int) -> list[np.ndarray]:
 
 
 def attention_ours(be: Any) -> Formula:
+    """By one function."""
     return lambda q, k, v: be.attention(q, k, v, causal=True)
 
 
 def attention_torch(torch: Any) -> Formula:
+    """By one function."""
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def attention_jax(jax: Any) -> Formula:
+    """By one function, whose heads are behind the tokens."""
+
     def formula(q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
         return jax.nn.dot_product_attention(q, k, v, is_causal=True).swapaxes(1, 2)
@@ -115,7 +121,7 @@ TOKENS, WIDTH = 512, HEADS * FEATURES
 
 def block_operands() -> list[np.ndarray]:
     """Rows, and the block's weights: each layer's with its bias, each normalisation's gain with its bias."""
-    shapes = [(1, TOKENS, WIDTH)]
+    shapes: list[tuple[int, ...]] = [(1, TOKENS, WIDTH)]
     for rows, columns in ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)):
         shapes += [(rows, columns), (columns,)]
     return drawn(*shapes, *[(WIDTH,)] * 4, scale=0.02)
@@ -129,6 +135,8 @@ def _block(x: Any, weights: Sequence[Any], norm: Formula, gelu: Formula, attend:
 
 
 def block_ours(be: Any) -> Formula:
+    """The block on a backend."""
+
     def gelu(x: Any) -> Any:
         return 0.5 * x * (1 + be.tanh(np.sqrt(2 / np.pi).item() * (x + 0.044715 * x * x * x)))
 
@@ -141,6 +149,7 @@ def block_ours(be: Any) -> Formula:
 
 
 def block_torch(torch: Any) -> Formula:
+    """The block in torch."""
     functional = torch.nn.functional
 
     def attend(joined: Any) -> Any:
@@ -154,6 +163,7 @@ def block_torch(torch: Any) -> Formula:
 
 
 def block_jax(jax: Any) -> Formula:
+    """The block in JAX."""
     np_ = jax.numpy
 
     def attend(joined: Any) -> Any:

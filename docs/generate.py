@@ -20,7 +20,7 @@ import backends
 import optree
 from backends import Backend, gen_backend
 from backends.random import RandomMethods
-from optree import OpTreeNode, Tensor, TensorType, Variable, pictures, testing
+from optree import OpTreeNode, Tensor, TensorType, Variable, pictures, testing, train
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.tree.numpy_protocol import REDUCTIONS
 
@@ -189,7 +189,7 @@ def text() -> str:
     parts += ["\n## Methods of tensors and trees alike\n", ARRAY_METHODS, *rows(method_rows(Variable))]
     parts += ["\n## Methods of tensors\n", *rows(method_rows(Tensor))]
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
-    for module in (backends, optree, testing, pictures):
+    for module in (backends, optree, train, train.losses, train.schedules, train.initializers, testing, pictures):
         parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
     parts += [NUMPY, *listed(numpy_names()), LINALG]
     return "".join(parts)

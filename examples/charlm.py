@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from itertools import pairwise
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
@@ -184,20 +185,6 @@ class Transformer(Sequence):
 MODELS = {"window": Network, "lstm": Memory, "transformer": Transformer}
 
 
-def adam(be: Any, cost: Any, weights: list[Any], steps: int) -> dict[Any, Any]:
-    """The updates of a step of Adam, whose rate falls to zero in so many steps."""
-    time = be.zeros((), name="time")
-    now = time + 1
-    rate = LEARNING_RATE * (1 - time / steps) * be.sqrt(1 - SQUARE**now) / (1 - MEAN**now)
-    updates = {time: now}
-    for weight, gradient in zip(weights, optree.grad(cost, weights), strict=True):
-        mean, square = (be.zeros_like(weight, name=f"{kind}_{weight.name}") for kind in ("mean", "square"))
-        updates[mean] = MEAN * mean + (1 - MEAN) * gradient
-        updates[square] = SQUARE * square + (1 - SQUARE) * be.square(gradient)
-        updates[weight] = weight - rate * updates[mean] / (be.sqrt(updates[square]) + TINY)
-    return updates
-
-
 def load() -> Text:
     """Python's reference, as its ``help()`` shows it."""
     text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -213,20 +200,32 @@ def by_frequency(text: Text) -> float:
     return float(-np.log2(counts / counts.sum())[text.test].mean())
 
 
-def train(network: Model, text: Text, steps: int, batch: int) -> list[float]:
-    """Trains the network, and prints the loss as it falls; returns the loss of each step."""
+def train(
+    network: Model, text: Text, steps: int, batch: int, folder: Path | None = None, resume: bool = False
+) -> list[float]:
+    """Trains the network, and prints the loss as it falls; returns the loss of each step.
+
+    With each line of the curve the run is saved in a folder, for another one to go on from there.
+    """
     be = network.be
     starts = optree.TensorType("int64", (None,))("starts")
     loss = network.loss(be.array(text.training), starts)
-    step = optree.function([starts], loss, updates=adam(be, loss, network.weights, steps))
+    rate = optree.train.schedules.linear(LEARNING_RATE, steps)
+    opt = optree.train.Adam(network.weights, rate, MEAN, SQUARE, TINY)
+    step = optree.function([starts], loss, updates=opt.updates(loss))
+    state = {"weights": network.weights, "optimizer": opt, "random": be}
     bounds = np.linspace(0, steps, min(steps, LINES) + 1).astype(int)
     losses: list[float] = []
-    for first, last in pairwise(bounds):
+    if folder is not None and resume and optree.train.saved(folder):
+        losses += optree.train.load(folder, {**state, "losses": losses})["losses"]
+    for first, last in pairwise(bounds[np.searchsorted(bounds, len(losses)) :]):
         # Kept as tensors meanwhile: to look at each would let a GPU wait for the host.
         made = [step(be.rng.randint(len(text.training) - network.context, size=batch)) for _ in range(first, last)]
         losses += [value.item() for value in made]
         mean = float(np.mean(losses[first:last]))
         print(f"steps {first + 1:>6} to {last:>6}: {mean:.3f} bits a character {'#' * round(10 * mean)}", flush=True)
+        if folder is not None:
+            optree.train.save(folder, {**state, "losses": losses}, step=int(last), keep=2)
     return losses
 
 
@@ -257,14 +256,20 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     parser.add_argument("--batch-size", type=whole(1), default=256, help="windows to guess from in one step")
     parser.add_argument("--context", type=whole(1), default=16, help="how many characters each is guessed from")
     parser.add_argument("--width", type=whole(1), default=256, help="hidden units in a layer")
+    parser.add_argument("--save", type=Path, help="a folder for checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in that folder")
     return parser, parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Trains, says how well, and writes some text."""
     parser, options = parse(arguments)
+    if options.resume and options.save is None:
+        parser.error("argument --resume: --save names the folder to go on from")
     try:
-        be = gen_backend(options.backend, rng_seed=options.seed)
+        # Kernels from the first step on, as in the steps before a run was stopped: each has last bits of its own.
+        jit: dict[str, Any] = {"jit": "always"} if options.backend == "cpu" else {}
+        be = gen_backend(options.backend, rng_seed=options.seed, **jit)
     except BackendError as error:
         parser.error(str(error))
     text = load()
@@ -274,7 +279,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(text.training)} characters to train on, {len(text.characters)} different ones; {be.info()}")
     # Of small matrices, BLAS's threads would on a busy machine wait for each other longer than they work.
     with threadpool_limits(1 if options.width < WIDE else None):
-        train(network, text, options.steps, options.batch_size)
+        try:
+            train(network, text, options.steps, options.batch_size, options.save, options.resume)
+        except optree.train.CheckpointError as error:
+            parser.error(f"argument --resume: {error}")
         print(f"\n{tested(network, text):.3f} bits a character on text that was not trained on", end="")
         print(f", {by_frequency(text):.3f} by the frequency of each character alone\n")
         print(written(network, text))

@@ -2,13 +2,12 @@
 
 There are no layers here, only expressions: the weights are tensors, the loss is
 an op-tree, its gradients are op-trees, and a step of training is one function,
-which updates the weights.
+which updates the weights. A run that was stopped goes on with --resume.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +17,10 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 import optree
 from backends import gen_backend
+from optree import train
 from optree.errors import BackendError
 from optree.pictures import draw
 
@@ -43,19 +42,29 @@ class Network:
     Attributes
     ----------
     weights : list of Tensor
+    optimizer : optree.train.Optimizer
     step : optree.Function
-        Of images, digits and a rate: moves the weights against the gradient, with
-        momentum, and returns the loss and the accuracy before.
+        Of images and digits: moves the weights against the gradient, with momentum, and
+        returns the loss and the accuracy before.
     """
 
-    def __init__(self, be: Any) -> None:
+    def __init__(self, be: Any, steps: int) -> None:
         self.be = be
-        self.w1 = be.array(be.rng.normal(0, np.sqrt(2 / PIXELS), (PIXELS, HIDDEN)), name="w1")
-        self.b1 = be.zeros(HIDDEN, name="b1")
-        self.w2 = be.array(be.rng.normal(0, np.sqrt(1 / HIDDEN), (HIDDEN, CLASSES)), name="w2")
-        self.b2 = be.zeros(CLASSES, name="b2")
-        self.weights = [self.w1, self.b1, self.w2, self.b2]
-        self.step = self._step()
+        first = train.initializers
+        given = [
+            first.kaiming_normal(be, (PIXELS, HIDDEN), name="w1"),
+            first.zeros(be, HIDDEN, name="b1"),
+            first.lecun_normal(be, (HIDDEN, CLASSES), name="w2"),
+            first.zeros(be, CLASSES, name="b2"),
+        ]
+        self.weights = train.packed(given)
+        self.w1, self.b1, self.w2, self.b2 = self.weights
+        rate = train.schedules.linear(LEARNING_RATE, steps)
+        self.optimizer = train.SGD(self.weights, rate, MOMENTUM, weight_decay=WEIGHT_DECAY)
+        images, digits = optree.TensorType(be.datatype, (None, PIXELS)), optree.TensorType("int64", (None,))
+        batch = Data(images("images"), digits("digits"))
+        loss = self.loss(batch)
+        self.step = optree.function([*batch], [loss, self.accuracy(batch)], updates=self.optimizer.updates(loss))
 
     def scores(self, images: Any) -> Any:
         """The score of each digit for each image, as a tree."""
@@ -64,31 +73,14 @@ class Network:
         return be.dot(hidden, self.w2) + self.b2
 
     def loss(self, batch: Data) -> Any:
-        """The cross entropy of the softmax of the scores, and a little of the weights' squares, as a tree."""
-        be = self.be
-        scores = self.scores(batch.images)
-        right = be.sum(scores * be.onehot(batch.digits, CLASSES), axis=1)
-        entropy = be.mean(be.logsumexp(scores, axis=1) - right)
-        squares = be.sum(be.square(self.w1)) + be.sum(be.square(self.w2))
-        return entropy + WEIGHT_DECAY / 2 * squares
+        """The cross entropy of the softmax of the scores, as a tree."""
+        return train.losses.cross_entropy(self.scores(batch.images), batch.digits)
 
     def accuracy(self, data: Data) -> Any:
         """The share of the images whose highest score is the right digit's, as a tree."""
         be = self.be
         guesses = be.argmax(self.scores(data.images), axis=1, keepdims=False)
         return be.mean(be.equal(guesses, data.digits))
-
-    def _step(self) -> Any:
-        """A step of training, as a function of batches of any size."""
-        be, images, digits = self.be, (None, PIXELS), (None,)
-        batch = Data(optree.TensorType(be.datatype, images)("images"), optree.TensorType("int64", digits)("digits"))
-        rate = optree.TensorType(be.datatype, ())("rate")
-        loss, updates = self.loss(batch), {}
-        for weight, gradient in zip(self.weights, optree.grad(loss, self.weights), strict=True):
-            velocity = be.zeros_like(weight, name=f"v_{weight.name}")  # the running mean of its steps
-            updates[velocity] = MOMENTUM * velocity - rate * gradient
-            updates[weight] = weight + updates[velocity]
-        return optree.function([*batch, rate], [loss, self.accuracy(batch)], updates=updates)
 
 
 def load(be: Any) -> tuple[Data, Data]:
@@ -101,32 +93,30 @@ def load(be: Any) -> tuple[Data, Data]:
     return Data(images, labels), Data(test_images, test_labels)
 
 
-def train(network: Network, data: Data, epochs: int, batch_size: int) -> list[float]:
-    """Trains the network, with a progress bar on a terminal; returns the loss of each step."""
-    be, count = network.be, len(data.images)
-    starts = range(0, count, batch_size)
-    shuffled = Data(*map(be.empty_like, data))
+def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path, resume: bool = False) -> list[float]:
+    """Trains the network, with a progress bar on a terminal; returns the loss of each step.
+
+    After each epoch all of the run is saved, for another one to go on from there.
+    """
+    be = network.be
+    batches = train.Batches(*data, size=batch_size, seed=be.rng.randint(2**31), to=be)
     losses: list[float] = []
-    plans = steps = 0
-    total = epochs * len(starts)
-    with tqdm(total=total, unit="step", disable=None) as bar:
-        for epoch in range(1, epochs + 1):
-            order = be.rng.permutation(count)
-            for buffer, values in zip(shuffled, data, strict=True):
-                buffer[:] = values[order]
+    state = {"weights": network.weights, "optimizer": network.optimizer, "random": be, "batches": batches}
+    if resume and train.saved(folder):
+        losses += train.load(folder, {**state, "losses": losses})["losses"]
+    plans = 0
+    with train.Bar(epochs * len(batches), len(losses)) as bar:
+        while batches.epoch < epochs:
             made = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
-            for start in starts:
-                batch = Data(*(values[start : start + batch_size] for values in shuffled))
-                made.append((network.step(*batch, LEARNING_RATE * (1 - steps / total)), len(batch.images)))
-                steps += 1
-                bar.update()
+            for batch in batches:
+                made.append((*network.step(*batch), len(batch[0])))
+                bar(loss=made[-1][0], epoch=batches.epoch, examples=len(batch[0]))
                 plans = plans or be.stats()["compiles"]
-            losses += [loss.item() for (loss, _), _ in made]
-            right = sum(accuracy.item() * size for (_, accuracy), size in made)
-            figures = {"epoch": epoch, "loss": f"{losses[-1]:.3f}", "accuracy": f"{right / count:.3f}"}
-            bar.set_postfix(figures)
-            if bar.disable:  # no terminal, but a log: a line for each epoch
-                print(", ".join(f"{name}={figure}" for name, figure in figures.items()), file=sys.stderr)
+            losses += [loss.item() for loss, _, _ in made]
+            right = sum(accuracy.item() * size for _, accuracy, size in made) / len(data.images)
+            if not bar.is_drawn:  # no terminal, but a log: a line for each epoch
+                bar.line(f"epoch={batches.epoch}, loss={losses[-1]:.3f}, accuracy={right:.3f}")
+            train.save(folder, {**state, "losses": losses}, step=batches.epoch, keep=2)
     print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
     return losses
 
@@ -149,7 +139,8 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     parser = parser_of(__doc__)
     parser.add_argument("--epochs", type=whole(1), default=40, help="how many times to go through the training data")
     parser.add_argument("--batch-size", type=whole(1), default=64, help="images in one step")
-    parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for the pictures")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for pictures and checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in that folder")
     return parser, parser.parse_args(arguments)
 
 
@@ -157,7 +148,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains, says how well, and writes two pictures."""
     parser, options = parse(arguments)
     try:
-        be = gen_backend(options.backend, rng_seed=options.seed)
+        # Kernels from the first step on, as in the steps before a run was stopped: each has last bits of its own.
+        jit: dict[str, Any] = {"jit": "always"} if options.backend == "cpu" else {}
+        be = gen_backend(options.backend, rng_seed=options.seed, **jit)
         options.output.mkdir(parents=True, exist_ok=True)
     except (BackendError, OSError) as error:
         parser.error(str(error))
@@ -166,10 +159,14 @@ def main(arguments: list[str] | None = None) -> None:
     if options.batch_size > count:
         parser.error(f"argument --batch-size: {options.batch_size} is more than the {count} images to train on")
 
-    network = Network(be)
+    network = Network(be, options.epochs * -(-count // options.batch_size))
     # The matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
     with threadpool_limits(1):
-        losses = train(network, training, options.epochs, options.batch_size)
+        try:
+            folder = options.output / "checkpoints"
+            losses = fit(network, training, options.epochs, options.batch_size, folder, options.resume)
+        except train.CheckpointError as error:
+            parser.error(f"argument --resume: {error}")
     share = network.accuracy(test).astensor().item()
     print(f"test accuracy {share:.4f} on {len(test.images)} images that were not trained on")
 

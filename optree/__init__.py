@@ -18,6 +18,7 @@ from optree.tree.variable import Constant, Input, Variable, constant
 if TYPE_CHECKING:
     from optree.autodiff.api import Autodiff, deriv, grad, value_and_grad
     from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
+    from optree.autodiff.recompute import checkpoint
     from optree.compat.nervana_graph import ComputationOp
     from optree.run.jit import jit
     from optree.testing import check_grad
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 #: Modules imported lazily, at the first access to one of their names.
-LATER = ("autodiff.api", "compat.nervana_graph", "autodiff.jacobians", "run.jit", "testing", "xp")
+LATER = (
+    "autodiff.api",
+    "autodiff.recompute",
+    "compat.nervana_graph",
+    "autodiff.jacobians",
+    "run.jit",
+    "testing",
+    "train",
+    "xp",
+)
 
 __all__ = [
     "Apply",
@@ -47,6 +57,7 @@ __all__ = [
     "Type",
     "Variable",
     "check_grad",
+    "checkpoint",
     "constant",
     "debugprint",
     "deriv",
@@ -61,6 +72,7 @@ __all__ = [
     "metadiff",
     "ops",
     "testing",
+    "train",
     "value_and_grad",
     "xp",
 ]

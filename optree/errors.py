@@ -24,8 +24,9 @@ BRIEF = 100
 
 _OWN_PACKAGES = frozenset(
     (
-        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.testing"),
+        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.train"),
         *(
+            "optree.testing",
             "optree.compat",
             "optree.xp",
             "backends",

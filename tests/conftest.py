@@ -6,7 +6,7 @@ import gc
 import math
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_configure(config: Any) -> None:
     """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
     config.addinivalue_line("markers", "matrix: one test of many cases, of which a sample runs; with --all, every one")
+    config.addinivalue_line("markers", "on_the_rig: a test that runs on simulated devices")
     worker = getattr(config, "workerinput", {})  # pytest-xdist's: every process has to collect the same tests
     if config.option.seed is None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
@@ -100,12 +101,18 @@ def _takes_all(config: Any) -> bool:
     return named or any(config.getoption(option, None) for option in ("all", "home", "keyword", "lf"))
 
 
+#: The files of tests that run on simulated devices, too, where no home is asked for.
+ON_THE_RIG = ("test_on_gpu", "test_graphs")
+
+
 def pytest_generate_tests(metafunc: Any) -> None:
     if "home_kind" in metafunc.fixturenames:
         homes = metafunc.config.getoption("home") or ["cpu", "stand-in"]
         metafunc.parametrize("home_kind", homes, scope="module")
     if "device_kind" in metafunc.fixturenames:
-        homes = metafunc.config.getoption("home") or ["stand-in"]
+        homes: list[Any] = metafunc.config.getoption("home") or ["stand-in"]
+        if not metafunc.config.getoption("home") and metafunc.module.__name__ in ON_THE_RIG and why_no_rig() is None:
+            homes = [*homes, pytest.param("gpu", id="rig", marks=pytest.mark.on_the_rig)]
         metafunc.parametrize("device_kind", [home for home in homes if home != "cpu"], scope="module")
 
 
@@ -172,6 +179,7 @@ def no_backend_of_other_tests() -> None:
 #: Tests that simulated devices have no answer to, by their names or what they fail with.
 BEYOND_THE_RIG = {
     "test_new_sizes_and_slices_leave_memory_bounded": "simulated devices remember the sources of their kernels",
+    "test_ten_thousand_assignments_leave_memory_flat": "what simulated devices have still to do is in Python's memory",
     "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
     "libcusolver": "cuSOLVER is not simulated",
     "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is not simulated",
@@ -197,10 +205,12 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> Any:
 @pytest.fixture(autouse=True)
 def no_faults_of_simulated_devices(request: Any) -> Iterator[None]:
     """On simulated devices, nothing goes wrong unseen, and what one test breaks the next one finds whole."""
-    yield
-    if request.config.option.rig:
-        faults = rig().recovered()
-        assert not faults, faults
+    is_here = request.node.get_closest_marker("on_the_rig") is not None
+    with rig().on(request.config.option.seed) if is_here else nullcontext():
+        yield
+        if is_here or request.config.option.rig:
+            faults = rig().recovered()
+            assert not faults, faults
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ PACKAGES = (
     ),
     # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
-    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures", "optree"),
+    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
+    *("optree.train", "optree"),
     *(
         "backends.intact",
         "backends.lazy",
@@ -44,7 +45,13 @@ PACKAGES = (
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
-EXTRAS = {"optree.pictures": {"grandalf", "matplotlib"}}
+EXTRAS = {
+    "optree.pictures": {"grandalf", "matplotlib"},
+    "optree.train.checkpoints": {"safetensors"},
+    "optree.train.images": {"PIL"},
+    "optree.train.roofline": {"matplotlib"},
+    "optree.train.watching": {"tqdm"},
+}
 
 FILE_LINES = 800
 FUNCTION_LINES = 60

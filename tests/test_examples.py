@@ -14,10 +14,12 @@ import pytest
 from harness.cuda import needs_gxx
 from harness.emulated import emulated_cupy
 from harness.homes import stand_in
+from matplotlib.image import imsave
 
 import optree
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
+from optree import train
 from optree.errors import BackendError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +43,11 @@ def digits(found_by_name):
 @pytest.fixture(scope="module")
 def charlm(found_by_name):
     return importlib.import_module("charlm")
+
+
+@pytest.fixture(scope="module")
+def convnet(found_by_name):
+    return importlib.import_module("convnet")
 
 
 def accuracy_of(printed):
@@ -82,6 +89,29 @@ def test_the_same_seed_gives_the_same_network(digits, tmp_path, capsys):
     assert outputs[0] == outputs[1]
 
 
+def test_a_demo_that_is_stopped_goes_on_to_the_same_end(digits, tmp_path, capsys, monkeypatch):
+    options = ["--epochs", "6", "--batch-size", "100", "--output"]
+    digits.main([*options, str(tmp_path / "whole")])
+    whole = accuracy_of(capsys.readouterr().out)
+    save = train.save
+
+    def stops(folder, state, step, keep):
+        save(folder, state, step, keep)
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save", stops)
+        digits.main([*options, str(tmp_path / "stopped")])
+    digits.main([*options, str(tmp_path / "stopped"), "--resume"])
+    assert accuracy_of(capsys.readouterr().out) == whole
+    last = [train.read(tmp_path / run / "checkpoints") for run in ("whole", "stopped")]
+    assert all((last[0][name] == last[1][name]).all() for name in last[0] if not name.startswith("random"))
+    with pytest.raises(SystemExit):
+        digits.main(["--batch-size", "50", "--output", str(tmp_path / "stopped"), "--resume"])
+    assert "size is 50, and was 100" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("size", [50, 100, 1000, 1437])
 def test_a_last_smaller_batch_compiles_nothing(digits, tmp_path, capsys, size):
     digits.main(["--batch-size", str(size), "--epochs", "2", "--output", str(tmp_path)])
@@ -93,27 +123,33 @@ def test_each_step_lowers_the_loss_of_its_batch(digits):
     training, test = digits.load(be)
     assert (training.images.shape, test.images.shape) == ((1437, 64), (360, 64))
     batch = digits.Data(*(values[:32] for values in training))
-    network = digits.Network(be)
-    losses = [network.step(*batch, 0.1)[0].item() for _ in range(10)]
+    network = digits.Network(be, 100)
+    network.optimizer = train.SGD(network.weights, 0.1)
+    loss = network.loss(batch)
+    step = optree.function([], loss, updates=network.optimizer.updates(loss))
+    losses = [step().item() for _ in range(10)]
     assert losses == sorted(losses, reverse=True)
 
 
 @needs_gxx
-def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder):
+def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder, tmp_path):
     curves = []
     for be in (gen_backend("cpu", rng_seed=5), stand_in(emulated_cupy(), jit=True, rng_seed=5)):
         training, _ = digits.load(be)
-        network = digits.Network(be)
-        curves.append(digits.train(network, digits.Data(*(values[:96] for values in training)), 5, 32))
+        network = digits.Network(be, 15)
+        data = digits.Data(*(values[:96] for values in training))
+        curves.append(digits.fit(network, data, 5, 32, tmp_path / be.name))
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
     assert be.stats()["host_calls"] == 0 and be.stats()["graphs"]["replays"] > 0
-    assert re.search(r"captured as \d+ CUDA graphs", optree.debugprint(network.step, file="str"))
+    assert "captured as a CUDA graph of" in optree.debugprint(network.step, file="str")
 
 
 def test_help_lists_the_options():
     run = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True)
     assert run.returncode == 0
-    assert all(option in run.stdout for option in ("--backend", "--epochs", "--seed", "--batch-size", "--output"))
+    assert all(
+        option in run.stdout for option in ("--backend", "--epochs", "--seed", "--batch-size", "--output", "--resume")
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,6 +208,31 @@ def test_the_language_models_learn_and_write(charlm, capsys, model, options):
     assert len(found[0].split("alone\n\n")[1]) == 8 + charlm.WRITTEN + 1
 
 
+def test_a_language_model_that_is_stopped_goes_on_to_the_same_end(charlm, tmp_path, capsys, monkeypatch):
+    options = ["--steps", "60", "--width", "16", "--context", "4"]
+    charlm.main(options)
+    whole = capsys.readouterr().out
+    save = train.save
+
+    def stops(folder, state, step, keep):
+        save(folder, state, step, keep)
+        if step == 30:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save", stops)
+        charlm.main([*options, "--save", str(tmp_path)])
+    capsys.readouterr()
+    charlm.main([*options, "--save", str(tmp_path), "--resume"])
+    rest = capsys.readouterr().out
+    assert rest.splitlines()[1:] == [
+        line for line in whole.splitlines()[1:] if not re.match(r"steps +([1-9]|1\d|2\d) ", line)
+    ]
+    with pytest.raises(SystemExit):
+        charlm.main([*options, "--width", "8", "--save", str(tmp_path), "--resume"])
+    assert "weights.w1 is" in capsys.readouterr().err
+
+
 def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm):
     text = charlm.Text("ab", np.array([0] * 30 + [1]), np.array([0, 1, 0, 0]))
     assert charlm.by_frequency(text) == pytest.approx(-(3 * np.log2(31 / 33) + np.log2(2 / 33)) / 4)
@@ -202,12 +263,78 @@ def test_bad_sizes_of_the_language_model_are_errors(charlm, capsys, arguments, m
     assert message in capsys.readouterr().err
 
 
+def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convnet, tmp_path, capsys):
+    convnet.main(["--epochs", "4", "--output", str(tmp_path)])
+    assert accuracy_of(capsys.readouterr().out) >= 0.95
+    for name in ("filters.png", "errors.png"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def _stripes(count):
+    """Images of rows and of columns, by which two classes are easily told apart."""
+    rng = np.random.RandomState(0)
+    labels = np.arange(count) % 2
+    images = np.stack([np.indices((12, 12))[label] // 2 % 2 for label in labels])
+    return np.clip(images + rng.uniform(0, 0.3, images.shape), 0, 1), labels
+
+
+def test_the_convolutional_network_takes_folders_and_arrays(convnet, tmp_path, capsys):
+    images, labels = _stripes(60)
+    np.savez(tmp_path / "stripes.npz", images=images, labels=labels)
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        folder = tmp_path / "stripes" / ("columns" if label else "rows")
+        folder.mkdir(parents=True, exist_ok=True)
+        imsave(folder / f"{i}.png", image, cmap="gray")
+    for path, size in (("stripes.npz", "12"), ("stripes", "8")):
+        options = [
+            "--epochs",
+            "8",
+            "--batch-size",
+            "12",
+            "--dataset",
+            str(tmp_path / path),
+            "--size",
+            size,
+            "--shift",
+            "1",
+        ]
+        convnet.main([*options, "--output", str(tmp_path / "output")])
+        assert accuracy_of(capsys.readouterr().out) >= 0.9
+
+
+@pytest.mark.parametrize("name", ["none.npz", "empty"])
+def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as exit:
+        convnet.main(["--dataset", str(tmp_path / name), "--output", str(tmp_path)])
+    assert exit.value.code == 2
+    assert name in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_the_benchmark_of_networks_prints_times_and_memory():
+    script = ROOT / "benchmarks" / "convolutions.py"
+    run = subprocess.run(
+        [sys.executable, script, "--rounds", "2", "--only", "depthwise"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "training step: optree" in run.stdout
+    assert float(re.search(r"([\d.]+) of its operands", run.stdout)[1]) < 1.3
+
+
 @pytest.mark.parametrize("name", ["overhead", "training_step"])
 def test_benchmarks_find_the_results_equal_and_print_ratios(name):
     script = ROOT / "benchmarks" / f"{name}.py"
     run = subprocess.run([sys.executable, script, "--rounds", "2", "--calls", "1"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "ratio" in run.stdout
+
+
+def test_the_benchmark_of_training_finds_the_losses_equal():
+    script, options = ROOT / "benchmarks" / "training.py", ["--rounds", "2", "--calls", "1", "--megabytes", "8"]
+    run = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "not packed" in run.stdout and "GB/s, ratio" in run.stdout and "failed" not in run.stdout
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

@@ -12,12 +12,13 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementations_of
+from backends.cpu.calls import implementations_of, windows_by
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
+from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
 from optree.arrays import check_unmasked
@@ -25,7 +26,7 @@ from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
 from optree.compile.program import Program
-from optree.compile.steps import Observer, Plan, outputs_of, run_steps
+from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
@@ -39,8 +40,8 @@ class CPUBackend(Backend):
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
-        if jit not in ("auto", True, False):
-            raise BackendError(f"jit is 'auto', True or False, not {brief(jit)}")
+        if jit not in ("auto", "always", True, False):
+            raise BackendError(f"jit is 'auto', 'always', True or False, not {brief(jit)}")
         self.jit = jit
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
@@ -53,7 +54,8 @@ class CPUBackend(Backend):
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else When(self._optional, 0, WORK)
+        optional = When(self._optional, 0, 0 if jit == "always" else WORK)
+        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
         if "logging" in sys.modules:  # else there is no handler
             _log_once(self.info())
 
@@ -64,11 +66,11 @@ class CPUBackend(Backend):
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
             runs = f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
         else:
-            when = "always" if self.jit is True else "where they pay"
+            when = "where they pay" if self.jit == "auto" else "always"
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}"
+        return f"{runs}; {described(self.product)}; convolutions and pools by {windows_by(self)}"
 
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:
@@ -163,6 +165,12 @@ class CPUBackend(Backend):
         steps = runnable(steps_of(program, self._implementations(program, reuse)), observe)
         registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
+
+    def planned(self, program: Program) -> Steps:
+        lowered = self.lowered(program)
+        executor = self.when.executor if len(lowered.instructions) <= LONGEST else None
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        return planned_steps(lowered, steps_of(lowered, self._implementations(lowered, True), executor), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":

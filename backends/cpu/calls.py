@@ -65,18 +65,25 @@ def _floats_first(program: Program, index: int) -> bool:
     return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
 
 
-_POOL = Routine(Pool, _floats_first, writes_out=True)
-_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True)
+def windows_by(backend: Any) -> str:
+    """What computes convolutions and pools on a CPU backend."""
+    if backend.compiler is None:
+        return "NumPy"
+    return "compiled C" if backend.jit is True else "compiled C where it pays"
+
+
+_POOL = Routine(Pool, _floats_first, writes_out=True, label=windows_by)
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=windows_by)
 
 #: The routines by which libraries compute ops, and compiled C of ours.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),
-    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
-    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
 }
 
 

@@ -330,7 +330,8 @@ class CallStep:
         return step._replace(call=call, take=taker(()), out=None)
 
     def __str__(self) -> str:
-        made = f"call {self.op}({_numbered(self.inputs)}) gives %{self.output}"
+        by = f" by {self.implementation.label}" if self.implementation.label else ""
+        made = f"call {self.op}({_numbered(self.inputs)}){by} gives %{self.output}"
         out = self.out if self.target is None else self.target
         memory = sorted(self.inputs[i] for i in self.op.shared_inputs()) if out is None else [out]
         return f"{made} in the memory of {_numbered(memory)}" if memory else f"{made} in new memory"
@@ -368,14 +369,16 @@ class KernelStep:
         The values that are computed in their targets, with the target and the assignment of each.
     dead : list of int
         The values whose last use it is.
+    numbers : list of int
+        The numbers of its instructions.
     index : int
-        The number of its last instruction.
+        The last of them.
     """
 
     def __init__(
         self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
-        self.kernel, self.index = kernel, calls[-1].index
+        self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
         self._calls = [call.step() for call in calls]
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
@@ -562,6 +565,7 @@ def _targets(
             continue
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
+        others = [] if instructions[index].op.owns_target else others
         is_available = target < first or step_of[target - first] < n
         if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + updates:
             found[value] = (target, index)

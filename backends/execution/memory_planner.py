@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -59,7 +60,7 @@ class BoundSteps:
     def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
         """The first run for arguments of some sizes, which binds the steps."""
         registers, bound = values + self.open, list[Step]()
-        for i, array in planned(self.program, self.slots, registers, empty_array).items():
+        for i, array in planned(self.program, self.steps, self.slots, registers, empty_array).items():
             registers[i] = array
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
         outputs = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
@@ -93,28 +94,47 @@ def _shape_of(value: Any) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 
-def slots_of(program: Program, steps: Sequence[CallStep | KernelStep]) -> dict[int, int]:
-    """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape."""
+def slots_of(program: Program, steps: Sequence[CallStep | KernelStep], sizes: Any = None) -> dict[int, int]:
+    """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape.
+
+    The largest values are given slots first, so that small ones share those in the meantime, and not the reverse.
+
+    Parameters
+    ----------
+    sizes : sequence or dict of int, optional
+        The bytes of each value.
+    """
     is_known = shapes_told(program)
-    temporary = {i for step in steps for i in step.dead}
+    end = {i: n for n, step in enumerate(steps) for i in step.dead}
+    plannable = [(i, n) for n, step in enumerate(steps) for i in step.plannable]
+    start = {i: n for i, n in plannable if i in end and is_known[i] and isinstance(program.type_of(i), TensorType)}
     slots: dict[int, int] = {}
-    free: list[int] = []
-    count = 0
-    for step in steps:
-        for i in step.plannable:
-            if i in temporary and is_known[i] and isinstance(program.type_of(i), TensorType):
-                if not free:
-                    free.append(count)
-                    count += 1
-                slots[i] = free.pop()
-        free += [slots[i] for i in step.dead if i in slots]
+    used: list[list[tuple[int, int]]] = []  # the lifetimes in each slot, in order
+    for i in sorted(start, key=lambda i: (-(0 if sizes is None else sizes[i]), start[i])):
+        lifetime = start[i], end[i]
+        slot = next((n for n, others in enumerate(used) if _is_free(others, lifetime)), len(used))
+        if slot == len(used):
+            used.append([])
+        insort(used[slot], lifetime)
+        slots[i] = slot
     return slots
 
 
+def _is_free(others: list[tuple[int, int]], lifetime: tuple[int, int]) -> bool:
+    """Whether none of some lifetimes, in order, shares a step with another one."""
+    place = bisect_left(others, lifetime)
+    before, after = others[place - 1 : place] if place else [], others[place : place + 1]
+    return all(last < lifetime[0] for _, last in before) and all(first > lifetime[1] for first, _ in after)
+
+
 def planned(
-    program: Program, slots: dict[int, int], values: Sequence[Any], empty: Callable[..., Any]
+    program: Program,
+    steps: Sequence[CallStep | KernelStep],
+    slots: dict[int, int],
+    values: Sequence[Any],
+    empty: Callable[..., Any],
 ) -> dict[int, Any]:
-    """An array for each value that has a slot, those of one slot in the same memory.
+    """An array for each value that has a slot, in the same memory where that fits lifetimes and sizes.
 
     Parameters
     ----------
@@ -127,6 +147,7 @@ def planned(
     """
     shapes = shapes_of(program, [_shape_of(x) for x in values[: len(program.leaves)]])
     bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
+    slots = slots_of(program, steps, bytes_of)
     sizes: dict[int, int] = {}
     for i, slot in slots.items():
         sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])

@@ -33,6 +33,8 @@ class Implementation(NamedTuple):
         Whether a CUDA graph can capture it.
     is_routine : bool
         Whether it is a library's, for which a CUDA graph pays.
+    label : str
+        Its name in listings, if that is not the op's alone.
     """
 
     call: Callable[..., Any]
@@ -43,6 +45,7 @@ class Implementation(NamedTuple):
     takes_epilogue: bool = False
     is_captured: bool = False
     is_routine: bool = False
+    label: str = ""
 
 
 #: From the number of an instruction to what computes it.
@@ -64,6 +67,8 @@ class Routine(NamedTuple):
         What else it can do (`Implementation`).
     computes : bool
         Whether it does more than to make views.
+    label : callable, optional
+        From the backend to its name in listings.
     """
 
     bind: Callable[[Any, Any], Callable[..., Any]]
@@ -72,6 +77,7 @@ class Routine(NamedTuple):
     takes_epilogue: bool = False
     is_captured: bool = False
     computes: bool = True
+    label: Callable[[Any], str] | None = None
 
     def implementation(self, backend: Any, op: Any) -> Implementation:
         """The routine for an op."""
@@ -82,6 +88,7 @@ class Routine(NamedTuple):
             takes_epilogue=self.takes_epilogue,
             is_captured=self.is_captured,
             is_routine=self.computes,
+            label="" if self.label is None else self.label(backend),
         )
 
 

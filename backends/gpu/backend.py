@@ -15,12 +15,13 @@ import numpy as np
 from backends.backend import Backend
 from backends.creation import check_placement
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
+from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import implementation_of
+from backends.gpu.calls import convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, find_cupy
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
@@ -32,7 +33,7 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Plan, outputs_of, run_steps
+from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.ops.traits import CompositeOperator
@@ -157,6 +158,23 @@ class GPUBackend(Backend):
         with self.active():
             self.cupy.cuda.Device(self.device_id).synchronize()
 
+    def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
+        with self.active():
+            uploads = Uploads(self.cupy, self._in_flight)
+
+        def upload(array: np.ndarray) -> Callable[[], Tensor]:
+            wanted = array.dtype if array.dtype.kind in "biu" else self.datatype
+            with self.active():
+                found, wait = uploads(array.astype(as_dtype(wanted), copy=False))
+
+            def arrive() -> Tensor:
+                wait()
+                return self.over(found)
+
+            return arrive
+
+        return upload
+
     def info(self) -> str:
         """The device, the executor of assignments, and the allocator."""
         runtime = self.cupy.cuda.runtime
@@ -167,7 +185,8 @@ class GPUBackend(Backend):
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
             f"by CuPy {self.cupy.__version__}, products by cuBLASLt, those of float32 in "
-            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, memory from {memory}"
+            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, convolutions by {convolutions_by(self)}, "
+            f"memory from {memory}"
         )
 
     def stats(self) -> dict[str, Any]:
@@ -330,6 +349,11 @@ class GPUBackend(Backend):
     @property
     def lowering(self) -> Options:
         return Options(further=self.kernels is not None)
+
+    def planned(self, program: Program) -> Steps:
+        lowered = self.lowered(program)
+        constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
+        return planned_steps(lowered, self._steps(lowered, True, False), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "plan":

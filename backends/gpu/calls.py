@@ -15,6 +15,7 @@ import numpy as np
 from backends.execution.loops import loop
 from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
 from backends.execution.tiles import BackendTiles
+from backends.gpu.convolution import Convolution
 from backends.gpu.matmul import Products
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
@@ -22,6 +23,7 @@ from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
@@ -72,7 +74,16 @@ def _in_tiles(device: Device, op: Any) -> Callable[..., Any]:
 _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
-#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them.
+
+def convolutions_by(device: Any) -> str:
+    """What computes convolutions on a device."""
+    return "CuPy" if device.kernels is None else "CUDA kernels"
+
+
+_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
+
+#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
+#: kernels of ours convolve.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -80,6 +91,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
+    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
 }
 
 

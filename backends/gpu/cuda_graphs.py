@@ -95,7 +95,7 @@ class Graphs:
     ) -> None:
         self.cupy, self.in_flight = in_flight.cupy, in_flight
         self.program, self.on_device, self.counts = program, on_device, counts
-        self.slots, self.given, self.open = slots_of(program, steps), arguments, open
+        self.steps, self.slots, self.given, self.open = steps, slots_of(program, steps), arguments, open
         #: Steps that depend on sizes alone: they run once for each combination of these.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
         for step in steps:
@@ -218,7 +218,7 @@ class _Memory:
         self._fixed = registers.copy()
         for i in of.given:
             self._fixed[i] = None
-        for i, array in planned(of.program, of.slots, registers, self._empty).items():
+        for i, array in planned(of.program, of.steps, of.slots, registers, self._empty).items():
             self._fixed[i] = array
         for step in of.constant:
             (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())

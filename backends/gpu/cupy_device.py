@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -93,6 +94,31 @@ class InFlight(Locked):
         event = self.cupy.cuda.get_current_stream().record()
         self.keep(event, copy)
         return event, copy
+
+
+class Uploads:
+    """Copies of arrays to the device, from pinned memory, on a stream of their own.
+
+    The thread that makes this computes with them, on the stream that is current then.
+    """
+
+    def __init__(self, cupy: Any, in_flight: InFlight) -> None:
+        self._cupy, self._in_flight = cupy, in_flight
+        self._compute, self._stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+
+    def __call__(self, array: np.ndarray) -> tuple[Any, Callable[[], None]]:
+        """The copy, and what makes the stream that computes wait for it."""
+        is_current = self._cupy.cuda.get_current_stream() == self._compute
+        with nullcontext() if is_current else self._compute:
+            # Its memory may be that of an earlier array, which is still read.
+            found = self._cupy.empty(array.shape, array.dtype)
+            self._stream.wait_event(self._compute.record())
+        pinned = np.ndarray(array.shape, array.dtype, buffer=self._cupy.cuda.alloc_pinned_memory(array.nbytes))
+        pinned[...] = array
+        found.set(pinned, stream=self._stream)
+        event = self._stream.record()
+        self._in_flight.keep(event, pinned)
+        return found, lambda: self._compute.wait_event(event)
 
 
 def find_cupy() -> tuple[Any, int]:

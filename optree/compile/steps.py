@@ -41,6 +41,55 @@ class Step(NamedTuple):
     fallback: Callable[[list[Any]], Any] | None = None
 
 
+class PlannedStep(NamedTuple):
+    """A step, and what it does to memory.
+
+    Attributes
+    ----------
+    step : Step
+    kind : {'kernel', 'call'}
+    numbers : sequence of int
+        The instructions that it runs.
+    takes, gives : sequence of int
+        The values that it reads, and those that it sets.
+    makes : sequence of int
+        Those of them that are in new memory.
+    over : int or None
+        The dead operand in whose memory the value is.
+    dead : sequence of int
+        The values that nothing needs after it.
+    """
+
+    step: Step
+    kind: str
+    numbers: Sequence[int]
+    takes: Sequence[int]
+    gives: Sequence[int]
+    makes: Sequence[int]
+    over: int | None
+    dead: Sequence[int]
+
+
+class Steps(NamedTuple):
+    """A plan's steps in order.
+
+    Attributes
+    ----------
+    program : Program
+        The program whose instructions and values they name.
+    steps : list of PlannedStep
+    slots : callable
+        From the bytes of each value to the number of the memory of those that a function keeps from call to call.
+    constants : sequence
+        The values of the leaves that the program has beyond those that it was lowered from.
+    """
+
+    program: Program
+    steps: list[PlannedStep]
+    slots: Callable[[Sequence[int]], dict[int, int]]
+    constants: Sequence[Any]
+
+
 class Plan:
     """A compiled program.
 

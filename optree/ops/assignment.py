@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from optree.arrays import overlap, portable
 from optree.dtypes import is_bfloat16, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, caller_origin, describe
+from optree.ops.apply import Apply
 from optree.ops.shape import without_lead
 from optree.ops.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict, OpTreeNode
 from optree.tree.tensor import Tensor
-from optree.tree.types import Shape, Spec, Type, broadcast, is_huge
+from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, is_huge
+from optree.tree.variable import Variable
 
 
 class Assign(NonDifferentiableOperator):
@@ -22,12 +26,15 @@ class Assign(NonDifferentiableOperator):
     Its node is no operand: it is the root of a tree, and other trees contain its target.
     """
 
-    name = "assign"
+    name: ClassVar[str | None] = "assign"
     operands = ("target", "value")
     __props__ = ()
     destroy_map = {0: [0]}
     can_fail = False
     broadcasts_operands = is_captured = True
+
+    #: Whether nothing reads the target but through the assignment's own value.
+    owns_target: ClassVar[bool] = False
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +84,47 @@ class Assign(NonDifferentiableOperator):
             value = np.asarray(value)
         target[...] = rounded(value, target.dtype, copy=False) if is_bfloat16(target.dtype) else value
         return target
+
+
+class Store(Assign):
+    """An assignment as an operand: its value is its target, after the write.
+
+    Its target is a buffer that nothing reads but through this value.
+    """
+
+    name = None
+    owns_target = True
+
+
+class Joined(NonDifferentiableOperator):
+    """Tensors that are adjacent in memory, as one vector of so many elements, gaps included: a view of them.
+
+    Its operands are the `Store` of each, so that it is read after all have been written.
+    """
+
+    __props__ = ("size", "count")
+    size: int = 0
+    count: int = 0
+    can_fail = False
+    is_captured = True
+
+    @property
+    def view_map(self) -> dict[int | None, list[int]]:  # type: ignore[override]
+        return {0: list(range(self.count))}
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        return Apply(self, inputs, [TensorType(inputs[0].dtype, (self.size,))()])
+
+    def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
+        return [(self.size,)]
+
+    @portable
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+        first = inputs[0]
+        if isinstance(first, np.ndarray):
+            output_storage[0][0] = as_strided(first, (self.size,), (first.itemsize,), subok=True)
+        else:
+            output_storage[0][0] = type(first)((self.size,), first.dtype, first.data)
 
 
 def _copies_in_order(target: np.ndarray, value: Any) -> bool:

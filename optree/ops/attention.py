@@ -28,8 +28,9 @@ from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
-#: The most queries and keys of a tile on the host, where tiles of several small heads are as large together.
-QUERIES, KEYS = 128, 512
+#: The most queries and keys of a tile on the host, where tiles of several small heads are as large together. In causal
+#: order it has half as many queries: the last of its keys are but for the last of these.
+QUERIES, KEYS = 256, 512
 
 #: On a device, where all heads are computed together, a tile has at most one score for so many elements of the queries,
 #: or at most so many scores, whichever is more; and at most so many keys.
@@ -93,6 +94,11 @@ def _slope(scores: Any, products: Any, sums: Any, along: Any, *mask: Any) -> tup
     return weights, weights * (products - along)
 
 
+def _hide(scores: Any, order: Any) -> tuple[Any, ...]:
+    return (_masked(scores, [order]),)
+
+
+HIDE = Step(_hide, (0,), ())
 SOFTEN = Step(_soften, (0, 1, 2, 3), (1, 2, 3))
 ACCUMULATE = Step(_accumulate, (0,), (1,))
 FINISH = Step(_finish, (0, 1), (1, 3, 4))
@@ -127,15 +133,15 @@ class AttentionOperator(Op):
         Whether the query i has the keys up to i alone.
     scale : float or None
         What scores are multiplied by; None is 1 over the root of the size of a query.
-    count : int
-        How many operands there are without a mask.
+    count, buffers : int
+        How many operands there are without a mask, and how many tiles are in memory together.
     """
 
     operands = None
     __props__ = ("causal", "scale")
     causal: bool = False
     scale: Any = None
-    count = 3
+    count, buffers = 3, 1
 
     def factor(self, query: Any) -> float:
         """What scores of queries are multiplied by."""
@@ -156,7 +162,7 @@ class AttentionOperator(Op):
         matrices = [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in matrices]
         outputs = self.outputs(*matrices)
         like = matrices[0]
-        size, stack = _tile(like, prod(lead), keys)
+        size, stack = _tile(like, prod(lead), keys, self.causal)
         heads = _stacks(lead, stack)
         tasks = [
             ([x[head] for x in (*matrices, *masks)], [x[head] for x in outputs], part)
@@ -165,7 +171,9 @@ class AttentionOperator(Op):
         room = prod(size) * max((prod(task[0][0].shape[:-2]) for task in tasks), default=0)
 
         def worker() -> Callable[[Any], None]:
-            memory = [np.empty(room, wide_dtype(like.dtype), like=like) for _ in range(2)]
+            memory: list[Any] = [np.empty(room, wide_dtype(like.dtype), like=like) for _ in range(self.buffers)]
+            place = np.arange(size[0], dtype=np.int32, like=like)
+            memory.append(place[:, None] >= place if self.causal else None)
             return lambda task: self.compute(tiles, size, memory, *task)
 
         tiles.share(tasks, worker)
@@ -185,15 +193,18 @@ class AttentionOperator(Op):
         """Compute some queries of a head, or of a stack of them, in tiles of a size."""
         raise NotImplementedError
 
-    def masks(self, mask: Sequence[Any], at: tuple[slice, slice], like: Any) -> list[Any]:
-        """The conditions on the scores of a tile; none if all of them count."""
-        rows, columns = at
-        found = [x[..., rows, columns] for x in mask]
+    def columns(self, rows: slice, columns: slice) -> slice:
+        """The keys of a tile that its last query has."""
+        return slice(columns.start, min(columns.stop, rows.stop)) if self.causal else columns
+
+    def hide(self, tiles: Tiles, scores: Any, rows: slice, columns: slice, order: Any) -> None:
+        """Take the scores of keys after each query out of a tile, whose keys are those of its last query at most."""
+        first = max(rows.start, columns.start)
         if self.causal and columns.stop > rows.start + 1:
-            place = np.arange(rows.start, rows.stop, like=like)[:, None]
-            order = place >= np.arange(columns.start, columns.stop, like=like)
-            found = [found[0] & order] if found else [np.broadcast_to(order, (*like.shape[:-2], *order.shape))]
-        return found
+            begin = first - rows.start
+            order = order[: rows.stop - rows.start, begin : begin + columns.stop - first]
+            part = scores[..., first - columns.start :]
+            tiles.update(HIDE, part, order if part.ndim == 2 else np.broadcast_to(order, part.shape))
 
 
 class Attention(AttentionOperator):
@@ -257,7 +268,7 @@ class Attention(AttentionOperator):
     def compute(
         self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
     ) -> None:
-        (query, key, value, *mask), (out, sums), (tile, _) = given, outputs, memory
+        (query, key, value, *mask), (out, sums), (tile, order) = given, outputs, memory
         dtype = tile.dtype
         scaled = query[..., part, :].astype(dtype) * dtype.type(self.factor(query))
         top, total, decay = (filled((*scaled.shape[:-1], 1), x, dtype, query) for x in (-np.inf, 0, 0))
@@ -267,7 +278,8 @@ class Attention(AttentionOperator):
             keys, values = (x[..., columns, :].astype(dtype, copy=False) for x in (key, value))
             weights = _of_shape(tile, (*scaled.shape[:-1], keys.shape[-2]))
             tiles.multiply(scaled, keys.swapaxes(-1, -2), out=weights)
-            tiles.update(SOFTEN, weights, top, total, decay, *self.masks(mask, (part, columns), query))
+            self.hide(tiles, weights, part, columns, order)
+            tiles.update(SOFTEN, weights, top, total, decay, *(x[..., part, columns] for x in mask))
             tiles.update(ACCUMULATE, found, decay, tiles.multiply(weights, values))
         tiles.update(FINISH, out[..., part, :], sums[..., part, :], found, top, total)
 
@@ -289,7 +301,7 @@ class AttentionGradient(AttentionOperator):
     scores is whole in memory.
     """
 
-    count = 6
+    count, buffers = 6, 2
 
     def make_node(self, *inputs: Any) -> Apply:
         query, key, value, delta, *others = (as_variable(as_operand(x, str(self))) for x in inputs)
@@ -313,22 +325,27 @@ class AttentionGradient(AttentionOperator):
         (query, key, value, delta, along, sums, *mask), (of_query, of_key, of_value) = given, outputs
         dtype, factor = memory[0].dtype, memory[0].dtype.type(self.factor(query))
         found = filled(query.shape, 0, dtype, query)
-        for columns in _blocks(0, key.shape[-2], size[1]):
-            keys, values = (x[..., columns, :].astype(dtype, copy=False) for x in (key, value))
+        for whole in _blocks(0, key.shape[-2], size[1]):
+            keys, values = (x[..., whole, :].astype(dtype, copy=False) for x in (key, value))
             by_key, by_value = (filled(x.shape, 0, dtype, query) for x in (keys, values))
-            first = columns.start // size[0] * size[0] if self.causal else 0
+            first = whole.start // size[0] * size[0] if self.causal else 0
             for rows in _blocks(first, part.stop, size[0]):
+                columns = self.columns(rows, whole)
+                count = columns.stop - columns.start
+                if count < 1:
+                    continue
                 scaled = query[..., rows, :].astype(dtype) * factor
                 deltas = delta[..., rows, :].astype(dtype, copy=False)
-                weights, slopes = (_of_shape(x, (*scaled.shape[:-1], keys.shape[-2])) for x in memory)
-                tiles.multiply(scaled, keys.swapaxes(-1, -2), out=weights)
-                tiles.multiply(deltas, values.swapaxes(-1, -2), out=slopes)
-                chosen = self.masks(mask, (rows, columns), query)
+                weights, slopes = (_of_shape(x, (*scaled.shape[:-1], count)) for x in memory[:2])
+                tiles.multiply(scaled, keys[..., :count, :].swapaxes(-1, -2), out=weights)
+                tiles.multiply(deltas, values[..., :count, :].swapaxes(-1, -2), out=slopes)
+                self.hide(tiles, weights, rows, columns, memory[2])
+                chosen = [x[..., rows, columns] for x in mask]
                 tiles.update(SLOPE, weights, slopes, sums[..., rows, :], along[..., rows, :], *chosen)
-                by_value += tiles.multiply(weights.swapaxes(-1, -2), deltas)
-                by_key += tiles.multiply(slopes.swapaxes(-1, -2), scaled)
-                found[..., rows, :] += tiles.multiply(slopes, keys)
-            of_key[..., columns, :], of_value[..., columns, :] = by_key, by_value
+                by_value[..., :count, :] += tiles.multiply(weights.swapaxes(-1, -2), deltas)
+                by_key[..., :count, :] += tiles.multiply(slopes.swapaxes(-1, -2), scaled)
+                found[..., rows, :] += tiles.multiply(slopes, keys[..., :count, :])
+            of_key[..., whole, :], of_value[..., whole, :] = by_key, by_value
         of_query[...] = found * factor
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -377,12 +394,13 @@ def _sums(out: TensorType) -> TensorType:
     return TensorType(wide_dtype(out.dtype), (*out.shape[:-1], 1))
 
 
-def _tile(query: Any, heads: int, keys: int) -> tuple[tuple[int, int], int]:
+def _tile(query: Any, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
     """How many queries and keys a tile has at most, and how many heads are computed together."""
     queries, features = query.shape[-2:]
     if isinstance(query, np.ndarray):
-        size = min(QUERIES, queries), min(KEYS, keys)
-        return size, max(1, QUERIES * KEYS // max(prod(size), 1))
+        most = max(1, QUERIES // 2) if causal else QUERIES
+        size = min(most, queries), min(KEYS, keys)
+        return size, max(1, most * KEYS // max(prod(size), 1))
     width = max(1, min(WIDTH, keys))
     rows = max(queries * features // (SHARE * width), LEAST // (width * max(heads, 1)), 1)
     return (min(rows, queries), width), max(heads, 1)

@@ -27,7 +27,7 @@ def check_and_register(cls: Any, base: Any) -> None:
     """
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
-    if "name" in cls.__dict__:
+    if cls.__dict__.get("name") is not None:
         _check_definition(cls, base)
         _register(cls, base)
 

@@ -18,7 +18,7 @@ from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
 from optree.compile.shapes import check_sizes
-from optree.compile.steps import Plan
+from optree.compile.steps import Plan, Steps
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -32,6 +32,7 @@ from optree.errors import (
 )
 from optree.locks import Locked
 from optree.run import debug
+from optree.run.memory import MemoryReport, memory_of
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.node import OpTreeNode
@@ -113,14 +114,14 @@ def function(
     on_unused_input: str = "raise",
     profile: bool = False,
     allow_input_downcast: bool | None = None,
+    memory: str | None = None,
 ) -> Function:
     """A Python function that computes outputs from inputs, and then updates tensors.
 
     Parameters
     ----------
     inputs : sequence of Input or Tensor
-        Its arguments, in order; as keywords they have the variables' names. Of a tensor, only the dtype and the
-        rank matter.
+        Its arguments, in order; as keywords they have the variables' names. Of a tensor, dtype and rank alone matter.
     outputs : Variable or list of Variable, optional
         The values it returns: one, a list, or None.
     updates : dict or list of pairs, optional
@@ -128,8 +129,7 @@ def function(
     givens : dict or list of pairs, optional
         From operands in the trees to their replacements.
     mode : str or Mode, optional
-        ``'default'``; ``'reference'``, op by op by `perform`, without rewrites;
-        or ``'debug'``, which checks every op against its contract.
+        ``'default'``; ``'reference'``, op by op, without rewrites; or ``'debug'``, which checks every op.
     name : str, optional
         Its name in errors.
     on_unused_input : {'raise', 'warn', 'ignore'}
@@ -137,15 +137,15 @@ def function(
     profile : bool
         Whether `Function.profile` records each step.
     allow_input_downcast : bool, optional
-        Whether arguments are converted where that loses precision: all, as by
-        ``x.astype``, or none; by default, None, Python's floats alone.
+        Whether arguments are converted where that loses precision: all, none, or (None) Python's floats alone.
+    memory : {'report'}, optional
+        Print what its plan needs (`Function.memory`) before it first runs for arguments of some sizes.
 
     Returns
     -------
     Function
-        It returns tensors on the backend of the trees' tensors; without tensors, on the
-        current backend; without a backend, NumPy arrays. Values of other types are
-        returned unchanged.
+        It returns tensors on the backend of the trees' tensors; without tensors, on the current backend; without a
+        backend, NumPy arrays. Values of other types are returned unchanged.
 
     Raises
     ------
@@ -162,7 +162,8 @@ def function(
     >>> add([1.0, 2.0]).get(), add(x=[3.0]).get(), total.get()
     (array([5.], dtype=float32), array([9.], dtype=float32), array(6., dtype=float32))
     """
-    return Function(inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
+    options = mode, name, on_unused_input, profile, allow_input_downcast, memory
+    return Function(inputs, outputs, updates, givens, *options)
 
 
 class Function(Locked):
@@ -191,10 +192,14 @@ class Function(Locked):
         on_unused_input: str,
         profile: bool,
         allow_input_downcast: bool | None,
+        memory: str | None = None,
     ) -> None:
         super().__init__()
-        self._arguments = (inputs, outputs, updates, givens, mode, name, on_unused_input, profile, allow_input_downcast)
-        self._downcast = allow_input_downcast
+        if memory not in (None, "report"):
+            raise OperandError(f"function: memory is 'report' or None, not {memory!r}")
+        options = mode, name, on_unused_input, profile, allow_input_downcast, memory
+        self._arguments = (inputs, outputs, updates, givens, *options)
+        self._downcast, self._reports = allow_input_downcast, memory is not None
         self.name, self.mode = name, mode if isinstance(mode, Mode) else Mode("default" if mode is None else mode)
         self.inputs = _checked_inputs(inputs)
         self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
@@ -338,6 +343,37 @@ class Function(Locked):
             self._tensors_seen[specs] = None
         return values
 
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """What a call with these arguments needs of memory; nothing runs.
+
+        Raises
+        ------
+        OperandError
+            If an argument is missing, given twice, or not of its input's type; or if no backend runs the function.
+        """
+        return self._memory(self.leaves_of(*args, **kwargs))
+
+    def leaves_of(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The values of its program's leaves for these arguments."""
+        return self._values(args, kwargs) if self.inputs or args or kwargs else self._known
+
+    def _memory(self, values: Sequence[Any]) -> MemoryReport:
+        plan = self.planned()
+        return memory_of(plan, [*values, *plan.constants])
+
+    def planned(self) -> Steps:
+        """The steps that run it, for reports.
+
+        Raises
+        ------
+        OperandError
+            If no backend runs the function, for its mode or because there is none.
+        """
+        if self.backend is None or self.mode.kind != "default":
+            raise OperandError(f"{self}: its steps are those of a backend, in the default mode; it has none")
+        found: Steps = self.backend.planned(self.program)
+        return found
+
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments in the inputs' order."""
         if len(args) > len(self.inputs):
@@ -381,6 +417,8 @@ class Function(Locked):
             return
         shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
         check_sizes(self._written, shapes)  # rewrites drop ops whose only effect is a check
+        if self._reports:
+            print(f"{self}: {self._memory(values)}")
         self._sizes_seen[given] = None
 
     def _wrapped(self, type: Any, value: Any) -> Any:

@@ -424,7 +424,7 @@ def test_threads_share_a_backend(compiled):
 
 def test_info_and_wrong_choices(monkeypatch):
     assert "jit=False" in gen_backend("cpu", jit=False).info()
-    with pytest.raises(BackendError, match="'auto', True or False"):
+    with pytest.raises(BackendError, match="'auto', 'always', True or False"):
         gen_backend("cpu", jit="yes")
     monkeypatch.setattr("backends.cpu.backend.find_compiler", lambda: None)
     assert "gcc or clang" in gen_backend("cpu").info()

@@ -10,6 +10,7 @@ import gc
 import json
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -445,14 +446,14 @@ def test_a_failing_op_is_named(gpu: Any) -> None:
     assert any("while running" in note and "Failing" in note for note in caught.value.__notes__)
 
 
-def test_the_demo_learns_as_on_the_cpu(cupy: Any, monkeypatch: Any) -> None:
+def test_the_demo_learns_as_on_the_cpu(cupy: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     digits = import_module("digits")
     curves = []
     for be in (gen_backend("cpu", rng_seed=0), stand_in(cupy, rng_seed=0)):
         training, test = digits.load(be)
-        network = digits.Network(be)
-        curves.append(digits.train(network, training, epochs=2, batch_size=64))
+        network = digits.Network(be, steps=46)
+        curves.append(digits.fit(network, training, 2, 64, tmp_path / be.name))
         assert network.accuracy(test).astensor().item() > 0.9
     np.testing.assert_allclose(*curves, rtol=1e-3)
 

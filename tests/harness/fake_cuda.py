@@ -261,6 +261,9 @@ class Stream:
 
     def wait_event(self, event: Any) -> None:
         self.waited.append(event.of)
+        for work in [work for work in event.of.pending if work in event._before]:
+            event.of.pending.remove(work)
+            work()
 
 
 Stream.null = Stream()
@@ -282,16 +285,16 @@ class MemoryPointer:
     """`cupy.cuda.MemoryPointer`, to the first element of an array."""
 
     def __init__(self, array: Any) -> None:
-        self._array, self.ptr = array, array.host.ctypes.data
+        self.array, self.ptr = array, array.host.ctypes.data
 
     def copy_from_device_async(self, src: Any, size: int, stream: Any = None) -> None:
-        there, here = self._array.host, src._array.host
+        there, here = self.array.host, src.array.host
         assert there.flags.c_contiguous and here.flags.c_contiguous and size <= min(there.nbytes, here.nbytes)
 
         def work() -> None:
             there.reshape(-1).view(np.uint8)[:size] = here.reshape(-1).view(np.uint8)[:size]
 
-        self._array.module.machine.do(work, there, here)
+        self.array.module.machine.do(work, there, here)
 
 
 class NVRTCError(RuntimeError):

@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from harness.cupy_linalg import Linalg
 from harness.cupy_namespace import FILE
@@ -63,7 +64,14 @@ class Array:
     module: Any
     __array_priority__ = 100
 
-    def __init__(self, shape: Any, dtype: Any = float, *, order: str = "C") -> None:
+    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, *, order: str = "C") -> None:
+        if memptr is not None:
+            there = memptr.array
+            strides = np.empty(0, dtype).itemsize * np.cumprod([1, *shape[:0:-1]])[::-1]
+            self._lie(
+                as_strided(there.host, shape, strides), there if there.base is None else there.base, there.device.id
+            )
+            return
         self._lie(_allocated(self.module, lambda: np.empty(shape, dtype, order)))  # type: ignore[call-overload]
 
     @classmethod
@@ -169,6 +177,11 @@ class Array:
             values = self.host.copy()
             self.module.machine.stream.pending.append(lambda: np.copyto(out, values))
         return out
+
+    def set(self, arr: Any, stream: Any = None) -> None:
+        assert stream is not None and isinstance(arr.base, bytearray), "a copy from pageable memory is waited for"
+        self.host.view(np.uint8)[...] = 0xCD
+        stream.pending.append(lambda: np.copyto(self.host, arr))
 
     def item(self) -> Any:
         return self.get().item()

@@ -486,6 +486,32 @@ typedef struct {
     word offsets[];
 } panels;
 
+/* Whether the elements of all inputs follow one another in weights, tap by tap. */
+static int are_rows(const word *offsets, word taps, word input)
+{
+    for (word tap = 0; tap < taps; tap++)
+        if (offsets[tap] != tap)
+            return 0;
+    return input == taps;
+}
+
+/* Pack a whole panel from rows of weights, transposed in registers; how many inputs are done. */
+static word rows_of_panel(const panels *p, const T *from, T *to)
+{
+    const word inputs = p->inputs / LANES * LANES;
+    for (word i = 0; i < inputs; i += LANES)
+        for (word at = i * p->taps; at < (i + LANES) * p->taps; at += LANES)
+            for (int v = 0; v < PANEL; v++) {
+                vector block[LANES];
+                for (int k = 0; k < LANES; k++)
+                    block[k] = load(from + (v * LANES + k) * p->output + at);
+                turn(block);
+                for (int k = 0; k < LANES; k++)
+                    save(to + ((at + k) % p->taps * p->inputs + (at + k) / p->taps) * WIDTH + v * LANES, block[k]);
+            }
+    return inputs;
+}
+
 static void panel_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const panels *p = state;
@@ -494,7 +520,8 @@ static void panel_tasks(const void *state, int64_t begin, int64_t end, int64_t t
         const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
         const T *from = (const T *)p->weights + group * p->group + panel * WIDTH * p->output;
         T *to = (T *)p->packed + task * p->taps * p->inputs * WIDTH;
-        for (word i = 0; i < p->inputs; i++)
+        const word first = outputs == WIDTH && are_rows(p->offsets, p->taps, p->input) ? rows_of_panel(p, from, to) : 0;
+        for (word i = first; i < p->inputs; i++)
             for (word tap = 0; tap < p->taps; tap++) {
                 T *row = to + (tap * p->inputs + i) * WIDTH;
                 const T *column = from + i * p->input + p->offsets[tap];
@@ -602,6 +629,14 @@ typedef struct {
     word offsets[];
 } totals;
 
+static vector sum_of(const totals *p, const T *row, word group)
+{
+    vector sum = load(row);
+    for (word part = 1; part < p->parts; part++)
+        sum += load(row + part * p->groups * group);
+    return sum;
+}
+
 static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const totals *p = state;
@@ -610,17 +645,28 @@ static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t t
         const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
         T *to = (T *)p->weights + group * p->group + panel * WIDTH * p->output;
         const T *from = (const T *)p->packed + task * size;
-        for (word i = 0; i < p->inputs; i++)
+        word first = 0;
+        if (outputs == WIDTH && are_rows(p->offsets, p->taps, p->input)) {
+            first = p->inputs / LANES * LANES;
+            for (word at = 0; at < first * p->taps; at += LANES)
+                for (int v = 0; v < PANEL; v++) {
+                    vector block[LANES];
+                    for (int k = 0; k < LANES; k++) {
+                        const word row = (at + k) % p->taps * p->inputs + (at + k) / p->taps;
+                        block[k] = sum_of(p, from + row * WIDTH + v * LANES, count * size);
+                    }
+                    turn(block);
+                    for (int k = 0; k < LANES; k++)
+                        save(to + (v * LANES + k) * p->output + at, block[k]);
+                }
+        }
+        for (word i = first; i < p->inputs; i++)
             for (word tap = 0; tap < p->taps; tap++) {
                 const T *row = from + (tap * p->inputs + i) * WIDTH;
                 T *column = to + i * p->input + p->offsets[tap];
                 T sums[WIDTH];
-                for (int v = 0; v < PANEL; v++) {
-                    vector sum = load(row + v * LANES);
-                    for (word part = 1; part < p->parts; part++)
-                        sum += load(row + part * p->groups * count * size + v * LANES);
-                    save(sums + v * LANES, sum);
-                }
+                for (int v = 0; v < PANEL; v++)
+                    save(sums + v * LANES, sum_of(p, row + v * LANES, count * size));
                 for (word o = 0; o < outputs; o++)
                     column[o * p->output] = sums[o];
             }

@@ -8,8 +8,8 @@ enum { VECTORS = 4, TAPS = 12 };
 
 /* One output on rows of positions, vectors along them; the weights are [tap][input] here. */
 static inline __attribute__((always_inline)) void direct(const T *x, const word *rows, const word *offsets, word taps,
-                                                         word inputs, word channel, const T *weights, T *out, const int R,
-                                                         const int V)
+                                                         word inputs, word channel, const T *weights, T *out,
+                                                         const int R, const int V)
 {
     vector sum[R][V];
     const T *row[R];
@@ -38,7 +38,8 @@ static inline __attribute__((always_inline)) void direct(const T *x, const word 
         break;
 
 /* One output on a block. */
-static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights, T *out)
+static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights,
+                         T *out)
 {
     const word count = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3];
     for (word begin = 0; begin < count;) {
@@ -150,8 +151,9 @@ static void direct_weight_tasks(const void *state, int64_t begin, int64_t end, i
                 for (word row = 0; row < rows; row++) {
                     word at, from;
                     find_rows(p, &b, row, 1, &at, &from);
-                    copy_row(deltas + row * width, 1, (const T *)p->out + group * p->out_group + o * p->out_channel + from,
-                             p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3], width);
+                    const T *delta = (const T *)p->out + group * p->out_group + o * p->out_channel + from;
+                    copy_row(deltas + row * width, 1, delta, p->out_stride[3], b.from[3], 1, b.from[3] + b.count[3],
+                             width);
                 }
                 for (word c = 0; c < p->inputs; c++)
                     direct_sums(p, &b, packed + c * b.channel, deltas, width,

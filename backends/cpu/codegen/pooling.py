@@ -30,7 +30,8 @@ MAXIMUM = Kind("y[i] = -INFINITY;", "y = x > y || x != x ? x : y;")
 
 ARGMAX = Kind(
     "z[i] = -1, t[i] = 0;",
-    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; z = is_better ? number : z;",
+    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; "
+    "z = is_better ? number : z;",
 )
 
 #: Those that write x add to it.
@@ -55,7 +56,8 @@ typedef void sharing(part *run, const void *state, int64_t count, int64_t thread
 typedef struct {
     word share, threads, scratch, scratch_bytes, x, y, z, divides; /* divides: 0 by elements inside, or by a number */
     word outer[AXES], x_outer[AXES], y_outer[AXES], z_outer[AXES];
-    word size[AXES], window[AXES], stride[AXES], before[AXES], count[AXES], x_stride[AXES], y_stride[AXES], z_stride[AXES];
+    word size[AXES], window[AXES], stride[AXES], before[AXES], count[AXES];
+    word x_stride[AXES], y_stride[AXES], z_stride[AXES];
     word inner;
 } pool;
 
@@ -75,12 +77,14 @@ static word windows(const pool *p, int axis, word element, word *first)
 {
     const word offset = element - p->before[axis];
     *first = offset < 0 ? (-offset + p->stride[axis] - 1) / p->stride[axis] : 0;
-    return offset >= p->size[axis] ? 0 : least(p->count[axis], (p->size[axis] - 1 - offset) / p->stride[axis] + 1) - *first;
+    const word after = offset >= p->size[axis] ? 0 : (p->size[axis] - 1 - offset) / p->stride[axis] + 1;
+    return least(p->count[axis], after) - *first;
 }
 """
 
 _MET = """
-static void meet(T *restrict x, word step, T *restrict y, int32_t *restrict z, T *restrict t, word count, int32_t number)
+static void meet(T *restrict x, word step, T *restrict y, int32_t *restrict z, T *restrict t, word count,
+                 int32_t number)
 {
     if (step == 1)
         for (word i = 0; i < count; i++)

@@ -1,0 +1,122 @@
+"""Networks' layers beside other libraries: forward, and with the derivatives by all operands, in float32.
+
+torch runs eagerly and compiled, JAX compiled. Each row is measured side by side in
+one run; ratios are to op-tree.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from sequences import ROWS as SEQUENCES
+from sequences import Row, ours_of
+from threadpoolctl import threadpool_limits
+from timing import options_of, report, rounds_of
+
+from backends import gen_backend
+from backends.cpu.thread_pool import thread_count
+
+#: All rows: a file for each kind of network.
+ROWS = (*SEQUENCES,)
+
+#: The relative error of a value or derivative, of its largest element, by which libraries may differ.
+TOLERANCE = 2e-3
+
+#: Seconds for which kernels are given to be compiled, and caches to be filled.
+WARM = 1.0
+
+Ways = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def torch_ways(row: Row, compiled: bool) -> Ways:
+    """A row in torch: forward, and with derivatives."""
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(thread_count())
+    operands = [torch.tensor(x, requires_grad=True) for x in row.operands()]
+    formula = row.peers["torch"](torch)
+    formula = torch.compile(formula) if compiled else formula
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return formula(*operands)
+
+    def training() -> Any:
+        value = formula(*operands)
+        return [value, *torch.autograd.grad((value * value).mean(), operands)]
+
+    return forward, training
+
+
+def jax_ways(row: Row) -> Ways:
+    """The same in JAX."""
+    jax = importlib.import_module("jax")
+    operands = [jax.numpy.asarray(x) for x in row.operands()]
+    formula = row.peers["jax"](jax)
+
+    def cost(*operands: Any) -> Any:
+        value = formula(*operands)
+        return (value * value).mean(), value
+
+    forward = jax.jit(formula)
+    both = jax.jit(jax.value_and_grad(cost, tuple(range(len(operands))), has_aux=True))
+
+    def training() -> Any:
+        (_, value), gradients = both(*operands)
+        return jax.block_until_ready([value, *gradients])
+
+    return lambda: jax.block_until_ready(forward(*operands)), training
+
+
+def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
+    """A row in each library that is there."""
+    yield "op-tree", ours_of(row, be)
+    for name, library, make in (
+        ("torch", "torch", lambda: torch_ways(row, compiled=False)),
+        ("torch, compiled", "torch", lambda: torch_ways(row, compiled=True)),
+        ("JAX", "jax", lambda: jax_ways(row)),
+    ):
+        try:
+            importlib.import_module(library)
+        except ImportError:
+            print(f"{name} is not installed: left out")
+            continue
+        yield name, make()
+
+
+def as_array(x: Any) -> np.ndarray:
+    """A library's array as NumPy's."""
+    return np.asarray(x.get() if hasattr(x, "get") else x.detach() if hasattr(x, "detach") else x)
+
+
+def check(row: Row, names: list[str], results: list[list[Any]]) -> None:
+    """Refuse results that differ from op-tree's."""
+    for name, result in zip(names[1:], results[1:], strict=True):
+        for ours, theirs in zip(map(as_array, results[0]), map(as_array, result), strict=True):
+            error = np.abs(ours - theirs).max() / np.abs(ours).max()
+            assert error < TOLERANCE, f"{row.name}: {name} differs by {error:.1e}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the ratios."""
+    options = options_of(__doc__, rounds=15, calls=1, arguments=arguments)
+    be = gen_backend("cpu", jit=True)
+    print(f"{thread_count()} threads; {be.info()}")
+    with threadpool_limits(thread_count()):
+        for row in ROWS:
+            names, ways = (list(x) for x in zip(*ways_of(row, be), strict=True))
+            check(row, names, [training() for _, training in ways])
+            for which, what in enumerate(("forward", "with derivatives")):
+                functions = [way[which] for way in ways]
+                for function in functions:
+                    end = time.perf_counter() + WARM
+                    while time.perf_counter() < end:
+                        function()
+                report(f"{row.name}, {what}", names, rounds_of(functions, options.rounds, options.calls))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Training loops: optimizers, schedules, losses, initial weights, data, checkpoints, and watching.
+
+They are functions from trees to trees, and to the updates of an `optree.function`. What needs a package beyond NumPy is
+imported at its first use; the extra ``train`` brings all of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from optree.train import initializers, losses, schedules
+from optree.train.data import Batches, arrays
+from optree.train.optimizer import LossScale, NonFiniteError, Optimizer
+from optree.train.optimizers import (
+    LAMB,
+    LARS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    RMSProp,
+)
+from optree.train.packing import packed
+from optree.train.profiles import profile
+
+if TYPE_CHECKING:
+    from optree.train.checkpoints import CheckpointError, load, read, save, saved
+    from optree.train.images import ImageFolder
+    from optree.train.roofline import roofline
+    from optree.train.watching import Bar, Log, WatchError
+
+#: Modules that need packages of the extras ``train`` and ``examples``, imported at the first access to their names.
+LATER = {
+    "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
+    "images": ("ImageFolder",),
+    "roofline": ("roofline",),
+    "watching": ("Bar", "Log", "WatchError"),
+}
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Bar",
+    "Batches",
+    "CheckpointError",
+    "ImageFolder",
+    "Lion",
+    "Log",
+    "LossScale",
+    "NonFiniteError",
+    "Optimizer",
+    "RMSProp",
+    "WatchError",
+    "arrays",
+    "initializers",
+    "load",
+    "losses",
+    "packed",
+    "profile",
+    "read",
+    "roofline",
+    "save",
+    "saved",
+    "schedules",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, known in LATER.items():
+        if name in known:
+            globals()[name] = found = getattr(import_module(f"optree.train.{module}"), name)
+            return found
+    raise AttributeError(f"module 'optree.train' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

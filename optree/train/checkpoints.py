@@ -1,0 +1,431 @@
+"""Checkpoints: all of a run in one safetensors file, written whole or not at all.
+
+A state is a dict of what a run consists of, nested as one likes: tensors and NumPy arrays; numbers, strings, None, and
+lists, tuples and dicts of all of these; optimizers; backends, for their random states; and whatever has `get_state` and
+`set_state`, as `optree.train.Batches`. Arrays are the file's tensors, named by where they are (``weights.w1``), so that
+other readers of the format find them. The rest is JSON in its metadata. Nothing is pickled.
+
+It needs the package safetensors (extra ``train``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from optree.dtypes import is_bfloat16
+from optree.errors import OperandError, OptreeError, ParameterError, brief
+from optree.train.optimizer import Optimizer
+from optree.tree.tensor import Tensor
+from optree.tree.types import as_dtype
+
+#: The keys of the metadata: what is no array, and the checksums of that and of each array, in the order of their names.
+KEY, SUMS = "optree", "crc32"
+
+#: Marks in the JSON of what it has no word for.
+ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
+
+#: NumPy's names of the format's dtypes.
+DTYPES = {
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "BOOL": "bool",
+    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+}
+
+#: A checkpoint of a folder, by its step.
+NAME = re.compile(r"step-(\d+)\.safetensors")
+
+#: The bytes of a header's length, before it.
+LENGTH = 8
+
+
+class CheckpointError(OptreeError, ValueError):
+    """A file that is no checkpoint, is damaged, or is of another run."""
+
+
+def save(path: str | Path, state: Mapping[str, Any], step: int | None = None, keep: int | None = None) -> Path:
+    """Write a state to a file.
+
+    It is written aside, flushed to the disk and renamed: a process that is killed at any moment leaves the file that
+    was there before.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; with `step`, the folder in which the file has that number.
+    state : dict
+        See the module. Keys are strings without a dot.
+    step : int, optional
+    keep : int, optional
+        The number of files that stay in the folder, the last ones; by default, all.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    OperandError
+        If the state holds something that a checkpoint does not.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> w = be.array([1.0, 2.0], name="w")
+    >>> folder = tempfile.mkdtemp()
+    >>> save(folder, {"weights": [w], "epoch": 3}, step=10).name
+    'step-00000010.safetensors'
+    >>> load(folder, {"weights": [w], "epoch": 0})["epoch"], w.get()
+    (3, array([1., 2.], dtype=float32))
+    """
+    if keep is not None and (step is None or keep < 1):
+        raise ParameterError(f"save: keep is 1 or more, with a step that numbers the files, not {keep!r}")
+    path = Path(path)
+    if step is not None:
+        path = path / f"step-{step:08d}.safetensors"
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(_written(state, (), arrays))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(".*.partial"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    partial = path.parent / f".{path.name}.partial"
+    try:
+        _write(partial, arrays, text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _flush(path.parent)
+    if keep is not None:
+        for old in saved(path.parent)[:-keep]:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def saved(folder: str | Path) -> list[Path]:
+    """The numbered checkpoints of a folder, the latest last; an empty list if there is no such folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore a state from a file, in place.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file, or a folder, of which the latest file is read.
+    state : dict
+        Of the same form as the one that was saved: its tensors, arrays, optimizers and other objects are given the
+        saved values, if all of them can be.
+
+    Returns
+    -------
+    dict
+        The state, with the saved numbers and strings in the places of those given.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no file, or it is truncated or altered, or not of this form. Nothing has changed then.
+
+    Examples
+    --------
+    See `save`.
+    """
+    path = _latest(Path(path))
+    metadata, arrays = _opened(path)
+    writes: list[Callable[[], Any]] = []
+    setters: list[tuple[Callable[[Any], Any], Any, Any]] = []
+    found = _restored(path, arrays, json.loads(_checked(path, metadata, arrays)), state, (), writes, setters)
+    done = 0
+    try:
+        for setter, _, value in setters:
+            setter(value)
+            done += 1
+    except Exception as error:
+        for setter, before, _ in setters[:done]:
+            setter(before)
+        raise CheckpointError(f"{path}: {error}; nothing has been restored") from error
+    for write in writes:  # of arrays that fit
+        write()
+    return dict(found)
+
+
+def read(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of any safetensors file, by name: of other libraries' too.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or is truncated, or, where it is a checkpoint, altered.
+    """
+    path = _latest(Path(path))
+    metadata, arrays = _opened(path)
+    if KEY in metadata:
+        _checked(path, metadata, arrays)
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+# Writing
+
+
+def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; its arrays go into the dict, by where they are."""
+    if isinstance(value, Tensor | np.ndarray):
+        name = ".".join(place)
+        array = value.raw() if isinstance(value, Tensor) else value
+        if not isinstance(array, np.ndarray):  # on a device
+            array = value.get()  # type: ignore[union-attr]
+        if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
+            raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
+        arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return {ARRAY: name}
+    value = _plain(value, place)
+    if isinstance(value, Mapping):
+        return {key: _written(each, (*place, _key(key, place)), arrays) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        names = _names(value)
+        found = [_written(each, (*place, name), arrays) for name, each in zip(names, value, strict=True)]
+        return {TUPLE: found} if isinstance(value, tuple) else found
+    if isinstance(value, float) and not math.isfinite(value):
+        return {FLOAT: repr(value)}
+    return value
+
+
+def _plain(value: Any, place: tuple[str, ...]) -> Any:
+    """What is saved for a value: a dict, list, tuple, number, string or None.
+
+    Raises
+    ------
+    OperandError
+        If there is nothing.
+    """
+    if isinstance(value, Optimizer):
+        return value.state
+    if hasattr(value, "rng_get_state"):
+        return value.rng_get_state()
+    if hasattr(value, "get_state") and hasattr(value, "set_state"):
+        return value.get_state()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str | Mapping | list | tuple):
+        return value
+    raise OperandError(
+        f"save: {'.'.join(place)} is {brief(value)}, of which a checkpoint holds nothing: it is no tensor, array, "
+        "number, string, list or dict, and has no get_state and set_state"
+    )
+
+
+def _key(key: Any, place: tuple[str, ...]) -> str:
+    if not isinstance(key, str) or key.startswith("$"):
+        raise OperandError(f"save: {'.'.join(place) or 'the state'} has the key {key!r}; keys are strings without a $")
+    return key
+
+
+def _names(values: Sequence[Any]) -> list[str]:
+    """The names of a list's items: those of tensors if all have one, and no two the same; else their numbers."""
+    own = [x.name if isinstance(x, Tensor) and x.name else "" for x in values]
+    return own if all(own) and len(set(own)) == len(own) else [str(i) for i in range(len(values))]
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
+    """Write a file and flush it; the checksums are computed meanwhile, and entered in the header at the end."""
+    sums: list[str] = []
+    blank = "-" * 8 * (1 + len(arrays))
+
+    def compute() -> None:
+        sums.append(_sum_of_text(text, arrays))
+        sums.extend(_sum_of(arrays[name]) for name in sorted(arrays))
+
+    summing = Thread(target=compute)
+    summing.start()
+    try:
+        save_file(arrays, path, {KEY: text, SUMS: blank})
+    finally:
+        summing.join()
+    with path.open("r+b") as file:
+        header = file.read(LENGTH + int.from_bytes(file.read(LENGTH), "little"))
+        file.seek(LENGTH + header.index(f'"{SUMS}":"{blank}"'.encode()) + len(SUMS) + 4)
+        file.write("".join(sums).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sum_of(array: np.ndarray) -> str:
+    """The checksum of an array's bytes."""
+    return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
+
+
+def _sum_of_text(text: str, arrays: dict[str, np.ndarray]) -> str:
+    """The checksum of what is no array, and of the arrays' names, dtypes and shapes."""
+    described = [text, *(f"{name} {arrays[name].dtype} {arrays[name].shape}" for name in sorted(arrays))]
+    return f"{zlib.crc32(chr(10).join(described).encode()):08x}"
+
+
+def _flush(folder: Path) -> None:
+    """Flush a folder, so that a renamed file is there after a power failure; where the system has no such thing, no."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# Reading
+
+
+def _latest(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = saved(path)
+    if not found:
+        raise CheckpointError(f"{path}: there is no checkpoint in this folder")
+    return found[-1]
+
+
+def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a safetensors file, and its arrays, mapped into memory.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or a truncated one.
+    """
+    try:
+        with safe_open(path, "np") as file:  # which checks that the header is sound, and fits the file
+            metadata = dict(file.metadata() or {})
+            dtypes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 a file is no dict
+        content = np.memmap(path, np.uint8, "r")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: it is no safetensors file, or a truncated one: {error}") from error
+    start = LENGTH + int.from_bytes(content[:LENGTH].tobytes(), "little")
+    entries = json.loads(content[LENGTH:start].tobytes())
+    arrays = {}
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise CheckpointError(f"{path}: {name} is of {dtype}, which NumPy does not have")
+        begin, end = (start + offset for offset in entries[name]["data_offsets"])
+        arrays[name] = content[begin:end].view(as_dtype(DTYPES[dtype])).reshape(entries[name]["shape"])
+    return metadata, arrays
+
+
+def _checked(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
+    """The JSON of a checkpoint, if nothing of it is altered.
+
+    Raises
+    ------
+    CheckpointError
+        If something is, or the file is no checkpoint.
+    """
+    if KEY not in metadata or SUMS not in metadata:
+        raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
+    text, listed, names = metadata[KEY], metadata[SUMS], sorted(arrays)
+    sums = [listed[i : i + 8] for i in range(0, len(listed), 8)]
+    if len(sums) != len(names) + 1 or sums[0] != _sum_of_text(text, arrays):
+        raise CheckpointError(f"{path}: its description is not as it was written: the file is altered")
+    for name, expected in zip(names, sums[1:], strict=True):
+        if expected != _sum_of(arrays[name]):
+            raise CheckpointError(f"{path}: the values of {name} are not as they were written: the file is altered")
+    return text
+
+
+def _restored(
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    given: Any,
+    state: Any,
+    place: tuple[str, ...],
+    writes: list[Any],
+    setters: list[Any],
+) -> Any:
+    """The state with saved numbers; what is to be changed in place is appended, to be done when all is known to fit.
+
+    Raises
+    ------
+    CheckpointError
+        If the saved value is not of the form of the state's.
+    """
+    name = ".".join(place) or "the state"
+    if isinstance(state, Tensor | np.ndarray):
+        writes.append(_write_of(path, arrays, given, state, name))
+        return state
+    if isinstance(state, Optimizer):
+        _restored(path, arrays, given, state.state, place, writes, setters)
+        return state
+    setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
+    if setter is not None:
+        setters.append((setter, _plain(state, place), _decoded(arrays, given)))
+        return state
+    if isinstance(state, Mapping):
+        if not isinstance(given, Mapping) or given.keys() != state.keys():
+            there = set(given) if isinstance(given, Mapping) else set()
+            missing, more = sorted(state.keys() - there) or "anything", sorted(there - state.keys()) or "nothing"
+            raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}")
+        return {k: _restored(path, arrays, given[k], state[k], (*place, k), writes, setters) for k in state}
+    if isinstance(state, list | tuple):
+        items = given.get(TUPLE) if isinstance(given, Mapping) else given
+        if isinstance(given, Mapping) != isinstance(state, tuple) or not isinstance(items, list):
+            raise CheckpointError(f"{path}: {name} is a {type(state).__name__} here, and none there")
+        if len(items) != len(state) and any(isinstance(x, Tensor) for x in state):
+            raise CheckpointError(f"{path}: {name} is of {len(items)} there, and of {len(state)} here")
+        if len(items) == len(state):
+            pairs = zip(_names(state), items, state, strict=True)
+            found = [_restored(path, arrays, x, y, (*place, n), writes, setters) for n, x, y in pairs]
+            return tuple(found) if isinstance(state, tuple) else found
+    return _decoded(arrays, given)
+
+
+def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any, name: str) -> Callable[[], Any]:
+    """What writes a saved array into a tensor or array that it fits."""
+    if not isinstance(given, Mapping) or set(given) != {ARRAY}:
+        raise CheckpointError(f"{path}: {name} is an array here, and none there")
+    array = arrays[given[ARRAY]]
+    if array.shape != target.shape or array.dtype != target.dtype:
+        there, here = f"{array.shape} {array.dtype}", f"{target.shape} {target.dtype}"
+        raise CheckpointError(f"{path}: {name} is {there} there, and {here} here")
+
+    def write() -> None:
+        if isinstance(target, Tensor):
+            target.set(array)
+        else:
+            target[...] = array
+
+    return write
+
+
+def _decoded(arrays: dict[str, np.ndarray], given: Any) -> Any:
+    """A saved value as it was."""
+    if isinstance(given, list):
+        return [_decoded(arrays, x) for x in given]
+    if not isinstance(given, Mapping):
+        return given
+    if set(given) == {ARRAY}:
+        return np.array(arrays[given[ARRAY]])
+    if set(given) == {FLOAT}:
+        return float(given[FLOAT])
+    if set(given) == {TUPLE}:
+        return tuple(_decoded(arrays, x) for x in given[TUPLE])
+    return {key: _decoded(arrays, x) for key, x in given.items()}

@@ -1,0 +1,227 @@
+"""Batches of examples: shuffled by a seed, shared among processes, prepared ahead, and continued where a run has ended.
+
+The order of an epoch depends on the seed and the epoch's number alone. So a position is three numbers, and the batches
+after it are the same in a run that is resumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
+from optree.tree.tensor import Tensor
+
+
+def arrays(path: str | Path) -> Any:
+    """The array of a ``.npy`` file, mapped into memory and read as it is used; of a ``.npz`` file, a dict of arrays.
+
+    Raises
+    ------
+    ParameterError
+        If the file is neither.
+    """
+    path = Path(path)
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as found:
+            return dict(found)
+    raise ParameterError(f"arrays: {path} is no .npy or .npz file; np.memmap maps others")
+
+
+class Batches:
+    """An iterable over batches of examples, an epoch at a time.
+
+    Parameters
+    ----------
+    *sources : array, Tensor, path of a .npy file, or sequence
+        Each has as many examples as the others: an array has them along its first axis, a sequence gives one, an array
+        or number, by its index, as `optree.train.images.ImageFolder` does.
+    size : int
+        The examples in a batch, of all ranks together.
+    shuffle : bool
+    seed : int
+        Of the order, and of the generators that `transform` is given.
+    drop_last : bool
+        Whether a last batch of fewer examples is dropped.
+    rank, ranks : int
+        The number of this process, and of all: each has its part of each batch, near to equal.
+    transform : callable, optional
+        Of a `numpy.random.Generator`, which is each batch's own, and the batch's arrays, to the arrays that are given
+        in their place. What can be a tree is better one, on the device.
+    ahead : int
+        The number of batches that are prepared in the background; with 0, none.
+    threads : int
+        The number of threads that prepare them.
+    to : Backend, optional
+        Where the batches go, as tensors: on a GPU from pinned memory, by a stream of their own, while steps run.
+        Without it they are NumPy arrays.
+
+    Attributes
+    ----------
+    epoch, position : int
+        The number of the epoch, and of the next batch in it.
+    count : int
+        The number of examples.
+
+    Examples
+    --------
+    >>> batches = Batches(np.arange(5), np.arange(5) ** 2, size=2, seed=1, ahead=0)
+    >>> len(batches), batches.epoch, [len(x) for x, y in batches], batches.epoch
+    (3, 0, [2, 2, 1], 1)
+    """
+
+    def __init__(
+        self,
+        *sources: Any,
+        size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        transform: Callable[..., Any] | None = None,
+        ahead: int = 2,
+        threads: int = 1,
+        to: Any = None,
+    ) -> None:
+        for name, value, least in (
+            ("size", size, 1),
+            ("ranks", ranks, 1),
+            ("ahead", ahead, 0),
+            ("threads", threads, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ParameterError(f"Batches: {name} is an integer of {least} or more, not {value!r}")
+        if not 0 <= rank < ranks:
+            raise ParameterError(f"Batches: of {ranks} ranks, rank is from 0 to {ranks - 1}, not {rank}")
+        if size < ranks:
+            raise ParameterError(
+                f"Batches: {ranks} ranks do not share a batch of {size}; size is of all ranks together"
+            )
+        self._sources = [_source(x) for x in sources]
+        counts = [len(x) for x in self._sources]
+        if not counts or min(counts) != max(counts) or not counts[0]:
+            raise ShapeError(f"Batches: sources have one number of examples, above 0, not {counts}")
+        self.count, self.size, self.seed = counts[0], size, seed
+        self.epoch = self.position = 0
+        self._shuffle, self._drop_last, self._rank, self._ranks = shuffle, drop_last, rank, ranks
+        self._transform, self._ahead, self._threads, self._backend = transform, ahead, threads, to
+        if not len(self):
+            raise ParameterError(
+                f"Batches: {self.count} examples make no batch of {size}, and smaller ones are dropped"
+            )
+
+    def __len__(self) -> int:
+        return self.count // self.size if self._drop_last else -(-self.count // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """The rest of the epoch. A batch counts as taken when it is given; with the last one the next epoch begins."""
+        send = None if self._backend is None else self._backend.uploads()
+        order, epoch = self._order(), self.epoch
+        if not self._ahead:
+            for number in range(self.position, len(self)):
+                yield self._taken(number, self._sent(send, order, epoch, number))
+            return
+        waiting: deque[Future[Any]] = deque()
+        pool = ThreadPoolExecutor(self._threads, "optree-batches")
+        try:
+            numbers = iter(range(self.position, len(self)))
+            for number in range(self.position, len(self)):
+                for following in numbers:
+                    waiting.append(pool.submit(self._sent, send, order, epoch, following))
+                    if len(waiting) > self._ahead:
+                        break
+                yield self._taken(number, waiting.popleft().result())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def get_state(self) -> dict[str, int]:
+        """The position, and what its meaning depends on."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seed": self.seed,
+            "count": self.count,
+            "size": self.size,
+        }
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go on from a position that `get_state` gave.
+
+        Raises
+        ------
+        ParameterError
+            If that was of other data, batches or another seed.
+        """
+        own = self.get_state()
+        for name in ("seed", "count", "size"):
+            if state.get(name) != own[name]:
+                raise ParameterError(
+                    f"Batches: {name} is {own[name]}, and was {state.get(name)} where the state is from"
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+
+    def _order(self) -> np.ndarray | None:
+        """The examples in the order of this epoch; None as they are."""
+        return self._generator(self.epoch, 0).permutation(self.count) if self._shuffle else None
+
+    def _generator(self, epoch: int, number: int) -> np.random.Generator:
+        """The random numbers of an epoch's order, number 0, and of its batches."""
+        return np.random.Generator(np.random.Philox(key=[self.seed, epoch], counter=[0, 0, 0, number]))
+
+    def _prepared(self, order: np.ndarray | None, epoch: int, number: int) -> list[np.ndarray]:
+        """The arrays of a batch, this rank's part."""
+        first, last = number * self.size, min((number + 1) * self.size, self.count)
+        share = [first + (last - first) * i // self._ranks for i in (self._rank, self._rank + 1)]
+        indices = slice(*share) if order is None else order[slice(*share)]
+        found = [_examples(source, indices) for source in self._sources]
+        if self._transform is None:
+            return found
+        changed = self._transform(self._generator(epoch, number + 1), *found)
+        return [np.asarray(x) for x in (changed if isinstance(changed, tuple | list) else (changed,))]
+
+    def _sent(self, send: Any, order: np.ndarray | None, epoch: int, number: int) -> Callable[[], tuple[Any, ...]]:
+        """A batch on its way: what gives it, as arrays, or as tensors of the backend."""
+        given = self._prepared(order, epoch, number)
+        if send is None:
+            return lambda: tuple(given)
+        sent = [send(x) for x in given]
+        return lambda: tuple([arrive() for arrive in sent])
+
+    def _taken(self, number: int, arrive: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        batch = arrive()
+        self.position = number + 1
+        if self.position == len(self):
+            self.epoch, self.position = self.epoch + 1, 0
+        return batch
+
+
+def _source(given: Any) -> Any:
+    if isinstance(given, str | Path):
+        given = arrays(given)
+    if isinstance(given, Tensor):
+        return given.get()
+    if isinstance(given, np.ndarray):
+        if not given.ndim:
+            raise ShapeError("Batches: an array has examples along its first axis, and this one has no axis")
+        return given
+    if not isinstance(given, Sequence) and not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise OperandError(f"Batches: a source is an array, a tensor or a sequence, not {describe(given)}")
+    if isinstance(given, dict):
+        raise OperandError(f"Batches: a source is an array or a sequence, not {brief(given)}; give its values")
+    return given
+
+
+def _examples(source: Any, indices: Any) -> np.ndarray:
+    """Some examples of a source, as an array of their own."""
+    if isinstance(source, np.ndarray):
+        return np.array(source[indices])
+    numbers = range(*indices.indices(len(source))) if isinstance(indices, slice) else indices.tolist()
+    return np.stack([np.asarray(source[i]) for i in numbers])

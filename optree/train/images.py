@@ -1,0 +1,68 @@
+"""Folders of images, read by Pillow (extra ``train``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from optree.errors import OperandError
+
+#: The suffixes of images.
+SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+
+
+class ImageFolder(Sequence[np.ndarray]):
+    """The images of a folder: those of each folder in it are a class.
+
+    Parameters
+    ----------
+    path : str or Path
+    size : (int, int), optional
+        Height and width, to which images are resized; without it they must have one size.
+    mode : str
+        Pillow's: ``'RGB'``, or ``'L'`` for shades of grey.
+
+    Attributes
+    ----------
+    classes : list of str
+        The names of the folders, sorted; empty if the images are in `path` itself.
+    labels : numpy.ndarray
+        The class of each image, of int64.
+    paths : list of Path
+        The images, sorted by class and name.
+
+    Raises
+    ------
+    OperandError
+        If there are no images.
+    """
+
+    def __init__(self, path: str | Path, size: tuple[int, int] | None = None, mode: str = "RGB") -> None:
+        self._size, self._mode = size, mode
+        root = Path(path)
+        folders = sorted(x for x in root.iterdir() if x.is_dir())
+        found = [(i, x) for i, folder in enumerate(folders or [root]) for x in sorted(folder.iterdir())]
+        found = [(i, x) for i, x in found if x.suffix.lower() in SUFFIXES]
+        if not found:
+            raise OperandError(f"ImageFolder: there are no images in {root}, nor in the folders in it")
+        self.classes = [folder.name for folder in folders]
+        self.paths = [x for _, x in found]
+        self.labels = np.array([i for i, _ in found], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        """An image, of uint8: height, width, and the channels if there are several."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        with Image.open(self.paths[index]) as file:
+            image = file.convert(self._mode)
+        if self._size is not None:
+            height, width = self._size
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(image)

@@ -1,0 +1,271 @@
+"""Losses: trees of one element, from what a network gives and what is right.
+
+Each is composed of ops that fuse: the loss of a batch and its gradient are one kernel, with the mean after it. None
+overflows: logits, and not probabilities, are what those of classes take. Of narrow operands, they are of float32.
+
+`reduce` is ``'mean'``, ``'sum'`` or ``'none'``: the mean over what has a loss, by its weights; the sum; or all of them.
+Integers of classes that name none give nan, which reaches the loss (and `Optimizer.check` finds it): a check would let
+a GPU wait for the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import is_narrow
+from optree.errors import DTypeError, ParameterError, ShapeError, describe
+from optree.registry import f
+from optree.tree.types import normalise_axis
+from optree.tree.variable import Variable, as_operand, as_variable
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(
+    scores: Any,
+    labels: Any,
+    weights: Any = None,
+    smoothing: Any = 0.0,
+    ignored: int | None = None,
+    axis: int = -1,
+    reduce: str = "mean",
+) -> Any:
+    """The cross entropy of the softmax of scores.
+
+    Parameters
+    ----------
+    scores : Variable
+        Logits, a number for each class along `axis`.
+    labels : Variable
+        Integers, without that axis; or the classes' probabilities, of the scores' shape.
+    weights : Variable or array, optional
+        A factor for each class; the mean is by them, where labels are integers.
+    smoothing : number
+        The share of each label that is spread evenly over all classes.
+    ignored : int, optional
+        A label that has no loss, and no part in the mean.
+    axis : int
+    reduce : {'mean', 'sum', 'none'}
+
+    Raises
+    ------
+    ShapeError, DTypeError, ParameterError
+        If the labels do not fit the scores, or a parameter is none of those it may be.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> scores, labels = be.array([[2.0, 0.0], [0.0, 0.0]]), be.array(np.array([0, 1]))
+    >>> round(cross_entropy(scores, labels).item(), 4)
+    0.41
+    """
+    scores, labels = _operand(scores, "cross_entropy: the scores"), _operand(labels, "cross_entropy: the labels")
+    axis = normalise_axis(axis, scores.ndim, "cross_entropy")
+    factors = None if weights is None else _along(weights, scores, axis)
+    kept = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    if labels.dtype.kind in "iu":
+        if labels.ndim != len(kept) or not _fits(labels.shape, kept):
+            raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {kept} of labels for the scores")
+        return _of_integers(scores, labels, factors, smoothing, ignored, axis, reduce)
+    if labels.dtype.kind == "b":
+        raise DTypeError(f"cross_entropy: labels are integers or probabilities, not {describe(labels)}")
+    if labels.ndim != scores.ndim or not _fits(labels.shape, scores.shape):
+        raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {scores.shape} of the scores")
+    if ignored is not None:
+        raise ParameterError("cross_entropy: ignored is a label, and these are probabilities")
+    shares = _smoothed(labels, smoothing, _classes(scores, axis))
+    shares = shares if factors is None else shares * factors
+    each = -f.sum(f.log_softmax(scores, axis=axis) * shares, axis=axis, keepdims=False)
+    return _reduced(each, reduce, "cross_entropy")
+
+
+def _of_integers(
+    scores: Variable, labels: Variable, factors: Any, smoothing: Any, ignored: int | None, axis: int, reduce: str
+) -> Any:
+    """The cross entropy with a label for each place."""
+    classes = _classes(scores, axis)
+    shape = [1] * scores.ndim
+    shape[axis] = classes
+    wide = f.expand_dims(labels, axis)
+    is_right = f.eq(wide, np.arange(classes).reshape(shape))
+    logarithm = f.logsumexp(scores, axis=axis)
+
+    def summed(tree: Any) -> Any:
+        return f.sum(tree, axis=axis, keepdims=True)
+
+    # The score of the right class is compared out of its row, not gathered: that fuses, forwards and backwards.
+    each = logarithm - summed(f.where(is_right, scores, 0))
+    counts = f.cast(f.logical_and(f.ge(wide, np.int64(0)), f.lt(wide, np.int64(classes))), scores.dtype)
+    share: Any = 1.0
+    if factors is not None:
+        share = summed(f.where(is_right, f.broadcast_like(factors, scores), 0))
+        each = share * each
+    if isinstance(smoothing, Variable) or smoothing:
+        spread = logarithm - summed(scores) / classes
+        if factors is not None:
+            spread = (logarithm * f.sum(factors) - summed(scores * factors)) / classes
+        each = (1 - smoothing) * each + smoothing * spread
+    is_known = f.ne(counts, 0) if ignored is None else f.logical_or(f.ne(counts, 0), f.eq(wide, np.int64(ignored)))
+    each = f.where(is_known, each, np.nan)
+    if ignored is None:
+        total = None if factors is None else share
+        return _reduced(
+            f.squeeze(each, axis), reduce, "cross_entropy", None if total is None else f.squeeze(total, axis)
+        )
+    is_there = f.ne(wide, np.int64(ignored))
+    each = f.where(is_there, each, 0)
+    share = f.where(is_there, share, f.cast(0, scores.dtype) if factors is None else 0)
+    return _reduced(f.squeeze(each, axis), reduce, "cross_entropy", f.squeeze(f.cast(share, scores.dtype), axis))
+
+
+def binary_cross_entropy(
+    scores: Any, labels: Any, weights: Any = None, positive: Any = 1.0, smoothing: Any = 0.0, reduce: str = "mean"
+) -> Any:
+    """The cross entropy of the logistic function of scores.
+
+    Parameters
+    ----------
+    scores : Variable
+        Logits.
+    labels : Variable
+        Probabilities, or bools or integers of 0 and 1, of the scores' shape.
+    weights : Variable or array, optional
+        A factor for each loss, of their shape or broadcast.
+    positive : number or Variable
+        A factor of the positive labels' part.
+    smoothing : number
+        The share of each label that is spread over both classes.
+    reduce : {'mean', 'sum', 'none'}
+    """
+    scores, labels = _pair("binary_cross_entropy", scores, labels)
+    labels = _smoothed(labels, smoothing, 2)
+    each = f.softplus(scores) - labels * scores
+    if isinstance(positive, Variable) or positive != 1.0:
+        each = (1 - labels) * f.softplus(scores) + positive * labels * f.softplus(-scores)
+    return _reduced(_weighted(each, weights), reduce, "binary_cross_entropy")
+
+
+def focal(
+    scores: Any, labels: Any, gamma: Any = 2.0, alpha: Any = 0.25, weights: Any = None, reduce: str = "mean"
+) -> Any:
+    """The binary cross entropy, less where a label is met: ``alpha * (1 - p)**gamma * -log(p)`` (Lin et al., 2017).
+
+    Parameters
+    ----------
+    scores, labels : Variable
+        As of `binary_cross_entropy`.
+    gamma : number
+        The power of the probability that is missed.
+    alpha : number or None
+        The factor of positive labels; that of negative ones is the rest.
+    weights, reduce
+        As of `binary_cross_entropy`.
+    """
+    scores, labels = _pair("focal", scores, labels)
+    entropy = f.softplus(scores) - labels * scores
+    missed = f.sig(scores) * (1 - labels) + f.sig(-scores) * labels
+    # A power by its logarithm is bounded away from the 0 whose derivative is infinite for a gamma below 1.
+    each = entropy * f.exp(gamma * f.log(f.maximum(missed, np.finfo(np.float32).tiny)))
+    if alpha is not None:
+        each = each * (alpha * labels + (1 - alpha) * (1 - labels))
+    return _reduced(_weighted(each, weights), reduce, "focal")
+
+
+def mean_squared_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
+    """The squares of the differences."""
+    values, targets = _pair("mean_squared_error", values, targets)
+    return _reduced(_weighted(f.square(values - targets), weights), reduce, "mean_squared_error")
+
+
+def mean_absolute_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
+    """The absolute values of the differences."""
+    values, targets = _pair("mean_absolute_error", values, targets)
+    return _reduced(_weighted(f.abs(values - targets), weights), reduce, "mean_absolute_error")
+
+
+def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
+    """Half the squares of differences up to `delta`, and straight lines beyond."""
+    values, targets = _pair("huber", values, targets)
+    size = f.abs(values - targets)
+    near = f.minimum(size, delta)
+    return _reduced(_weighted(near * (size - near / 2), weights), reduce, "huber")
+
+
+def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
+    """What a score lacks of the margin on its label's side: ``max(0, margin - label * score)``, labels -1 and 1."""
+    scores, labels = _pair("hinge", scores, labels)
+    return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
+
+
+def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str = "mean") -> Any:
+    """The divergence (Kullback and Leibler's) of the softmax of scores from probabilities, over an axis.
+
+    Probabilities of 0 add nothing. The mean is over what stays without the axis.
+    """
+    scores, probabilities = _pair("kl_divergence", scores, probabilities)
+    is_there = f.gt(probabilities, 0)
+    logarithms = f.log(f.where(is_there, probabilities, 1)) - f.log_softmax(scores, axis=axis)
+    terms = f.where(is_there, probabilities * logarithms, 0)
+    return _reduced(f.sum(terms, axis=axis, keepdims=False), reduce, "kl_divergence")
+
+
+def _operand(given: Any, what: str) -> Variable:
+    """An operand; a narrow one in float32, in which the whole loss is then computed, and its gradient rounded once."""
+    found = as_variable(as_operand(given, what))
+    return f.cast(found, np.dtype(np.float32)) if is_narrow(found.dtype) else found
+
+
+def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
+    """Values and targets of one shape, the targets in the values' dtype."""
+    values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
+    if targets.ndim != values.ndim or not _fits(targets.shape, values.shape):
+        raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
+    return values, targets if targets.dtype == values.dtype else f.cast(targets, values.dtype)
+
+
+def _fits(one: Any, other: Any) -> bool:
+    return all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _classes(scores: Variable, axis: int) -> int:
+    classes = scores.shape[axis]
+    if classes is None:
+        raise ShapeError(f"cross_entropy: the number of classes, axis {axis} of {describe(scores)}, is to be known")
+    return int(classes)
+
+
+def _along(weights: Any, scores: Variable, axis: int) -> Variable:
+    """A factor for each class, along the classes' axis."""
+    factors = _operand(weights, "cross_entropy: the weights")
+    if factors.shape != (scores.shape[axis],):
+        raise ShapeError(
+            f"cross_entropy: the weights are one for each class, {scores.shape[axis]}, not {factors.shape}"
+        )
+    others = tuple(i for i in range(scores.ndim) if i != axis)
+    return f.cast(f.expand_dims(factors, others) if others else factors, scores.dtype)
+
+
+def _smoothed(labels: Any, smoothing: Any, classes: int) -> Any:
+    if not isinstance(smoothing, Variable) and smoothing == 0:
+        return labels
+    return labels * (1 - smoothing) + smoothing / classes
+
+
+def _weighted(each: Any, weights: Any) -> Any:
+    return each if weights is None else each * f.cast(_operand(weights, "the weights of a loss"), each.dtype)
+
+
+def _reduced(each: Any, reduce: str, what: str, total: Any = None) -> Any:
+    """The losses reduced; the mean by a total of weights, if one is given."""
+    if reduce not in REDUCTIONS:
+        raise ParameterError(f"{what}: reduce is 'mean', 'sum' or 'none', not {reduce!r}")
+    if reduce == "none":
+        return each
+    if reduce == "sum":
+        return f.sum(each, keepdims=False)
+    if total is None:
+        return f.mean(each, keepdims=False)
+    return f.sum(each, keepdims=False) / f.sum(f.cast(total, each.dtype), keepdims=False)

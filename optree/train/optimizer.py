@@ -1,0 +1,533 @@
+"""The optimizer that formulas fill in: state, groups, clipping, decay, accumulation, averages, masters, loss scaling.
+
+A formula is written once, on trees: for one weight, or for the vector that `optree.train.packed` has made of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from optree.autodiff.api import grad
+from optree.dtypes import is_floating, is_narrow
+from optree.errors import DTypeError, OperandError, OptreeError, ParameterError, describe
+from optree.registry import f
+from optree.train.packing import Arena, Packed
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable, as_operand, as_variable, check_same_backend
+
+#: What clipping adds to a norm before it divides by it.
+TINY = 1e-6
+
+
+class NonFiniteError(OptreeError, FloatingPointError):
+    """A loss or a gradient with a nan or an infinity."""
+
+
+class LossScale(NamedTuple):
+    """A factor of the loss that keeps small gradients of float16 from vanishing, adapted on the device.
+
+    A step whose gradients are not finite is skipped, and the factor falls; after so many good ones it grows. The loss
+    itself is best computed in float32, as of scores cast to it: in float16 the factor may be an infinity.
+
+    Attributes
+    ----------
+    initial : float
+    growth, backoff : float
+        The factor's factors.
+    every : int
+        The number of good steps in a row after which it grows.
+    """
+
+    initial: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    every: int = 2000
+
+
+class Optimizer:
+    """What optimizers share: groups, clipping, decay, accumulation, averages, masters and loss scaling.
+
+    Every number may be a Python number, an input of the function, a tensor or another tree of one element; or a
+    function of the step (`optree.train.schedules`), which gets the counter on the device. Another value of an input
+    or a tensor compiles nothing. Numbers of integers may be trees too.
+
+    Parameters
+    ----------
+    weights : list of Tensor, or list of dict
+        As `optree.train.packed` gives them, one kernel updates all small ones; else each has its own.
+        Groups are dicts of ``"weights"`` and of the numbers that differ for them: ``{"weights": [b], "rate": 0.1}``.
+    rate : number
+        The learning rate.
+    weight_decay : number
+        It times the weights is added to the gradients; or if `decoupled`, it times the rate is what part of the
+        weights goes at each step.
+    decoupled : bool, optional
+        By default the optimizer's own: True of AdamW and Lion.
+    clip_value, clip_norm, clip_global_norm : number, optional
+        The largest absolute value of a gradient's elements; the largest norm of each weight's gradient, and of all
+        gradients together.
+    accumulate : number
+        The number of calls whose mean gradient makes one step.
+    average : number, optional
+        The decay of an exponential moving average of the weights: see `averages`.
+    loss_scale : LossScale, number or 'dynamic', optional
+        A factor of the loss, whose gradients are divided by it.
+    check_finite : bool
+        Whether the device records the first step at which the loss or a gradient is not finite: see `check`.
+
+    Attributes
+    ----------
+    weights : list of Tensor
+    state : dict of str to Tensor
+        All that a step leaves behind, beside the weights: ``"mean.w1"``.
+    step : Tensor
+        The number of steps taken, of int64.
+
+    Raises
+    ------
+    OperandError, DTypeError
+        If a weight is no floating tensor, or is given twice, or a group has a number that the optimizer has not.
+    """
+
+    #: The names of the tensors of a weight's shape that the formula keeps.
+    slots: ClassVar[tuple[str, ...]] = ()
+    #: The numbers of which the formula needs the powers: `Numbers.correction`.
+    powers: ClassVar[tuple[str, ...]] = ()
+    #: Whether each element is updated by itself, so that weights may be one vector.
+    is_elementwise: ClassVar[bool] = True
+    #: Whether `weight_decay` is apart from the gradients.
+    is_decoupled: ClassVar[bool] = False
+    #: Whether the formula sees to `weight_decay`.
+    decays: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any,
+        *,
+        weight_decay: Any = 0.0,
+        decoupled: bool | None = None,
+        clip_value: Any = None,
+        clip_norm: Any = None,
+        clip_global_norm: Any = None,
+        accumulate: Any = 1,
+        average: Any = None,
+        loss_scale: Any = None,
+        check_finite: bool = False,
+        **numbers: Any,
+    ) -> None:
+        self.decoupled = self.is_decoupled if decoupled is None else decoupled
+        self._clip = clip_value, clip_norm, clip_global_norm
+        self._accumulate, self._average, self._checks = accumulate, average, check_finite
+        if isinstance(loss_scale, str) and loss_scale != "dynamic":
+            raise ParameterError(f"{self}: loss_scale is a number, a LossScale or 'dynamic', not {loss_scale!r}")
+        self._scale = LossScale() if isinstance(loss_scale, str) else loss_scale
+        groups = self._groups_of(weights, {"rate": rate, "weight_decay": weight_decay, **numbers})
+        self.weights: list[Tensor] = [weight for members, _ in groups for weight in members]
+        self.backend = self._checked_backend()
+        self.names = _unique([weight.name for weight in self.weights])
+        self.state: dict[str, Tensor] = {}
+        self.step = self._scalar("step", 0, "int64")
+        self._groups = [
+            Numbers(self, given, "" if len(groups) == 1 else f".{i}") for i, (_, given) in enumerate(groups)
+        ]
+        self._units = self._units_of([members for members, _ in groups])
+        self._make_state()
+
+    def _groups_of(self, weights: Any, numbers: dict[str, Any]) -> list[tuple[list[Tensor], dict[str, Any]]]:
+        """The groups: their weights, and their numbers."""
+        if isinstance(weights, Variable) or not isinstance(weights, Sequence) or not weights:
+            raise OperandError(f"{self}: weights are a list of tensors or of groups, not {describe(weights)}")
+        if not isinstance(weights[0], Mapping):
+            return [(weights if isinstance(weights, Packed) else list(weights), numbers)]
+        found = []
+        for group in weights:
+            if not isinstance(group, Mapping) or "weights" not in group:
+                raise OperandError(f"{self}: a group is a dict of 'weights' and numbers, not {describe(group)}")
+            own = {name: value for name, value in group.items() if name != "weights"}
+            unknown = sorted(own.keys() - numbers.keys())
+            if unknown:
+                raise OperandError(f"{self}: a group has no {unknown[0]!r}; its numbers are {', '.join(numbers)}")
+            members = group["weights"]
+            found.append((members if isinstance(members, Packed) else list(members), {**numbers, **own}))
+        return found
+
+    def _checked_backend(self) -> Any:
+        for i, weight in enumerate(self.weights):
+            if not isinstance(weight, Tensor):
+                raise OperandError(f"{self}: a weight is a tensor, not {describe(weight)}")
+            if not is_floating(weight.dtype):
+                raise DTypeError(f"{self}: a weight is floating, and {describe(weight)} is not")
+            if any(weight is other for other in self.weights[:i]):
+                raise OperandError(f"{self}: {describe(weight)} is given twice")
+        return check_same_backend(str(self), self.weights)
+
+    def _units_of(self, groups: Sequence[list[Tensor]]) -> list[Unit]:
+        """The units of update: each vector of packed weights, and each other weight."""
+        found, first = [], 0
+        packs = self.is_elementwise and self._clip[1] is None
+        for number, members in enumerate(groups):
+            arenas = members.arenas if packs and isinstance(members, Packed) else []
+            alone = set(range(len(members))).difference(*(numbers for _, numbers in arenas))
+            for arena, numbers in arenas:
+                found.append(Unit(self, [first + i for i in numbers], number, arena))
+            found += [Unit(self, [first + i], number, None) for i in sorted(alone)]
+            first += len(members)
+        return found
+
+    def _make_state(self) -> None:
+        """Make the tensors that are not the formula's."""
+        if isinstance(self._scale, LossScale):
+            self._scalar("loss_scale", self._scale.initial, "float32")
+            self._scalar("good_steps", 0, "int64")
+        if self._accumulates:
+            self._scalar("batch", 0, "int64")
+        for unit in self._units:
+            unit.make_slots(
+                [
+                    *(["master"] if unit.is_narrow else []),
+                    *(["average"] if self._average is not None else []),
+                    *(["sum"] if self._accumulates else []),
+                    *self.slots,
+                ]
+            )
+        if self._checks:
+            self.state["not_finite"] = self.backend.full(len(self.weights) + 1, -1, dtype="int64", name="not_finite")
+
+    @property
+    def _accumulates(self) -> bool:
+        return isinstance(self._accumulate, Variable) or self._accumulate != 1
+
+    def _scalar(self, name: str, value: Any, dtype: str) -> Tensor:
+        """A new tensor of one element in the state."""
+        self.state[name] = found = self.backend.full((), value, dtype=dtype, name=name)
+        return found
+
+    def initial(self, slot: str, numbers: Numbers) -> float:
+        """What a slot of the formula begins with."""
+        return 0.0
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        """The weights after a step, and the slots, as trees of weights, gradients, slots and numbers."""
+        raise NotImplementedError
+
+    @property
+    def rate(self) -> Any:
+        """The rate of the next step, as a number or a tree; of several groups, the first one's."""
+        return self._groups[0].raw("rate")
+
+    @property
+    def averages(self) -> dict[Tensor, Tensor]:
+        """From each weight to the moving average of it: ``optree.function([x], scores, givens=opt.averages)``.
+
+        Raises
+        ------
+        ParameterError
+            If there are none: the optimizer was made without `average`.
+        """
+        if self._average is None:
+            raise ParameterError(f"{self} has no averages; {self}(..., average=0.999) keeps them")
+        return {x: self.state[f"average.{name}"] for x, name in zip(self.weights, self.names, strict=True)}
+
+    def updates(self, loss: Any, gradients: Sequence[Any] | None = None) -> dict[Tensor, Any]:
+        """The updates of a step that lowers a loss, for `optree.function`.
+
+        Parameters
+        ----------
+        loss : Variable
+            A tree of one element.
+        gradients : list of Variable, optional
+            Those of the weights, in their order, if they are not the loss's own.
+
+        Returns
+        -------
+        dict
+            From the weights and the optimizer's state to trees.
+        """
+        loss = as_variable(as_operand(loss, f"{self}: the loss"))
+        trees = self._gradients(loss, gradients)
+        found: dict[Tensor, Any] = {}
+        given = [unit.gradient([trees[i] for i in unit.numbers]) for unit in self._units]
+        given, is_last = self._accumulated(self._unscaled(given), found)
+        if self._checks:
+            found.update(self._first_not_finite(loss, given))
+        goes = is_last
+        if isinstance(self._scale, LossScale):
+            is_finite = _all_finite(given)
+            found.update(self._scale_after(self._scale, is_finite, is_last))
+            goes = is_finite if is_last is None else f.logical_and(is_last, is_finite)
+        for unit, g in zip(self._units, self._clipped(given), strict=True):
+            found.update(unit.after(g, goes))
+        for numbers in self._groups:
+            found.update({t: _chosen(goes, new, t) for t, new in numbers.powers_after().items()})
+        found[self.step] = _chosen(goes, self.step + 1, self.step)
+        return found
+
+    def _gradients(self, loss: Variable, gradients: Sequence[Any] | None) -> list[Any]:
+        """The gradient of each weight, of the loss times its scale."""
+        if gradients is not None:
+            if len(gradients) != len(self.weights):
+                raise OperandError(f"{self}: {len(gradients)} gradients for {len(self.weights)} weights")
+            return list(gradients)
+        factor = self._factor()
+        if factor is None:
+            return list(grad(loss, self.weights))
+        wide = f.cast(loss, np.dtype(np.float32)) if is_narrow(loss.dtype) else loss
+        return list(grad(wide * in_dtype(factor, wide.dtype), self.weights))
+
+    def _factor(self) -> Any:
+        """The factor of the loss, or None."""
+        return self.state["loss_scale"] if isinstance(self._scale, LossScale) else self._scale
+
+    def _unscaled(self, given: list[Any]) -> list[Any]:
+        factor = self._factor()
+        if factor is None:
+            return given
+        return [g / in_dtype(factor, g.dtype) for g in given]
+
+    def _accumulated(self, given: list[Any], found: dict[Tensor, Any]) -> tuple[list[Any], Any]:
+        """The mean gradients of the batches so far, and whether this is the last one, or None if it always is."""
+        if not self._accumulates:
+            return given, None
+        batch, count = self.state["batch"], self._accumulate
+        is_last = f.ge(batch + 1, np.int64(count) if type(count) is int else count)
+        sums = []
+        for unit, g in zip(self._units, given, strict=True):
+            slot = unit.slots["sum"]
+            sums.append(slot + g / in_dtype(count, g.dtype))
+            found[slot] = f.where(is_last, f.fill_like(slot, 0), sums[-1])
+        found[batch] = f.where(is_last, 0, batch + 1)
+        return sums, is_last
+
+    def _scale_after(self, scale: LossScale, is_finite: Any, is_last: Any) -> dict[Tensor, Any]:
+        factor, good = self.state["loss_scale"], self.state["good_steps"]
+        grows = f.ge(good + 1, np.int64(scale.every))
+        risen = f.where(grows, factor * scale.growth, factor)
+        after = f.where(is_finite, risen, factor * scale.backoff)
+        count = f.where(f.logical_and(is_finite, f.logical_not(grows)), good + 1, 0)
+        return {factor: _chosen(is_last, after, factor), good: _chosen(is_last, count, good)}
+
+    def _clipped(self, given: list[Any]) -> list[Any]:
+        value, norm, all_norm = self._clip
+        if value is not None:
+            given = [f.maximum(f.minimum(g, bound), -bound) for g in given for bound in [in_dtype(value, g.dtype)]]
+        if norm is not None:
+            given = [g * _shrinking(f.sqrt(sum_of_squares([g])), norm) for g in given]
+        if all_norm is not None:
+            factor = _shrinking(f.sqrt(sum_of_squares(given)), all_norm)
+            given = [g * in_dtype(factor, g.dtype) for g in given]
+        return given
+
+    def _first_not_finite(self, loss: Variable, given: Sequence[Any]) -> dict[Tensor, Any]:
+        """For the loss and each gradient, the step at which it first was not finite, or -1."""
+        first = self.state["not_finite"]
+        flags: list[Any] = [None] * len(self.weights)
+        for unit, g in zip(self._units, given, strict=True):
+            for number, part in zip(unit.numbers, unit.parts_of(g), strict=True):
+                flags[number] = f.all(f.finite(part), keepdims=False)
+        flags.insert(0, f.all(f.finite(loss), keepdims=False))
+        is_good = f.stack(flags)
+        return {first: f.where(f.logical_or(is_good, f.ge(first, np.int64(0))), first, self.step)}
+
+    def check(self) -> None:
+        """Raise if the loss or a gradient was not finite; it waits for the device.
+
+        Raises
+        ------
+        NonFiniteError
+            It names the first such tree, and the step.
+        ParameterError
+            If the optimizer was made without `check_finite`.
+        """
+        if not self._checks:
+            raise ParameterError(f"{self} has not looked; {self}(..., check_finite=True) does")
+        steps = self.state["not_finite"].get()
+        bad = np.flatnonzero(steps >= 0)
+        if bad.size:
+            first = steps[bad].min()
+            trees = ["the loss", *(f"the gradient of {name}" for name in self.names)]
+            listed = ", ".join(trees[i] for i in bad if steps[i] == first)
+            raise NonFiniteError(f"a nan or an infinity, for the first time at step {first}: in {listed}")
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return f"{self} of {len(self.weights)} weights"
+
+
+class Numbers:
+    """A group's numbers, as a formula takes them: ``n.rate``, ``n.rest("beta1")``."""
+
+    def __init__(self, optimizer: Optimizer, given: dict[str, Any], suffix: str) -> None:
+        self._optimizer, self._given, self._dtype = optimizer, given, np.dtype(np.float32)
+        self._powers = {name: optimizer._scalar(f"power.{name}{suffix}", 1.0, "float64") for name in optimizer.powers}
+
+    def of(self, dtype: np.dtype) -> Numbers:
+        """The same for weights of a dtype."""
+        self._dtype = dtype
+        return self
+
+    def raw(self, name: str) -> Any:
+        """A number, or a tree of its own dtype."""
+        value = self._given[name]
+        if not callable(value) or isinstance(value, Variable):
+            return value
+        # A schedule counts in floats: comparisons of integers with Python's, which may be huge, are in no kernel.
+        return value(f.cast(self._optimizer.step, np.dtype(np.float64)))
+
+    def has(self, name: str) -> bool:
+        """Whether a number is not a plain zero or None."""
+        value = self._given[name]
+        return value is not None and (isinstance(value, Variable) or callable(value) or value != 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return in_dtype(self.raw(name), self._dtype)
+
+    def rest(self, name: str) -> Any:
+        """1 less a number, computed before it is rounded to the weights' dtype."""
+        return in_dtype(1 - self.raw(name), self._dtype)
+
+    def correction(self, name: str) -> Any:
+        """1 less the power of a number whose exponent is the count of steps, this one included."""
+        return in_dtype(1 - self._powers[name] * self.raw(name), self._dtype)
+
+    def powers_after(self) -> dict[Tensor, Any]:
+        """The powers, one step on."""
+        return {tensor: tensor * self.raw(name) for name, tensor in self._powers.items()}
+
+
+class Unit:
+    """What one formula updates: a weight, or the vector of several.
+
+    Attributes
+    ----------
+    numbers : list of int
+        The weights, by their numbers among the optimizer's.
+    target : Tensor
+    dtype : numpy.dtype
+        That of the computation, float32 at the least.
+    slots : dict of str to Tensor
+    """
+
+    def __init__(self, optimizer: Optimizer, numbers: list[int], group: int, arena: Arena | None) -> None:
+        self.optimizer, self.numbers, self.arena, self.group = optimizer, numbers, arena, group
+        self.members = [optimizer.weights[i] for i in numbers]
+        self.names = [optimizer.names[i] for i in numbers]
+        self.target = self.members[0] if arena is None else arena.flat
+        self.is_narrow = is_narrow(self.target.dtype)
+        self.dtype = np.dtype(np.float32) if self.is_narrow else self.target.dtype
+        self.slots: dict[str, Tensor] = {}
+        if arena is not None:  # the gradients' vector, which is no state: each step writes it anew
+            self._gradient = Arena(optimizer.backend, arena.shapes, self.target.dtype, "gradient")
+            self._parts = self._gradient.tensors(self.names)
+
+    def make_slots(self, names: Sequence[str]) -> None:
+        """Make tensors of the weights' shape, and enter them in the state by weight."""
+        be, state = self.optimizer.backend, self.optimizer.state
+        for slot in names:
+            listed = [f"{slot}.{name}" for name in self.names]
+            if self.arena is None:
+                self.slots[slot] = be.zeros(self.target.shape, self.dtype, listed[0])
+                parts = [self.slots[slot]]
+            else:
+                arena = Arena(be, self.arena.shapes, self.dtype, slot)
+                self.slots[slot] = arena.flat
+                parts = arena.tensors(listed)
+            state.update(zip(listed, parts, strict=True))
+            if slot in ("master", "average"):
+                for part, weight in zip(parts, self.members, strict=True):
+                    part[...] = f.cast(weight, self.dtype)
+            elif slot in self.optimizer.slots:
+                initial = self.optimizer.initial(slot, self.optimizer._groups[self.group])
+                if initial:
+                    self.slots[slot].fill(initial)
+
+    def gradient(self, trees: Sequence[Any]) -> Any:
+        """The gradient of the target, in the dtype of the computation."""
+        tree = trees[0] if self.arena is None else self._gradient.joined(trees, self._parts)
+        return tree if tree.dtype == self.dtype else f.cast(tree, self.dtype)
+
+    def parts_of(self, tree: Any) -> list[Any]:
+        """The parts of a tree of the target's shape, one for each weight."""
+        if self.arena is None:
+            return [tree]
+        ends = zip(self.arena.starts, self.members, strict=True)
+        return [f.slice(tree, (slice(start, start + x.size),)) for start, x in ends]
+
+    def after(self, g: Any, goes: Any) -> dict[Tensor, Any]:
+        """The updates of a step with a gradient; none where `goes`, a tree or None, is false."""
+        optimizer, n = self.optimizer, self.optimizer._groups[self.group].of(self.dtype)
+        w: Any = self.slots["master"] if self.is_narrow else self.target
+        start = w
+        if n.has("weight_decay") and not optimizer.decays:
+            if optimizer.decoupled:
+                start = w * (1 - n.rate * n.weight_decay)
+            else:
+                g = g + n.weight_decay * w
+        new, slots = optimizer.formula(start, g, {name: self.slots[name] for name in optimizer.slots}, n)
+        if optimizer._average is not None:
+            decay, average = optimizer._average, self.slots["average"]
+            slots["average"] = in_dtype(decay, self.dtype) * average + in_dtype(1 - decay, self.dtype) * new
+        found = {self.slots[name]: _chosen(goes, value, self.slots[name]) for name, value in slots.items()}
+        new = _chosen(goes, new, w)
+        if self.is_narrow:
+            found[self.slots["master"]] = new
+        found[self.target] = f.cast(new, self.target.dtype) if self.is_narrow else new
+        return found
+
+
+def in_dtype(value: Any, dtype: np.dtype) -> Any:
+    """A number unchanged; a tree, or a NumPy number, in a dtype.
+
+    Raises
+    ------
+    OperandError
+        If it has more than one element.
+    """
+    if type(value) in (bool, int, float):
+        return value
+    tree = as_variable(as_operand(value, "a number of an optimizer"))
+    if tree.ndim and tree.size != 1:
+        raise OperandError(f"a number of an optimizer has one element, and {describe(tree)} has more")
+    tree = f.reshape(tree, ()) if tree.ndim else tree
+    return tree if tree.dtype == dtype else f.cast(tree, dtype)
+
+
+def _chosen(goes: Any, new: Any, old: Any) -> Any:
+    return new if goes is None else f.where(goes, new, old)
+
+
+def sum_of_squares(trees: Sequence[Any]) -> Any:
+    """The sum of all elements' squares."""
+    total: Any = None
+    for tree in trees:
+        squares = f.sum(f.square(tree), keepdims=False)
+        total = squares if total is None else total + squares
+    return total
+
+
+def _shrinking(norm: Any, bound: Any) -> Any:
+    """The factor that takes a norm down to a bound, 1 if it is below."""
+    return f.minimum(in_dtype(bound, norm.dtype) / (norm + TINY), 1)
+
+
+def _all_finite(trees: Sequence[Any]) -> Any:
+    """Whether all elements of all trees are finite."""
+    found: Any = None
+    for tree in trees:
+        flag = f.all(f.finite(tree), keepdims=False)
+        found = flag if found is None else f.logical_and(found, flag)
+    return found
+
+
+def _unique(names: Sequence[str | None]) -> list[str]:
+    """A name for each weight that no other has: its own, or its number."""
+    found: list[str] = []
+    for number, name in enumerate(names):
+        own = name or f"weight{number}"
+        found.append(own if own not in found and names.count(name) == 1 else f"{own}_{number}")
+    return found

@@ -1,0 +1,324 @@
+"""Optimizers: from weights and a loss to the updates of an `optree.function`.
+
+>>> import optree
+>>> from backends import gen_backend
+>>> be = gen_backend("cpu")
+>>> w = be.array([1.0, -2.0], name="w")
+>>> loss = be.sum(be.square(w))
+>>> opt = Adam([w], 0.1)
+>>> step = optree.function([], loss, updates=opt.updates(loss))
+>>> step().item(), w.get(), sorted(opt.state)
+(5.0, array([ 0.9, -1.9], dtype=float32), ['mean.w', 'power.beta1', 'power.beta2', 'square.w', 'step'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from optree.registry import f
+from optree.train.optimizer import Numbers, Optimizer, in_dtype, sum_of_squares
+from optree.tree.variable import Variable, as_variable
+
+
+class SGD(Optimizer):
+    """Steps against the gradient, with momentum if wanted.
+
+    Parameters
+    ----------
+    momentum : number
+        The decay of the running sum of gradients, which then replaces the gradient.
+    nesterov : bool
+        Whether the gradient after the momentum's step is estimated (Nesterov's).
+    **options
+        See `Optimizer`.
+    """
+
+    def __init__(
+        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.0, nesterov: bool = False, **options: Any
+    ) -> None:
+        self.nesterov = nesterov
+        self.slots = ("momentum",) if isinstance(momentum, Variable) or callable(momentum) or momentum else ()  # type: ignore[misc]
+        super().__init__(weights, rate, momentum=momentum, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        if not s:
+            return w - n.rate * g, {}
+        momentum = n.momentum * s["momentum"] + g
+        return w - n.rate * (g + n.momentum * momentum if self.nesterov else momentum), {"momentum": momentum}
+
+
+class RMSProp(Optimizer):
+    """Gradients over the root of their running mean square (Tieleman and Hinton, 2012).
+
+    Parameters
+    ----------
+    decay : number
+        Of the mean square.
+    epsilon : number
+        What is added to the root.
+    momentum : number
+    centered : bool
+        Whether the variance replaces the mean square.
+    **options
+        See `Optimizer`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 1e-2,
+        decay: Any = 0.99,
+        epsilon: Any = 1e-8,
+        momentum: Any = 0.0,
+        centered: bool = False,
+        **options: Any,
+    ) -> None:
+        moves = isinstance(momentum, Variable) or callable(momentum) or bool(momentum)
+        self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if moves else []))  # type: ignore[misc]
+        super().__init__(weights, rate, decay=decay, epsilon=epsilon, momentum=momentum, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        found = {"square": n.decay * s["square"] + n.rest("decay") * f.square(g)}
+        spread = found["square"]
+        if "mean" in s:
+            found["mean"] = n.decay * s["mean"] + n.rest("decay") * g
+            spread = f.maximum(spread - f.square(found["mean"]), 0)  # by rounding it may fall below
+        change = g / (f.sqrt(spread) + n.epsilon)
+        if "momentum" in s:
+            change = found["momentum"] = n.momentum * s["momentum"] + change
+        return w - n.rate * change, found
+
+
+class Adagrad(Optimizer):
+    """Gradients over the root of the sum of their squares (Duchi et al., 2011).
+
+    Parameters
+    ----------
+    rate_decay : number
+        The rate is divided by 1 and this times the number of earlier steps.
+    initial_sum : float
+        What the sums begin with.
+    epsilon : number
+    **options
+        See `Optimizer`.
+    """
+
+    slots = ("squares",)
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 1e-2,
+        rate_decay: Any = 0.0,
+        initial_sum: float = 0.0,
+        epsilon: Any = 1e-10,
+        **options: Any,
+    ) -> None:
+        super().__init__(weights, rate, rate_decay=rate_decay, initial_sum=initial_sum, epsilon=epsilon, **options)
+
+    def initial(self, slot: str, numbers: Numbers) -> float:
+        return float(numbers.raw("initial_sum"))
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        squares = s["squares"] + f.square(g)
+        rate = n.rate
+        if n.has("rate_decay"):
+            rate = rate / in_dtype(1 + self.step * n.raw("rate_decay"), g.dtype)
+        return w - rate * g / (f.sqrt(squares) + n.epsilon), {"squares": squares}
+
+
+class Adadelta(Optimizer):
+    """Gradients over their root mean square, times that of the changes so far (Zeiler, 2012).
+
+    Parameters
+    ----------
+    decay, epsilon : number
+    **options
+        See `Optimizer`.
+    """
+
+    slots = ("square", "change")
+
+    def __init__(
+        self, weights: Sequence[Any], rate: Any = 1.0, decay: Any = 0.9, epsilon: Any = 1e-6, **options: Any
+    ) -> None:
+        super().__init__(weights, rate, decay=decay, epsilon=epsilon, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        square = n.decay * s["square"] + n.rest("decay") * f.square(g)
+        change = f.sqrt(s["change"] + n.epsilon) / f.sqrt(square + n.epsilon) * g
+        after = n.decay * s["change"] + n.rest("decay") * f.square(change)
+        return w - n.rate * change, {"square": square, "change": after}
+
+
+class Adam(Optimizer):
+    """Running means of gradients over the roots of those of their squares, both unbiased (Kingma and Ba, 2015).
+
+    Parameters
+    ----------
+    beta1, beta2 : number
+        The decay of the mean, and of the mean square.
+    epsilon : number
+        What is added to the root.
+    **options
+        See `Optimizer`.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+    powers: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 1e-3,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        **options: Any,
+    ) -> None:
+        super().__init__(weights, rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **options)
+
+    def _means(self, g: Any, s: dict[str, Any], n: Numbers) -> dict[str, Any]:
+        return {
+            "mean": n.beta1 * s["mean"] + n.rest("beta1") * g,
+            "square": n.beta2 * s["square"] + n.rest("beta2") * f.square(g),
+        }
+
+    def _direction(self, found: dict[str, Any], n: Numbers) -> Any:
+        root = f.sqrt(found["square"]) * (1 / f.sqrt(as_variable(n.correction("beta2"))))
+        return found["mean"] / (root + n.epsilon)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        found = self._means(g, s, n)
+        return w - n.rate / n.correction("beta1") * self._direction(found, n), found
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); the parameters are those of `Adam`."""
+
+    is_decoupled = True
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 1e-3,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        weight_decay: Any = 1e-2,
+        **options: Any,
+    ) -> None:
+        super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
+
+
+class Adamax(Adam):
+    """Adam with the largest of the decayed absolute gradients in place of the root (Kingma and Ba, 2015)."""
+
+    slots = ("mean", "largest")
+    powers = ("beta1",)
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 2e-3,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        **options: Any,
+    ) -> None:
+        super().__init__(weights, rate, beta1, beta2, epsilon, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        mean = n.beta1 * s["mean"] + n.rest("beta1") * g
+        largest = f.maximum(n.beta2 * s["largest"], f.abs(g) + n.epsilon)
+        # A gap between packed weights, or a weight without gradient, with an epsilon of 0.
+        change = mean / f.where(f.eq(largest, 0), 1, largest)
+        return w - n.rate / n.correction("beta1") * change, {"mean": mean, "largest": largest}
+
+
+class LAMB(Adam):
+    """Adam's change, decay included, scaled to the norm of each weight, for large batches (You et al., 2020).
+
+    The parameters are those of `Adam`. It computes a norm of each weight, so packed ones are updated one by one.
+    """
+
+    is_elementwise = False
+    decays = True
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        rate: Any = 1e-3,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-6,
+        weight_decay: Any = 1e-2,
+        **options: Any,
+    ) -> None:
+        super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        found = self._means(g, s, n)
+        change = self._direction(found, n) / n.correction("beta1") + n.weight_decay * w
+        return w - n.rate * _trust(f.sqrt(sum_of_squares([w])), f.sqrt(sum_of_squares([change]))) * change, found
+
+
+class LARS(Optimizer):
+    """Momentum with gradients scaled to the norm of each weight, for large batches (You et al., 2017).
+
+    It computes a norm of each weight, so packed ones are updated one by one.
+
+    Parameters
+    ----------
+    momentum : number
+    trust : number
+        The change's norm as a share of the weight's.
+    **options
+        See `Optimizer`.
+    """
+
+    slots = ("momentum",)
+    is_elementwise = False
+    decays = True
+
+    def __init__(
+        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.9, trust: Any = 1e-3, **options: Any
+    ) -> None:
+        super().__init__(weights, rate, momentum=momentum, trust=trust, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        norm = f.sqrt(sum_of_squares([w]))
+        scale = _trust(n.trust * norm, f.sqrt(sum_of_squares([g])) + n.weight_decay * norm)
+        momentum = n.momentum * s["momentum"] + n.rate * scale * (g + n.weight_decay * w)
+        return w - momentum, {"momentum": momentum}
+
+
+class Lion(Optimizer):
+    """Steps of one size for all elements, by the sign of a running mean of gradients (Chen et al., 2023).
+
+    Parameters
+    ----------
+    beta1, beta2 : number
+        The share of the mean in the sign, and the decay of the mean.
+    **options
+        See `Optimizer`.
+    """
+
+    slots = ("mean",)
+    is_decoupled = True
+
+    def __init__(
+        self, weights: Sequence[Any], rate: Any = 1e-4, beta1: Any = 0.9, beta2: Any = 0.99, **options: Any
+    ) -> None:
+        super().__init__(weights, rate, beta1=beta1, beta2=beta2, **options)
+
+    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        sign = f.sgn(n.beta1 * s["mean"] + n.rest("beta1") * g)
+        return w - n.rate * sign, {"mean": n.beta2 * s["mean"] + n.rest("beta2") * g}
+
+
+def _trust(above: Any, below: Any) -> Any:
+    """A quotient of norms, 1 where one of them is 0."""
+    counts = f.logical_and(f.gt(above, 0), f.gt(below, 0))
+    return f.where(counts, above / f.where(counts, below, 1), 1)

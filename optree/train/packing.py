@@ -1,0 +1,117 @@
+"""Weights packed into one vector, so that an optimizer updates all of them by one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from optree.errors import OperandError, describe
+from optree.ops.assignment import Joined, Store
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable, check_same_backend
+
+#: Weights of more elements keep memory of their own: a launch more or less is nothing beside their update.
+LARGEST = 1 << 18
+
+#: Where a weight begins in its vector is a multiple of so many elements: whole lines, as products are quick on, and the
+#: same for each dtype, so that narrow weights are where their masters are.
+ALIGNMENT = 64
+
+
+class Arena:
+    """One vector of elements, and where in it each of several tensors is stored.
+
+    Attributes
+    ----------
+    flat : Tensor
+        The vector; the gaps between tensors are zeros.
+    shapes : list of tuple
+    starts : list of int
+        The index of each tensor's first element.
+    """
+
+    def __init__(self, be: Any, shapes: Sequence[tuple[int, ...]], dtype: Any, name: str) -> None:
+        self.backend, self.shapes = be, list(shapes)
+        counts = [prod(shape) for shape in shapes]
+        ends = list(accumulate((count + -count % ALIGNMENT for count in counts), initial=0))
+        self.starts, self.size = ends[:-1], ends[-1]
+        self.flat: Tensor = be.zeros(self.size, dtype, name)
+
+    def tensors(self, names: Sequence[str | None]) -> list[Tensor]:
+        """A tensor over each part, with memory that is the vector's."""
+        return [
+            self.backend.over(self.flat.array[start : start + prod(shape)].reshape(shape), name)
+            for start, shape, name in zip(self.starts, self.shapes, names, strict=True)
+        ]
+
+    def joined(self, trees: Sequence[Variable], parts: Sequence[Tensor]) -> Variable:
+        """The vector after a tree has been written into each part, as a tree.
+
+        What computes a tree, a product or a kernel, writes there directly. Nothing else may read or write the parts.
+        """
+        stores = [Store.make()(part, tree) for part, tree in zip(parts, trees, strict=True)]
+        return Joined(size=self.size, count=len(stores))(*stores)
+
+
+class Packed(list[Tensor]):
+    """Weights, the small ones of which are stored in vectors: a list, as `packed` makes it.
+
+    Attributes
+    ----------
+    arenas : list of (Arena, list of int)
+        Each vector, and the numbers of the weights in it.
+    """
+
+    def __init__(self, weights: Iterable[Tensor], arenas: list[tuple[Arena, list[int]]]) -> None:
+        super().__init__(weights)
+        self.arenas = arenas
+
+
+def packed(weights: Sequence[Tensor], largest: int = LARGEST) -> Packed:
+    """The weights with the small ones of each dtype moved into one vector, for one kernel to update them all.
+
+    It returns new tensors, of the same values and names, for the network to be built from. Gradients are then
+    computed into one vector too, and an optimizer's numbers (its means, say) are in one each.
+
+    Parameters
+    ----------
+    weights : sequence of Tensor
+    largest : int
+        Weights of more elements stay as they are.
+
+    Raises
+    ------
+    OperandError
+        If a weight is no tensor.
+    BackendError
+        If they are on several backends.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> w, b = packed([be.ones((3, 2), name="w"), be.zeros(2, name="b")])
+    >>> w.get().sum(), b.name
+    (np.float32(6.0), 'b')
+    """
+    for weight in weights:
+        if not isinstance(weight, Tensor):
+            raise OperandError(f"packed: a weight is a tensor, not {describe(weight)}")
+    check_same_backend("packed", weights)
+    found, arenas = list(weights), []
+    kinds: dict[Any, list[int]] = {}
+    for number, weight in enumerate(weights):
+        if 0 < weight.size <= largest:
+            kinds.setdefault(weight.dtype, []).append(number)
+    for dtype, numbers in kinds.items():
+        if len(numbers) < 2:
+            continue
+        members = [weights[number] for number in numbers]
+        arena = Arena(members[0].backend, [x.shape for x in members], dtype, "packed")
+        for number, tensor in zip(numbers, arena.tensors([x.name for x in members]), strict=True):
+            tensor[...] = weights[number]
+            found[number] = tensor
+        arenas.append((arena, numbers))
+    return Packed(found, arenas)

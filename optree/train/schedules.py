@@ -1,0 +1,168 @@
+"""Schedules: numbers as functions of the step, on the host or in a tree.
+
+A schedule is a function of the number of steps taken so far. Of a Python integer it gives a float, of a tree, such as
+an optimizer's counter, a tree: so a rate that changes with each step needs no word from the host.
+
+>>> rate = warmup(cosine(0.1, 1000), 100)
+>>> rate(0), rate(50), rate(100), round(rate(600), 3), rate(1100)
+(0.0, 0.05, 0.1, 0.05, 0.0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optree.errors import ParameterError
+from optree.registry import f
+from optree.tree.variable import Variable
+
+#: From a step, a number or a tree, to a number or a tree.
+Schedule = Callable[[Any], Any]
+
+
+def constant(rate: Any) -> Schedule:
+    """The same number at each step."""
+    return lambda step: rate
+
+
+def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
+    """A number that is multiplied by a factor after each `every` steps.
+
+    Raises
+    ------
+    ParameterError
+        If `every` is less than 1.
+    """
+    _check_steps("step", every)
+    return lambda now: rate * _power(factor, now // every)
+
+
+def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
+    """A number that falls by a factor in each `every` steps, a little at each step.
+
+    Raises
+    ------
+    ParameterError
+        If `every` is less than 1.
+    """
+    _check_steps("exponential", every)
+    return lambda now: rate * _power(factor, now / every)
+
+
+def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
+    """A straight line from `rate` to `end` in so many steps, and `end` after that.
+
+    Raises
+    ------
+    ParameterError
+        If `steps` is less than 1.
+    """
+    _check_steps("linear", steps)
+    return lambda now: rate + (end - rate) * _share(now, steps)
+
+
+def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
+    """Half a cosine from `rate` to `end` in so many steps, and `end` after that.
+
+    Raises
+    ------
+    ParameterError
+        If `steps` is less than 1.
+    """
+    _check_steps("cosine", steps)
+    return lambda now: end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
+
+
+def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
+    """A schedule, or a number, approached from `start` times its first value in so many steps.
+
+    The schedule counts its steps from 0 with the first one, so its first `steps` values are scaled.
+
+    Raises
+    ------
+    ParameterError
+        If `steps` is less than 1.
+    """
+    _check_steps("warmup", steps)
+    then = schedule if callable(schedule) else constant(schedule)
+
+    def at(now: Any) -> Any:
+        rising = then(0) * (start + (1 - start) * _share(now, steps))
+        return _where(now < steps, rising, then(_maximum(now - steps, 0)))
+
+    return at
+
+
+def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, last: float = 4e-6) -> Schedule:
+    """Up to `peak` by half a cosine in a share of the steps, and down again in the others ("super-convergence").
+
+    Parameters
+    ----------
+    rise : float
+        The share of the steps in which it rises.
+    first, last : float
+        The first value and the last one, as shares of `peak`.
+
+    Raises
+    ------
+    ParameterError
+        If `steps` is less than 2, or `rise` is not between 0 and 1.
+    """
+    if not 0 < rise < 1:
+        raise ParameterError(f"one_cycle: rise is a share between 0 and 1, not {rise}")
+    _check_steps("one_cycle", steps, least=2)
+    top = rise * steps
+    up, down = cosine(peak * first, 1, peak), cosine(peak, 1, peak * last)
+    return lambda now: _where(now < top, up(now / top), down(_maximum(now - top, 0) / (steps - top)))
+
+
+def table(rates: Mapping[int, float]) -> Schedule:
+    """Numbers by the step from which on they hold: ``{0: 0.1, 1000: 0.01}``.
+
+    Raises
+    ------
+    ParameterError
+        If none holds from step 0 on.
+    """
+    if 0 not in rates:
+        raise ParameterError(f"table: a number holds from step 0 on, and the steps are {', '.join(map(str, rates))}")
+    ordered = sorted(rates.items())
+
+    def at(now: Any) -> Any:
+        value: Any = ordered[0][1]
+        for first, rate in ordered[1:]:
+            value = _where(now >= first, rate, value)
+        return value
+
+    return at
+
+
+def _check_steps(what: str, steps: Any, least: int = 1) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
+        raise ParameterError(f"{what}: a number of steps is an integer of {least} or more, not {steps!r}")
+
+
+def _share(now: Any, steps: int) -> Any:
+    """The part of so many steps that is over, 1 at most."""
+    share = now / steps
+    return f.minimum(share, 1.0) if isinstance(share, Variable) else min(share, 1.0)
+
+
+def _maximum(x: Any, y: Any) -> Any:
+    return f.maximum(x, y) if isinstance(x, Variable) else max(x, y)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if isinstance(condition, Variable):
+        return f.where(condition, x, y)
+    return x if condition else y
+
+
+def _cos(x: Any) -> Any:
+    return f.cos(x) if isinstance(x, Variable) else math.cos(x)
+
+
+def _power(base: float, exponent: Any) -> Any:
+    return f.exp(exponent * math.log(base)) if isinstance(exponent, Variable) else base**exponent

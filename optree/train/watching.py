@@ -1,0 +1,240 @@
+"""Watching a run: a bar, and a log of its numbers. Tensors are looked at late, so that no step waits for the device.
+
+The bar needs the package tqdm, and a folder for TensorBoard tensorboardX or tensorboard (extras ``train``,
+``tensorboard``).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+from optree.errors import OperandError, OptreeError, ParameterError, brief
+
+#: The packages that write for TensorBoard, with the class that does, in the order in which they are looked for.
+WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
+
+#: A writer takes the values of one step.
+Writer = Callable[[Mapping[str, Any]], None]
+
+
+class WatchError(OptreeError, ImportError):
+    """A package that is missing."""
+
+
+class Log:
+    """Numbers of each step, written to files.
+
+    A call keeps what it is given; each `every` calls, and at the end, tensors are looked at and lines written. What a
+    process that is killed had not written yet is lost, and no line is half there but the last.
+
+    Parameters
+    ----------
+    *targets : str or Path
+        A file ``.jsonl`` gets a line of JSON for each step, a file ``.csv`` a row, and a folder what TensorBoard reads.
+        Files that are there go on.
+    every : int
+        The number of calls between two writes.
+
+    Raises
+    ------
+    ParameterError
+        If a file is of no such kind.
+    WatchError
+        If a folder is given, and nothing that writes for TensorBoard is installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "run.csv"
+    >>> with Log(path) as log:
+    ...     log(1, loss=0.5, rate=0.1)
+    ...     log(2, loss=0.25, rate=0.1)
+    >>> print(path.read_text().replace(chr(13), ""), end="")
+    step,loss,rate
+    1,0.5,0.1
+    2,0.25,0.1
+    """
+
+    def __init__(self, *targets: str | Path, every: int = 50) -> None:
+        if every < 1 or not targets:
+            raise ParameterError("Log: it writes to a file or a folder, after each 1 call or more")
+        self._every = every
+        self._waiting: list[dict[str, Any]] = []
+        self._closing: list[Callable[[], None]] = []
+        self._writers = [self._writer(Path(target)) for target in targets]
+
+    def __call__(self, step: int, **values: Any) -> None:
+        """Log numbers, or tensors or trees' values of one element, of a step."""
+        if "step" in values or not values:
+            raise OperandError("Log: a step has numbers with names, of which none is 'step'")
+        self._waiting.append({"step": step, **values})
+        if len(self._waiting) >= self._every:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been logged; it waits for the device."""
+        waiting, self._waiting = self._waiting, []
+        for row in waiting:
+            plain = {name: value if name == "step" else number_of(value) for name, value in row.items()}
+            for write in self._writers:
+                write(plain)
+
+    def close(self) -> None:
+        """Write what has been logged, and close the files."""
+        self.flush()
+        for close in self._closing:
+            close()
+        self._closing, self._writers = [], []
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _writer(self, path: Path) -> Writer:
+        if path.suffix == ".jsonl":
+            return self._json(path)
+        if path.suffix == ".csv":
+            return self._csv(path)
+        if path.suffix:
+            raise ParameterError(f"Log: {path} is no .jsonl or .csv file, nor a folder for TensorBoard")
+        return self._tensorboard(path)
+
+    def _opened(self, path: Path) -> Any:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", newline="", encoding="utf-8")
+        self._closing.append(file.close)
+        return file
+
+    def _json(self, path: Path) -> Writer:
+        file = self._opened(path)
+
+        def write(row: Mapping[str, Any]) -> None:
+            # JSON has no nan and no infinities: they are strings.
+            safe = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+            file.write(json.dumps({**safe, "time": round(time.time(), 3)}) + "\n")
+            file.flush()
+
+        return write
+
+    def _csv(self, path: Path) -> Writer:
+        known: list[str] = []
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as before:
+                known = next(csv.reader(before), [])
+        file = self._opened(path)
+        rows = csv.writer(file)
+
+        def write(row: Mapping[str, Any]) -> None:
+            if not known:
+                known.extend(row)
+                rows.writerow(known)
+            if list(row) != known:
+                raise OperandError(f"Log: {path} has the columns {', '.join(known)}, and a row {', '.join(row)}")
+            rows.writerow(row.values())
+            file.flush()
+
+        return write
+
+    def _tensorboard(self, path: Path) -> Writer:
+        for module, name in WRITERS:
+            try:
+                writer = getattr(import_module(module), name)(str(path))
+            except ImportError:
+                continue
+            self._closing.append(writer.close)
+
+            def write(row: Mapping[str, Any], writer: Any = writer) -> None:
+                for key, value in row.items():
+                    if key != "step":
+                        writer.add_scalar(key, value, row["step"])
+
+            return write
+        raise WatchError(f"Log: {path} is for TensorBoard, and nothing writes for it: pip install tensorboardX")
+
+
+class Bar:
+    """A progress bar with the latest numbers, and the examples a second.
+
+    Numbers are looked at when the bar is drawn, a few times a second at most. Where there is no terminal, there is no
+    bar; `line` writes to both.
+
+    Parameters
+    ----------
+    total : int
+        The number of steps.
+    done : int
+        The number of them that an earlier run has taken.
+    **options
+        Those of `tqdm.tqdm`.
+
+    Examples
+    --------
+    >>> with Bar(10) as bar:
+    ...     bar(loss=0.5, examples=64)
+    """
+
+    def __init__(self, total: int, done: int = 0, **options: Any) -> None:
+        given = {"unit": "step", "disable": None, "dynamic_ncols": True, **options}
+        self._file = given.get("file") or sys.stderr
+        self._bar = tqdm(total=total, initial=done, **given)
+        self._examples, self._start, self._shown = 0, time.monotonic(), 0.0
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is a terminal to draw it on."""
+        return not self._bar.disable
+
+    def __call__(self, examples: int = 0, **values: Any) -> None:
+        """Count a step, of so many examples."""
+        self._examples += examples
+        now = time.monotonic()
+        if self.is_drawn and (now - self._shown >= self._bar.mininterval or self._bar.n + 1 == self._bar.total):
+            self._shown = now
+            shown = {name: f"{number_of(value):.4g}" for name, value in values.items()}
+            if self._examples:
+                shown["examples/s"] = f"{self._examples / max(now - self._start, 1e-9):.4g}"
+            self._bar.set_postfix(shown, refresh=False)
+        self._bar.update()
+
+    def line(self, text: str) -> None:
+        """Print a line above the bar; to the same stream where there is none."""
+        self._bar.write(text, file=self._file)
+
+    def close(self) -> None:
+        """End the bar."""
+        self._bar.close()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def number_of(value: Any) -> Any:
+    """A Python number, of a number, a tensor or an array of one element.
+
+    Raises
+    ------
+    OperandError
+        If it is none.
+    """
+    if isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return value.item()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise OperandError(f"a number or a tensor of one element is watched, not {brief(value)}") from error

@@ -1,0 +1,190 @@
+"""Convolutions and pools in compiled C: every path, against the op's own value; memory, determinism, what runs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import gen_backend
+from backends.cpu import convolution
+from optree import debugprint, settings
+from optree.ops.convolution import Conv
+from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+
+LAYOUTS = {
+    1: [("NCW", "OIW"), ("NWC", "WIO"), ("CWN", "IWO")],
+    2: [("NCHW", "OIHW"), ("NHWC", "HWIO"), ("CHWN", "IHWO")],
+    3: [("NCDHW", "OIDHW"), ("NDHWC", "DHWIO"), ("CDHWN", "IDHWO")],
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    if gen_backend("cpu").compiler is None:
+        pytest.skip("there is no C compiler")
+    return gen_backend("cpu", jit=True)
+
+
+def _operands(rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Images and weights with more channels than a tile, or few, and parameters."""
+    rank = rng.randint(1, 4)
+    layout, weights_layout = LAYOUTS[rank][rng.randint(3)]
+    groups = int(rng.choice([1, 1, 2, 5]))
+    inputs, outputs = int(rng.choice([1, 3, 7, 33])), int(rng.choice([1, 9, 35, 64]))
+    if groups > 1:
+        inputs, outputs = min(inputs, 7), min(outputs, 16)
+    window, dilation = rng.randint(1, (8, 4, 3)[rank - 1], rank), rng.randint(1, 3, rank)
+    image = dilation * (window - 1) + 1 + rng.randint(0, (40, 16, 5)[rank - 1], rank)
+    spatial = [x for x in layout if x not in "NC"]
+    sizes = {"N": rng.randint(1, 9), "C": groups * inputs, "O": groups * outputs, "I": inputs}
+    shape = [int({**sizes, **dict(zip(spatial, image, strict=True))}[a]) for a in layout]
+    filters = [int({**sizes, **dict(zip(spatial, window, strict=True))}[a]) for a in weights_layout]
+    props = {
+        "stride": tuple(map(int, rng.randint(1, 4, rank))),
+        "padding": ["same", "valid", 1][rng.randint(3)],
+        "dilation": tuple(map(int, dilation)),
+        "groups": groups,
+        "layout": layout,
+        "weights_layout": weights_layout,
+    }
+    dtype = [np.float64, np.float32][rng.randint(2)]
+    return rng.normal(size=shape).astype(dtype), rng.normal(size=filters).astype(dtype), props
+
+
+def _check(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    assert got.shape == wanted.shape
+    error = np.abs(got - wanted).max(initial=0) / max(np.abs(wanted).max(initial=0), 1e-30)
+    assert error < (1e-11 if got.dtype == np.float64 else 1e-4), f"{what}: {error}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_convolution_and_its_derivatives(seed: int, compiled: Any, monkeypatch: Any) -> None:
+    """In blocks of every size, by panels and directly, on one thread and on several, from any strides."""
+    rng = np.random.RandomState(seed)
+    x, w, props = _operands(rng)
+    monkeypatch.setattr(convolution, "BLOCK", int(rng.choice([200, 2000, 1 << 16])))
+    monkeypatch.setattr(convolution, "LONGEST", int(rng.choice([5, 512])))
+    monkeypatch.setattr(convolution, "FEW", int(rng.choice([0, 8])))
+    monkeypatch.setattr(convolution, "FEW_PAIRS", int(rng.choice([0, 16])))
+    monkeypatch.setattr(convolution, "ALONE", int(rng.choice([1, 1 << 30])))
+    tensors = [compiled.array(a, a.dtype) for a in (x, w)]
+    if rng.randint(2):
+        tensors[0] = compiled.array(np.ascontiguousarray(x.T), x.dtype).T
+    with settings.override(num_threads=int(rng.choice([1, 3]))):
+        node = compiled.conv(*tensors, **props)
+        op, wide = node.op, [a.astype(np.float64) for a in (x, w)]
+        wanted = op.value(*wide)
+        _check(node.asnumpyarray(), wanted, "value")
+        delta = rng.normal(size=wanted.shape).astype(x.dtype)
+        d = compiled.array(delta, delta.dtype)
+        by_input = op.by_input()(d, tensors[1], tensors[0]).asnumpyarray()
+        _check(by_input, op.by_input().value(delta.astype(np.float64), wide[1], x), "by images")
+        by_weights = op.by_weights()(tensors[0], d, tensors[1]).asnumpyarray()
+        _check(by_weights, op.by_weights().value(wide[0], delta.astype(np.float64), w), "by weights")
+
+
+def test_the_number_of_threads_changes_no_bit(compiled: Any) -> None:
+    rng = np.random.RandomState(0)
+    x, w, d = (compiled.array(rng.normal(size=s)) for s in ((6, 20, 30, 30), (40, 20, 3, 3), (6, 40, 28, 28)))
+    found = []
+    for threads in (1, 2, 5):
+        with settings.override(num_threads=threads):
+            trees = compiled.conv(x, w), compiled.conv_input(d, w, x), compiled.conv_weights(x, d, w)
+            found.append([tree.asnumpyarray() for tree in trees])
+    for others in found[1:]:
+        assert all((a == b).all() for a, b in zip(found[0], others, strict=True))
+
+
+def test_half_precision_is_computed_in_float32(compiled: Any) -> None:
+    rng = np.random.RandomState(0)
+    x, w = (rng.normal(size=s).astype("float16") for s in ((2, 40, 9, 9), (12, 40, 3, 3)))
+    got = compiled.conv(compiled.array(x, "float16"), compiled.array(w, "float16")).asnumpyarray()
+    wanted = (
+        Conv.make().bind([compiled.array(x).type, compiled.array(w).type], None).value(x.astype(float), w.astype(float))
+    )
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got.astype(float), wanted, rtol=1e-3, atol=2e-2)
+
+
+def test_infinities_stay_where_they_are(compiled: Any) -> None:
+    """What is packed beside a row does not reach its sums."""
+    for groups, channels in ((1, 20), (20, 20)):
+        x = np.ones((1, channels, 5, 19), "float32")
+        x[0, :, :, 18] = np.inf
+        w = np.ones((channels, channels // groups, 3, 3), "float32")
+        delta = np.ones((1, channels, 5, 19), "float32")
+        props: dict[str, Any] = {"padding": 1, "groups": groups}
+        t = [compiled.array(a) for a in (x, w, delta)]
+        value = compiled.conv(*t[:2], **props).asnumpyarray()
+        assert np.isfinite(value[..., :17]).all() and np.isinf(value[..., 17:]).all()
+        by_weights = compiled.conv_weights(t[0], t[2], t[1], **props)
+        assert not np.isnan(by_weights.asnumpyarray()).any()
+
+
+def test_memory_is_that_of_operands_and_result(compiled: Any) -> None:
+    """ResNet's first layer: the matrix of its windows would have 49 times the images."""
+    x, w, y = compiled.ones((4, 3, 224, 224)), compiled.ones((64, 3, 7, 7)), compiled.empty((4, 64, 112, 112))
+    tracemalloc.start()
+    y[:] = compiled.conv(x, w, stride=2, padding=3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    held = sum(t.get().nbytes for t in (x, w, y))
+    assert peak < 0.3 * held
+
+
+def test_without_a_compiler_numpy_convolves() -> None:
+    be = gen_backend("cpu", jit=False)
+    tree = be.conv(be.ones((1, 2, 5, 5)), be.ones((3, 2, 3, 3)))
+    assert (tree.asnumpyarray() == 18).all()
+    assert "convolutions and pools by NumPy" in be.info()
+
+
+def test_what_runs_is_said(compiled: Any) -> None:
+    assert "convolutions and pools by compiled C" in compiled.info()
+    x = compiled.ones((1, 2, 5, 5))
+    text = debugprint(compiled.max_pool(compiled.conv(x, compiled.ones((3, 2, 3, 3))), 2), stage="plan", file="str")
+    assert text.count("by compiled C") == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pools(seed: int, compiled: Any) -> None:
+    rng = np.random.RandomState(seed)
+    ndim = rng.randint(1, 6)
+    shape = tuple(map(int, rng.randint(1, (40, 12, 9, 6, 5)[ndim - 1], ndim) + 2))
+    axes = tuple(sorted(rng.permutation(ndim)[: rng.randint(1, min(ndim, 4) + 1)].tolist()))
+    window = tuple(int(rng.randint(1, min(4, shape[a]) + 1)) for a in axes)
+    padding = ["same", tuple((int(rng.randint(0, w)), int(rng.randint(0, w))) for w in window)][rng.randint(2)]
+    props: dict[str, Any] = {
+        "window": window,
+        "stride": tuple(map(int, rng.randint(1, 4, len(axes)))),
+        "padding": padding,
+        "axes": axes,
+        "ceil": bool(padding != "same" and rng.randint(2)),
+    }
+    dtype = [np.float32, np.float64][rng.randint(2)]
+    x = rng.randint(-3, 4, shape).astype(dtype) if rng.randint(2) else rng.normal(size=shape).astype(dtype)
+    if rng.randint(3) == 0:
+        x.flat[rng.randint(x.size)] = np.nan
+    t, counted = compiled.array(x, dtype), bool(rng.randint(2))
+    pooled = compiled.max_pool(t, **props)
+    indices = compiled.argmax_pool(t, **props).asnumpyarray()
+    delta = rng.normal(size=pooled.shape).astype(dtype)
+    operands = {MaxPool: [x], ArgmaxPool: [x], MaxUnpool: [delta, indices, x], TakePool: [x, indices]}
+    means = {AvgPool: [x], AvgUnpool: [delta, x]}
+    for op, arrays in [*operands.items(), *means.items()]:
+        given = {**props, "count_padding": counted} if op in means else props
+        tree = op.make(**given)(*(compiled.array(a, a.dtype) for a in arrays))
+        got, wanted = tree.asnumpyarray(), tree.op.value(*arrays)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=str(tree.op))
+
+
+def test_indices_of_no_element_are_passed_over(compiled: Any) -> None:
+    """Whatever a caller gives as indices, nothing is read or written beyond the images."""
+    x = compiled.ones((1, 1, 4, 4))
+    indices = compiled.array(np.array([[[[-1, 99], [4, -(2**31)]]]], "int32"), "int32")
+    assert not compiled.take_pool(x, indices, 2).asnumpyarray().any()
+    assert not compiled.max_unpool(compiled.ones((1, 1, 2, 2)), indices, x, 2).asnumpyarray().any()

@@ -1,0 +1,225 @@
+"""Losses equal NumPy's in float64, their gradients differences, and torch's where there is one; each is few kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import optree
+from backends import gen_backend, launches
+from optree import TensorType
+from optree.errors import DTypeError, OptreeError, ParameterError, ShapeError
+from optree.train import losses
+
+be = gen_backend("cpu")
+rng = np.random.default_rng(0)
+SCORES = rng.normal(size=(6, 5)) * 3
+LABELS = np.array([0, 4, 2, 2, 1, 3])
+SHARES = rng.dirichlet(np.ones(5), size=6)
+FACTORS = np.linspace(0.5, 2.0, 5)
+
+
+def log_softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+def entropies(smoothing: float = 0.0, factors: Any = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """The cross entropy of each row, and its weight in the mean."""
+    factors = np.broadcast_to(factors, 5)
+    right = np.eye(5)[LABELS] * (1 - smoothing) + smoothing / 5
+    return -(log_softmax(SCORES) * right * factors).sum(1), factors[LABELS]
+
+
+def check(loss: Any, expected: float, *values: np.ndarray) -> None:
+    """A loss of float64 tensors: its value, and its gradient by differences."""
+    tensors = [be.array(v, dtype="float64") for v in values]
+    assert loss(*tensors).item() == pytest.approx(expected, rel=1e-12)
+    optree.check_grad(loss, tensors)
+
+
+def test_cross_entropy_of_integers() -> None:
+    labels = be.array(LABELS)
+    each, _ = entropies()
+    check(lambda x: losses.cross_entropy(x, labels), each.mean(), SCORES)
+    check(lambda x: losses.cross_entropy(x, labels, reduce="sum"), each.sum(), SCORES)
+    np.testing.assert_allclose(
+        losses.cross_entropy(be.array(SCORES, dtype="float64"), labels, reduce="none").get(), each, rtol=1e-12
+    )
+    for smoothing in (0.0, 0.1):
+        each, share = entropies(smoothing, FACTORS)
+        expected = each.sum() / share.sum()
+        check(lambda x, s=smoothing: losses.cross_entropy(x, labels, FACTORS, s), expected, SCORES)
+    each, _ = entropies(0.2)
+    check(lambda x: losses.cross_entropy(x, labels, smoothing=0.2), each.mean(), SCORES)
+
+
+def test_labels_that_are_ignored_have_no_part() -> None:
+    labels = be.array(np.where(LABELS == 2, -1, LABELS))
+    kept = LABELS != 2
+    each, share = entropies()
+    check(lambda x: losses.cross_entropy(x, labels, ignored=-1), each[kept].mean(), SCORES)
+    each, share = entropies(0.1, FACTORS)
+    expected = each[kept].sum() / share[kept].sum()
+    check(lambda x: losses.cross_entropy(x, labels, FACTORS, 0.1, ignored=-1), expected, SCORES)
+
+
+def test_a_label_of_no_class_is_nan_and_no_silent_loss() -> None:
+    scores = be.array(SCORES)
+    for wrong in (-1, 5):
+        labels = be.array(np.where(LABELS == 2, wrong, LABELS))
+        assert np.isnan(losses.cross_entropy(scores, labels).item())
+        each = losses.cross_entropy(scores, labels, reduce="none").get()
+        np.testing.assert_array_equal(np.isnan(each), LABELS == 2)
+
+
+def test_cross_entropy_of_probabilities_and_along_another_axis() -> None:
+    expected = -(log_softmax(SCORES) * SHARES).sum(1)
+    shares = be.array(SHARES, dtype="float64")
+    check(lambda x: losses.cross_entropy(x, shares), expected.mean(), SCORES)
+    check(
+        lambda x, p: losses.cross_entropy(x, p, axis=0),
+        -(log_softmax(SCORES.T, 0) * SHARES.T).sum(0).mean(),
+        SCORES.T,
+        SHARES.T,
+    )
+    smooth = SHARES * 0.9 + 0.1 / 5
+    weighted = -(log_softmax(SCORES) * smooth * FACTORS).sum(1)
+    check(lambda x: losses.cross_entropy(x, shares, FACTORS, 0.1), weighted.mean(), SCORES)
+    images = np.stack([SCORES, SCORES[::-1]]).transpose(0, 2, 1)  # batch, classes, places
+    labels = np.stack([LABELS, LABELS[::-1]])
+    check(lambda x: losses.cross_entropy(x, be.array(labels), axis=1), entropies()[0].mean(), images)
+
+
+def test_large_scores_overflow_nowhere() -> None:
+    x = be.array(SCORES * 1e4)
+    labels, signs = be.array(LABELS), be.array(SHARES > 0.2)
+    for loss in (
+        losses.cross_entropy(x, labels),
+        losses.binary_cross_entropy(x, signs),
+        losses.focal(x, signs),
+        losses.kl_divergence(x, be.array(SHARES)),
+    ):
+        value, slope = be.evaluate([loss, optree.grad(loss, x)])
+        assert np.isfinite(value.get()).all() and np.isfinite(slope.get()).all()
+
+
+SIGNS = (SHARES > 0.2).astype(float)
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def binary(labels: np.ndarray, positive: float = 1.0) -> np.ndarray:
+    return -(positive * labels * np.log(logistic(SCORES)) + (1 - labels) * np.log(logistic(-SCORES)))
+
+
+def test_binary_cross_entropy_and_focal() -> None:
+    signs = be.array(SIGNS, dtype="float64")
+    check(lambda x, y: losses.binary_cross_entropy(x, y), binary(SHARES).mean(), SCORES, SHARES)
+    check(lambda x: losses.binary_cross_entropy(x, signs, FACTORS), (binary(SIGNS) * FACTORS).mean(), SCORES)
+    check(lambda x: losses.binary_cross_entropy(x, signs, positive=3.0), binary(SIGNS, 3.0).mean(), SCORES)
+    check(lambda x: losses.binary_cross_entropy(x, signs, smoothing=0.1), binary(SIGNS * 0.9 + 0.05).mean(), SCORES)
+    right = np.where(SIGNS == 1, logistic(SCORES), logistic(-SCORES))
+    for gamma in (2.0, 0.5):
+        expected = np.where(SIGNS == 1, 0.25, 0.75) * (1 - right) ** gamma * -np.log(right)
+        check(lambda x, g=gamma: losses.focal(x, signs, g), expected.mean(), SCORES)
+    check(lambda x: losses.focal(x, signs, 0.0, None), binary(SIGNS).mean(), SCORES)
+
+
+def test_losses_of_values() -> None:
+    apart = SCORES - SHARES
+    check(losses.mean_squared_error, (apart**2).mean(), SCORES, SHARES)
+    check(losses.mean_absolute_error, np.abs(apart).mean(), SCORES, SHARES)
+    size = np.abs(apart)
+    expected = np.where(size < 1.5, apart**2 / 2, 1.5 * (size - 0.75))
+    check(lambda x, y: losses.huber(x, y, 1.5), expected.mean(), SCORES, SHARES)
+    signs = be.array(2 * SIGNS - 1, dtype="float64")
+    check(lambda x: losses.hinge(x, signs), np.maximum(0, 1 - SCORES * (2 * SIGNS - 1)).mean(), SCORES)
+
+
+def test_the_divergence_ignores_probabilities_of_zero() -> None:
+    shares = SHARES * SIGNS
+    shares /= shares.sum(1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = np.nansum(shares * (np.log(shares) - log_softmax(SCORES)), axis=1).mean()
+    p = be.array(shares, dtype="float64")
+    check(lambda x: losses.kl_divergence(x, p), expected, SCORES)
+
+
+def test_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x, y, z = torch.tensor(SCORES), torch.tensor(LABELS), torch.tensor(SHARES)
+    ours, labels, shares = be.array(SCORES, dtype="float64"), be.array(LABELS), be.array(SHARES, dtype="float64")
+    w = torch.tensor(FACTORS)
+    pairs = [
+        (functional.cross_entropy(x, y), losses.cross_entropy(ours, labels)),
+        (
+            functional.cross_entropy(x, y, weight=w, ignore_index=2, label_smoothing=0.1),
+            losses.cross_entropy(ours, labels, FACTORS, 0.1, ignored=2),
+        ),
+        (functional.cross_entropy(x, z, label_smoothing=0.1), losses.cross_entropy(ours, shares, smoothing=0.1)),
+        (
+            functional.binary_cross_entropy_with_logits(x, z, pos_weight=w),
+            losses.binary_cross_entropy(ours, shares, positive=be.array(FACTORS, dtype="float64")),
+        ),
+        (functional.huber_loss(x, z, delta=0.7), losses.huber(ours, shares, 0.7)),
+        (functional.kl_div(x.log_softmax(1), z, reduction="batchmean"), losses.kl_divergence(ours, shares)),
+        (functional.l1_loss(x, z), losses.mean_absolute_error(ours, shares)),
+    ]
+    for theirs, mine in pairs:
+        assert mine.item() == pytest.approx(theirs.item(), rel=1e-12)
+
+
+X, Y, Z = (
+    TensorType("float32", (None, 10))("x"),
+    TensorType("int64", (None,))("y"),
+    TensorType("float32", (None, 10))("z"),
+)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.cross_entropy(X, Y),
+        losses.cross_entropy(X, Y, smoothing=0.1),
+        losses.cross_entropy(X, Z, smoothing=0.1),
+        losses.binary_cross_entropy(X, Z, positive=2.0),
+        losses.focal(X, Z),
+        losses.mean_squared_error(X, Z),
+        losses.huber(X, Z),
+        losses.hinge(X, Z),
+        losses.kl_divergence(X, Z),
+    ],
+)
+def test_a_loss_and_its_gradient_are_one_kernel_and_the_mean(loss: Any) -> None:
+    with_gradient = optree.function([X, Y, Z], [loss, optree.grad(loss, X)], on_unused_input="ignore")
+    assert len(launches(with_gradient)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: losses.cross_entropy(X, TensorType("int64", (None, 3))("l")), ShapeError, "not of the shape"),
+        (lambda: losses.cross_entropy(X, TensorType("float32", (None, 9))("l")), ShapeError, "not of the shape"),
+        (lambda: losses.cross_entropy(X, TensorType("bool", (None, 10))("l")), DTypeError, "integers or probabilities"),
+        (lambda: losses.cross_entropy(X, Z, ignored=1), ParameterError, "ignored is a label"),
+        (lambda: losses.cross_entropy(X, Y, weights=np.ones(3)), ShapeError, "one for each class, 10"),
+        (lambda: losses.cross_entropy(X, Y, reduce="average"), ParameterError, "'mean', 'sum' or 'none'"),
+        (lambda: losses.cross_entropy(TensorType("float32", (None, None))("x"), Y), ShapeError, "is to be known"),
+        (lambda: losses.huber(X, Y), ShapeError, "huber: y"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Any, error: type[OptreeError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_narrow_losses_are_reduced_in_float32() -> None:
+    x = be.full((4096, 2), 10.0, dtype="float16")
+    loss = losses.cross_entropy(x, be.array(np.zeros(4096, np.int64)), reduce="sum")
+    assert loss.dtype == np.float32 and loss.item() == pytest.approx(4096 * np.log(2), rel=1e-3)
