@@ -15,7 +15,7 @@ from backends import (
 )
 from backends.backend import Backend
 from backends.cpu import CPUBackend
-from backends.neon.objects import Block, NervanaObject
+from backends.neon.objects import Block, NervanaObject, make_current
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendArgumentError, BackendError, OperandError, describe, names
@@ -97,7 +97,7 @@ def gen_backend(
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
-    NervanaObject.be = made
+    make_current(made)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from backends import lazy
 from backends.cpu import CPUBackend
 from backends.neon.measures import Measures
-from backends.neon.objects import NervanaObject
+from backends.neon.objects import make_current
 from optree.errors import BackendArgumentError, names
 from optree.run.function import use_backend
 
@@ -94,7 +94,7 @@ def _made(
     made = neon_class(kind)(seed, dtype, 0, stochastic_round, device_id, mode)
     made.set_hist_buffers(bins, offset)
     use_backend(made)
-    NervanaObject.be = made
+    make_current(made)
     return made
 
 

@@ -1,14 +1,30 @@
-"""NervanaObject and Block, what neon's front end is made of."""
+"""NervanaObject and Block, what neon's front end is made of, and the current backend as they see it."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
+from weakref import ref
+
+
+class WeakBackend:
+    """A class attribute that is a backend while that is alive, and None then."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = ref(backend)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self.backend()
 
 
 class NervanaObject:
     """Base of objects that use the current backend, the last one that `gen_backend` made, as ``self.be``."""
 
-    be: ClassVar[Any] = None
+    be: Any = None
+
+
+def make_current(backend: Any) -> None:
+    """Set the backend of `NervanaObject`; one in neon's mode is kept alive, as programs may reach it there alone."""
+    NervanaObject.be = backend if backend.is_neon else WeakBackend(backend)
 
 
 class Block:

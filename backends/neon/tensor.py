@@ -17,7 +17,6 @@ from optree.tree.traversal import post_order
 from optree.tree.types import one_or_many
 from optree.tree.variable import Input, Variable
 
-
 #: Maximum entries of the cache from specs and indices to the ops of views.
 VIEWS = 4096
 

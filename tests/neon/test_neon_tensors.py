@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from typing import Any
 
@@ -114,6 +115,12 @@ def test_the_current_backend_is_an_attribute_of_objects() -> None:
     first, second = gen_backend("cpu", compat_mode="neon"), gen_backend("cpu")
     assert NervanaObject.be is second
     assert (first.ones(2) + 1).get().tolist() == [[2], [2]], "earlier ones stay usable"
+    del second
+    gc.collect()
+    assert NervanaObject.be is None, "a backend that no program has a name for"
+    gen_backend("cpu", compat_mode="neon", rng_seed=5)
+    gc.collect()
+    assert NervanaObject.be.rng_seed == 5, "neon's programs reach it here alone"
 
 
 @pytest.mark.parametrize("options", [{"backend": "tpu"}, {"datatype": np.int32}, {"compat_mode": "torch"}])
