@@ -170,7 +170,8 @@ def test_transposed_convolutions(ne: Any, options: Any) -> None:
     given = {"pad_h": 0, "str_h": 1, "dil_w": 1, "str_w": 1, "pad_w": 0, **options}
     height = 2 * given["str_h"] - 2 * given["pad_h"] + 3
     width = given["str_w"] - 2 * given["pad_w"] + given["dil_w"] + 1
-    assert [layer.H, layer.W] == [height, width]
+    sizes = layer.H, layer.W
+    assert sizes == (height, width)
     assert layer.dimI == (3, 1, height, width, 2) and layer.dimO == (2, 1, 3, 2, 2)
     assert layer.nOut == 3 * layer.H * layer.W
     _, filters, inputs = operands(layer)
