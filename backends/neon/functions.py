@@ -105,7 +105,7 @@ class Functions(Dense):
             raise KindError(f"onehot: indices are int32 or uint32, not {describe(indices)}")
         return self._written(self._deferred(lambda target: _codes(indices, axis, target)), out)
 
-    def take(self, a: Any, indices: Any, axis: Any, out: Any = None) -> Any:
+    def take(self, a: Any, indices: Any, axis: Any = None, out: Any = None) -> Any:
         """The elements of a tensor at `indices` along an axis."""
         return a.take(indices, axis, out)
 
