@@ -9,8 +9,9 @@ import numpy as np
 from reductions import LayerNorm, Softmax
 from workloads import Square, Workload
 
-#: The lengths of rows.
-LENGTHS = (32, 256, 1024, 8192, 65536)
+#: The lengths of rows: in the registers of warps and blocks, about the limits of shared memory and beyond it, and those
+#: of two models' vocabularies.
+LENGTHS = (32, 256, 1024, 8192, 12288, 50257, 65536, 128256)
 
 
 class Sum(Square):

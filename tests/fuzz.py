@@ -3,7 +3,8 @@
 Each seed is a program of its own: tensors of several dtypes, strided, flipped, transposed and
 broadcasting views of them, and statements that assign trees, update several views at once, call a function
 again with other arguments, or differentiate. After each statement the tensors are compared with
-NumPy's arrays. ``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
+NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of writes and views that wait.
+``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from harness import array_programs
 from harness.blocks import in_blocks
 from harness.homes import home
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
@@ -200,6 +202,8 @@ def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 6) -> st
             try:
                 for _ in range(statements):
                     program.statement()
+                program.said.append("a program of arrays")
+                array_programs.assert_alike(be.xp, seed, steps=20)
             except Exception:
                 lines = "\n".join(program.said)
                 return f"seed {seed}, {way}:\n{lines}\n{traceback.format_exc()}"

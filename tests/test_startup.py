@@ -33,7 +33,7 @@ UNNEEDED = {
         "backends.gpu.codegen.printer",
     ),
     *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff.api", "optree.autodiff.jacobians"),
-    *("optree.testing", "optree.testing.conformance"),
+    *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
 }
 
 

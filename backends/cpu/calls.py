@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.convolution import Convolution
+from backends.cpu.openblas import share_products
 from backends.cpu.pooling import Pool
-from backends.cpu.thread_pool import share
 from backends.execution.loops import loop
 from backends.execution.routines import (
     Implementation,
@@ -51,7 +51,7 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
 
 def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
     """Attention, in tiles that BLAS multiplies; threads share the heads."""
-    return partial(op.run, BackendTiles(backend, backend.product, share))
+    return partial(op.run, BackendTiles(backend, backend.product, share_products))
 
 
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)

@@ -308,6 +308,12 @@ class _Plan:
             *(filters.group, filters.result, filters.given),
         ]
 
+    @property
+    def is_along_groups(self) -> bool:
+        """Whether each group is one channel, next to the others in memory, as in depthwise convolutions of NHWC."""
+        alone = self.channels.given == self.channels.result == 1 < self.channels.groups
+        return alone and self.x.group == self.delta.group == 1
+
     def grouped(self, weights: np.ndarray) -> np.ndarray:
         """A view of weights as (group, output, input, spatial)."""
         filters = self.op.as_filters(weights)
@@ -372,6 +378,10 @@ class _Images(_Plan):
         if not self.is_whole:
             out[...] = 0
         for problem in self.problems:
+            if self.is_along_groups:
+                listed = np.ascontiguousarray(self._listed(problem, weights)[:, 0, :, 0].T)
+                self._run(problem, "convolve_channels", x, listed.ctypes.data, out)
+                continue
             if self.is_direct:
                 listed = self._listed(problem, weights)
                 self._run(problem, "convolve_directly", x, listed.ctypes.data, out)
@@ -457,6 +467,13 @@ class _ByWeights(_Plan):
     def run(self, x: np.ndarray, delta: np.ndarray, out: np.ndarray) -> None:
         """Write the derivative, for images and deltas."""
         operands = x.ctypes.data, delta.ctypes.data
+        if self.is_along_groups:
+            sums = np.zeros((len(self.problem.taps), self.channels.groups), out.dtype)
+            self._run("correlate_channels", operands, sums.ctypes.data)
+            groups = self.grouped(out)
+            for number, element in enumerate(self.elements(self.problem)):
+                groups[_at(element)] = sums[number, :, None, None]
+            return
         if self.is_direct:
             channels = self.channels
             shape = (channels.groups, channels.result, channels.given, len(self.problem.taps))
@@ -501,7 +518,8 @@ _KINDS: dict[type, tuple[type[_Images] | type[_ByWeights], Callable[..., Any]]] 
 }
 
 NAMES = (
-    *("convolve", "convolve_directly", "correlate", "correlate_directly"),
+    *("convolve", "convolve_directly", "convolve_channels"),
+    *("correlate", "correlate_directly", "correlate_channels"),
     *("pack_weights", "add_parts", "panel_width"),
 )
 

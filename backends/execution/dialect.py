@@ -31,12 +31,15 @@ class Dialect:
         The qualifiers of a helper function.
     cast : str
         The cast to the type of indices, where sizes and strides have another.
+    upper_product : str
+        The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
     """
 
     types: Mapping[str, str]
     byte: str
     inline: str
     cast: str = ""
+    upper_product: str = ""
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
@@ -178,10 +181,17 @@ def integer_functions(nest: LoopNest, dialect: Dialect) -> Lines:
 
 # Random numbers
 
+#: A round of Philox, by products of 64 bits and by the halves of products of 32.
 _ROUND = (
     "p = 0xD2511F53ULL * a, q = 0xCD9E8D57ULL * c;",
     "a = (unsigned int)(q >> 32) ^ b ^ k, b = (unsigned int)q;",
     "c = (unsigned int)(p >> 32) ^ d ^ l, d = (unsigned int)p;",
+    "k += 0x9E3779B9U, l += 0xBB67AE85U;",
+)
+_ROUND_BY_HALVES = (
+    "p = {upper}(0xD2511F53U, a), q = {upper}(0xCD9E8D57U, c), r = 0xD2511F53U * a;",
+    "a = q ^ b ^ k, b = 0xCD9E8D57U * c;",
+    "c = p ^ d ^ l, d = r;",
     "k += 0x9E3779B9U, l += 0xBB67AE85U;",
 )
 
@@ -191,11 +201,12 @@ def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
     if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
         return []
     draw = "(unsigned long long seed, unsigned long long counter, long long i)"
+    upper = dialect.upper_product
     words = [
         "unsigned int a = (unsigned int)counter, b = (unsigned int)(counter >> 32), c = 0, d = 0;",
         "unsigned int k = (unsigned int)seed, l = (unsigned int)(seed >> 32);",
-        "unsigned long long p, q;",
-        *_ROUND * 10,
+        "unsigned int p, q, r;" if upper else "unsigned long long p, q;",
+        *([line.format(upper=upper) for line in _ROUND_BY_HALVES] if upper else _ROUND) * 10,
         "return half ? (unsigned long long)d << 32 | c : (unsigned long long)b << 32 | a;",
     ]
     uniform32 = [

@@ -243,9 +243,13 @@ class Printer:
         """The arrays that are read at each element."""
         return stage.reads
 
+    def combine(self, r: Reduction) -> str:
+        """The expression that combines two parts of a reduction."""
+        return r.accumulator.combine
+
     def accumulated(self, r: Reduction, part: str) -> Lines:
         """The update of an accumulator by one element."""
-        return [f"{part} = {r.accumulator.combine.format(part, self.reduced_element(r))};"]
+        return [f"{part} = {self.combine(r).format(part, self.reduced_element(r))};"]
 
     def reduced_element(self, r: Reduction) -> str:
         """An element, converted to a reduction's dtype."""

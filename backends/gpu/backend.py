@@ -233,10 +233,11 @@ class GPUBackend(Backend):
         return self._uploaded(value) if isinstance(leaf, Constant) and isinstance(value, np.ndarray) else value
 
     def _uploaded(self, value: np.ndarray) -> Any:
-        """A constant's array on the device, copied there once."""
+        """A constant's array on the device, copied there once: before it returns, for other streams read it, too."""
         found = self._constants.get(id(value))
         if found is None:
-            found = self._constants[id(value)] = self.from_host(value)
+            with self.active():
+                found = self._constants[id(value)] = self.cupy.array(value, order="C", blocking=True)
             finalize(value, self._constants.pop, id(value), None)
         return found
 

@@ -25,7 +25,7 @@ the same call runs the same kernels and gives the same bits.
   accumulators take at most 64 bytes.
 - Where there are fewer blocks than twice the multiprocessors, or, in a nest of one stage, than make half of the
   device's resident threads, the reduction is split into parts of at least 8 accesses for each thread, so that there
-  are as many: all are resident at once, as far as registers allow, without a tail.
+  are at most as many: all are resident at once, as far as registers allow, without a tail.
 """
 
 from __future__ import annotations
@@ -213,8 +213,7 @@ def _vector(
     contiguous = contiguous_arrays(nest)
     if not contiguous:
         return 1, False
-    cached = [nest.dtype_of(value).itemsize for stage in stages_of(nest) for value in stage.stores]
-    widest = max([nest.arrays[array].itemsize for array in contiguous] + cached)
+    widest = max(nest.arrays[array].itemsize for array in contiguous)
     most = vector = ACCESS_BYTES // widest
     offsets, misaligned = set(), nest.columns
     for array in contiguous:
@@ -345,7 +344,9 @@ def _parts(blocks: int, accesses: int, threads: int, reread: bool, device: Devic
     capacity = device.multiprocessors * max(1, device.threads // (2 * threads))
     enough = 2 * device.multiprocessors if reread else capacity
     return (
-        min(MAX_PARTS, -(-accesses // (threads * MAX_ROW_ACCESSES)), -(-capacity // blocks)) if blocks < enough else 1
+        min(MAX_PARTS, -(-accesses // (threads * MAX_ROW_ACCESSES)), max(1, capacity // blocks))
+        if blocks < enough
+        else 1
     )
 
 

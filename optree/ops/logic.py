@@ -178,7 +178,7 @@ class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
     name = "signbit"
     writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.signbit
-    kernel = "signbit({0}) != 0"
+    kernel = "copysign((T)1, {0}) < 0"  # which compilers vectorise, unlike signbit
 
 
 # Rounding and sign

@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
-from optree.errors import OperandError, ShapeError
+from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
 from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
 from optree.ops.summation import accurate_sum
-from optree.ops.traits import AxisOperator, CompositeOperator, FloatOperator, ReductionOperator, UnaryOperator, any_axes
+from optree.ops.traits import (
+    AxisOperator,
+    BinaryOperator,
+    CompositeOperator,
+    FloatOperator,
+    ReductionOperator,
+    UnaryOperator,
+    any_axes,
+)
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
-from optree.tree.types import TensorType, promote
+from optree.tree.types import Shape, TensorType, promote
 from optree.tree.variable import Variable, in_dtype
 
 
@@ -181,6 +189,76 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [delta - f.softmax(x, self.axis) * f.sum(delta, axis=self.axis, keepdims=True)]
+
+
+class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
+    """Minus the logarithm of the softmax along the last axis at integer labels, without making one-hot rows of them.
+
+    The labels have the shape of x without its last axis, or with 1 there, and the value has theirs. A label that is
+    no class has an infinite one. With its gradient it is one kernel, which reads x once.
+    """
+
+    name = "cross_entropy"
+    operands = ("x", "labels")
+    examples = (
+        (((3, 4), [0, 3, 1]), {}),
+        (((3, 4), [[2], [0], [2]]), {}),
+        (((2, 3, 4), [[0, 1, 3], [2, 2, 0]]), {}),
+        (((5,), 2), {}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        kind = types[1].dtype.kind
+        if kind not in "iu":
+            raise DTypeError(
+                f"cross_entropy: labels are integers, not {types[1]}; labels.astype('int64') makes them so"
+            )
+        return self
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), np.dtype("int64"), mean_dtype(dtypes[0])
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, labels = shapes
+        if not x:
+            raise ShapeError("x has no axis of classes")
+        rows = labels[:-1] if len(labels) == len(x) and labels[-1:] == (1,) else labels
+        if len(rows) != len(x) - 1 or any(m != n for m, n in zip(rows, x, strict=False) if None not in (m, n)):
+            raise ShapeError(f"the labels of x are of shape {x[:-1]} or {(*x[:-1], 1)}, not {labels}")
+        return labels
+
+    def value(self, *arrays: Any) -> Any:
+        x, labels = map(np.asarray, arrays)
+        shifted, _ = _shift(x, (x.ndim - 1,))
+        hit = np.arange(x.shape[-1]) == labels.reshape(*x.shape[:-1], 1)
+        chosen = np.max(shifted, axis=-1, initial=-np.inf, where=hit, keepdims=True)
+        value = np.log(_exp_sum(shifted, (x.ndim - 1,))) - chosen
+        return value.astype(mean_dtype(x.dtype)).reshape(labels.shape)
+
+    def decompose(self, *inputs: Variable) -> Variable:
+        x, labels = inputs
+        keepdims = labels.ndim == x.ndim  # all beside x has the labels' shape, and joins its kernel
+        shifted = _shifted(_widened(x), -1)
+        total = f.sum(f.exp(shifted), axis=-1, keepdims=keepdims)
+        chosen = Supremum.make(axis=-1, keepdims=keepdims)(f.where(_hits(x, labels), shifted, -np.inf))
+        return in_dtype(f.log(total) - chosen, mean_dtype(x.dtype))
+
+    def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
+        return [*super().grad_inputs(inputs[:1]), inputs[1]]  # labels stay integers
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, labels), (delta,) = inputs, output_gradients
+        column = delta if labels.ndim == x.ndim else f.expand_dims(delta, -1)
+        probabilities = f.softmax(x, axis=-1)
+        return [f.where(_hits(x, labels), probabilities - 1, probabilities) * column, None]
+
+
+def _hits(x: Variable, labels: Variable) -> Variable:
+    """Where x has the class of its label, found by its flat index: a label that is no class has none in its row."""
+    indices, size = f.flat_indices(x), x.type.shape[-1]
+    classes = f.cast(f.count(indices, axis=-1), np.int64) if size is None else size
+    wanted = f.flat_indices(labels) * classes + f.cast(labels, np.int64)
+    return f.equal(indices, wanted if labels.ndim == x.ndim else f.expand_dims(wanted, -1))
 
 
 class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):

@@ -111,7 +111,17 @@ class Waiting:
         The nodes of the tree, or more.
     """
 
-    __slots__ = ("__weakref__", "_base", "_tensor", "_tree", "_views", "operations", "sources", "was_assigned")
+    __slots__ = (
+        "__weakref__",
+        "_base",
+        "_error",
+        "_tensor",
+        "_tree",
+        "_views",
+        "operations",
+        "sources",
+        "was_assigned",
+    )
 
     _tensor: Tensor | None
     _tree: OpTreeNode | None
@@ -128,6 +138,7 @@ class Waiting:
 
     def _start(self, base: Waiting | None = None) -> None:
         self._base = base
+        self._error: Exception | None = None
         self._views: list[ref[Waiting]] = []
 
     @classmethod
@@ -172,13 +183,20 @@ class Waiting:
 
     @property
     def tree(self) -> Any:
-        """The operand for trees: the tensor if there is one, or else the tree."""
+        """The operand for trees: the tensor if there is one, or else the tree.
+
+        If it had to run before a write, and failed, that error is raised: now it would read other values.
+        """
+        if self._error is not None:
+            raise self._error
         tree = self._tree
         return self._tensor if tree is None else tree
 
     @property
     def tensor(self) -> Tensor:
         """The value as a tensor: what waits runs."""
+        if self._error is not None:
+            raise self._error
         if self._tensor is None:
             force([self])
         return self._tensor  # type: ignore[return-value]
@@ -282,7 +300,7 @@ class Waiting:
         wanted = [each for each in _alive() if each is not value and memory in each.sources]
         if isinstance(value, Waiting) and value._tree is not None:
             wanted += [each for each in _waiting_in([value._tree]) if each is not value]
-        force(wanted)
+        force(wanted, now=False)
         return tensor
 
     def become(self, tree: Any) -> bool:
@@ -305,7 +323,7 @@ class Waiting:
         if any(memory.is_shared for memory in self.sources) or self._is_long():
             force([self])
         if len(waiting) > TREES:
-            force(_alive()[:1])
+            force(_alive()[:1], now=False)
         if _attached[0] > BYTES:
             _spare()
 
@@ -364,10 +382,15 @@ def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
     return found
 
 
-def force(wanted: Sequence[Waiting]) -> None:
+def force(wanted: Sequence[Waiting], now: bool = True) -> None:
     """Run trees that wait, together; what waits within them gets its value, too.
 
     So everything that is referred to is computed once, as in NumPy, and what is not is fused away.
+
+    Parameters
+    ----------
+    now : bool
+        Whether the values are asked for. If not, an error of one is raised when it is.
     """
     with _running.lock:
         trees = []
@@ -380,7 +403,26 @@ def force(wanted: Sequence[Waiting]) -> None:
         if not trees:
             return
         found = _waiting_in(trees)
-        _give(found, trees[0].backend.evaluate([each._tree for each in found]))
+        try:
+            tensors = trees[0].backend.evaluate([each._tree for each in found])
+        except Exception as error:
+            if now:
+                raise
+            _set_aside(found, error)
+        else:
+            _give(found, tensors)
+
+
+def _set_aside(found: Sequence[Waiting], error: Exception) -> None:
+    """Run trees that did not run together one by one, the innermost first; those that fail keep their error."""
+    if len(found) == 1:
+        (failed,) = found
+        failed._error = error
+        waiting.pop(id(failed._tree), None)
+        return
+    for each in reversed(found):
+        if each._tree is not None:
+            force([each], now=False)
 
 
 def _give(found: Sequence[Waiting], tensors: Sequence[Tensor]) -> None:
@@ -424,7 +466,7 @@ def settle(targets: Iterable[Tensor]) -> None:
     """Run what waits to read these tensors, which are about to be written."""
     memories = {memory for target in targets if (memory := target.root.memory) is not None}
     if memories:
-        force([each for each in _alive() if not memories.isdisjoint(each.sources)])
+        force([each for each in _alive() if not memories.isdisjoint(each.sources)], now=False)
 
 
 def _spare() -> None:
@@ -438,7 +480,7 @@ def _spare() -> None:
                     lost[id(entry.root)] = entry.root.nbytes
             if sum(lost.values()) <= BYTES + 4 * max(lost.values(), default=0):
                 return
-            force([each])
+            force([each], now=False)
 
 
 def _is_held(tensor: Tensor) -> bool:

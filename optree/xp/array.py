@@ -15,6 +15,7 @@ from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
 from optree.tree.waiting import Waiting, memory_of, own
+from optree.xp.devices import backend_of
 
 #: The classes of what operators take.
 OPERANDS = (Waiting, *NUMBERS, np.ndarray, np.generic, Variable)
@@ -237,7 +238,7 @@ class Array(Waiting):
         return format(self.item(), spec) if spec else str(self)
 
     def __reduce__(self) -> Any:
-        return self.tensor.__reduce__()
+        return _unpickled, (self.get(),)
 
     def __copy__(self) -> Array:
         return built(f.copy(self.tree))
@@ -343,6 +344,12 @@ repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose 
 
 for _name in METHODS:
     setattr(Array, _name, _by_numpy(_name))
+
+
+def _unpickled(values: np.ndarray) -> Array:
+    """An array of these values on the current backend."""
+    backend = backend_of()
+    return Array(backend.over(backend.from_host(values)))
 
 
 def _index(key: Any) -> Any:

@@ -86,6 +86,21 @@ def test_a_convolution_and_its_derivatives(seed: int, compiled: Any, monkeypatch
         _check(by_weights, op.by_weights().value(wide[0], delta.astype(np.float64), w), "by weights")
 
 
+@pytest.mark.parametrize("channels", [5, 16, 70])
+@pytest.mark.parametrize("weights_layout", ["HWIO", "OIHW"])
+def test_depthwise_convolutions_with_channels_last(channels: int, weights_layout: str, compiled: Any) -> None:
+    rng = np.random.RandomState(0)
+    filters = [{"H": 3, "W": 2, "I": 1, "O": channels}[a] for a in weights_layout]
+    x, w = rng.normal(size=(2, 9, 11, channels)), rng.normal(size=filters)
+    props: dict[str, Any] = {"layout": "NHWC", "weights_layout": weights_layout, "groups": channels, "padding": 1}
+    for stride in (1, (2, 3)):
+        op = compiled.conv(compiled.array(x, "float64"), compiled.array(w, "float64"), stride=stride, **props).op
+        delta = rng.normal(size=op.value(x, w).shape)
+        for made, arrays in ((op, (x, w)), (op.by_input(), (delta, w, x)), (op.by_weights(), (x, delta, w))):
+            tree = made(*(compiled.array(a, "float64") for a in arrays))
+            _check(tree.asnumpyarray(), made.value(*arrays), str(made))
+
+
 def test_the_number_of_threads_changes_no_bit(compiled: Any) -> None:
     rng = np.random.RandomState(0)
     x, w, d = (compiled.array(rng.normal(size=s)) for s in ((6, 20, 30, 30), (40, 20, 3, 3), (6, 40, 28, 28)))

@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const Index row = chunks;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 32 + threadIdx.x % 32;

@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
     const Index start = (Index)blockIdx.y * (Index)part;
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ double parts3[256];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 32 + threadIdx.x % 32;
@@ -122,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 32 + threadIdx.x % 32;
@@ -246,6 +248,7 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ double parts3[256];
     __shared__ double parts6[256];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 32 + threadIdx.x % 32;

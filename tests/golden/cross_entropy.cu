@@ -2,7 +2,7 @@
 // kernel: grid (1, 1), block 128, shared 0
 
 typedef int Index;
-struct Join6 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join6 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join15 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join16 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join25 { __device__ double operator()(double x, double y) const { return x + y; } };
@@ -34,6 +34,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     __shared__ float parts6[32];
     __shared__ double parts15[32];
     __shared__ double parts31[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -83,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     {
                         const float v0 = g0[u].at[e];
                         const float v1 = g1[u].at[e];
-                        p6[e] = v0 > p6[e] || v0 != v0 ? v0 : p6[e];
+                        p6[e] = largest(p6[e], v0);
                         const float v26 = (float)(v2);
                         const float v27 = (float)(v26 * v1);
                         p31[e] = p31[e] + v27;
@@ -249,6 +250,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const Index chunks = ((Index)n0 + 3) / 4;
     const Index row = chunks;
     __shared__ double parts2[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < 1; p += gridDim.x)
     {
         const float *x0 = a0;

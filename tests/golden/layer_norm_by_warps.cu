@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const Index indices = (Index)n0, tiles = (indices + 3) / 4;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 4 + threadIdx.x / 32;

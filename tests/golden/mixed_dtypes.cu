@@ -14,6 +14,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 1) / 2;
     const Index total = chunks;
+    #pragma unroll 1
     for (Index c = (Index)blockIdx.x * lanes * 1 + threadIdx.x; c < total; c += (Index)gridDim.x * lanes * 1)
     {
         Vector<unsigned char, 2> b0[1];

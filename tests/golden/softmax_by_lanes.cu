@@ -1,7 +1,7 @@
 // kernel: grid (2048, 1), block 128, shared 0
 
 typedef int Index;
-struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join4 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(128) kernel(
@@ -22,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const Index indices = (Index)n0, tiles = (indices + 31) / 32;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 32 + threadIdx.x / 4;
@@ -61,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                     for (int e = 0; e < 4; e++)
                     {
                         const float v0 = g0[u].at[e];
-                        p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                        p4[e] = largest(p4[e], v0);
                     }
                 }
             }

@@ -3,7 +3,7 @@
 // stage2: grid (2, 128), block 256, shared 0
 
 typedef int Index;
-struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join4 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(256) stage0(
@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
     const Index start = (Index)blockIdx.y * (Index)part;
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ float parts4[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -65,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
                         for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
-                            p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                            p4[e] = largest(p4[e], v0);
                         }
                     }
                 }
@@ -112,6 +113,7 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ float parts4[32];
     __shared__ double parts11[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -214,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
     const Index end = start + (Index)part < row ? start + (Index)part : row;
     __shared__ float parts4[32];
     __shared__ double parts11[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;

@@ -1,7 +1,7 @@
 // kernel: grid (4096, 1), block 512, shared 232064
 
 typedef int Index;
-struct Join4 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join4 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(512) kernel(
@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
     const Index row = chunks;
     __shared__ float parts4[32];
     __shared__ double parts11[32];
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
         const Index i0 = p;
@@ -70,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
                         for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
-                            p4[e] = v0 > p4[e] || v0 != v0 ? v0 : p4[e];
+                            p4[e] = largest(p4[e], v0);
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 // kernel: grid (4096, 1), block 128, shared 0
 
 typedef int Index;
-struct Join5 { __device__ float operator()(float x, float y) const { return y > x || y != y ? y : x; } };
+struct Join5 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join12 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(128) kernel(
@@ -20,8 +20,9 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     const double v3 = (double)c3;
     const int lane = threadIdx.x % 32, lanes = 32;
     const Index indices = (Index)n0, tiles = (indices + 3) / 4;
-    const Index chunks = ((Index)n1 + 6) / 4;
+    const Index chunks = ((Index)n1 + 14) / 8;
     const Index row = chunks;
+    #pragma unroll 1
     for (Index p = blockIdx.x; p < tiles; p += gridDim.x)
     {
         const Index index = p * 4 + threadIdx.x / 32;
@@ -30,50 +31,50 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const Index until = in_range ? row : 0;
         const __half *x0 = a0 + i0 * (Index)s0_0;
         __half *x1 = a1 + i0 * (Index)s1_0;
-        const int shift = (int)((unsigned long long)x0 / 2 % 4);
-        Vector<__half, 4> g0[8];
-        Vector<float, 4> g11[8];
+        const int shift = (int)((unsigned long long)x0 / 2 % 8);
+        Vector<__half, 8> g0[4];
+        Vector<float, 8> g11[4];
         float r5 = -INFINITY;
         {
-            float p5[4];
+            float p5[8];
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int e = 0; e < 8; e++)
             {
                 p5[e] = -INFINITY;
             }
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = lane + u * lanes;
                 const __half *y0 = x0;
-                const Index i = k * 4 - shift;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Index i = k * 8 - shift;
+                const int count = (Index)n1 - i < 8 ? (int)((Index)n1 - i) : 8;
                 const int first = i < 0 ? (int)-i : 0;
                 if (k < until)
                 {
-                    g0[u] = loaded<4>(y0 + i, first, count);
+                    g0[u] = loaded<8>(y0 + i, first, count);
                 }
             }
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4 - shift;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Index i = k * 8 - shift;
+                const int count = (Index)n1 - i < 8 ? (int)((Index)n1 - i) : 8;
                 const int first = i < 0 ? (int)-i : 0;
                 if (k < until)
                 {
                     #pragma unroll
-                    for (int e = 0; e < 4; e++)
+                    for (int e = 0; e < 8; e++)
                     {
                         const float v0 = from_half(g0[u].at[e]);
                         const float v4 = (float)(v0);
-                        if (e >= first && e < count) p5[e] = v4 > p5[e] || v4 != v4 ? v4 : p5[e];
+                        if (e >= first && e < count) p5[e] = largest(p5[e], v4);
                     }
                 }
             }
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int e = 0; e < 8; e++)
             {
                 r5 = Join5()(r5, p5[e]);
             }
@@ -86,23 +87,23 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const float v7 = (float)(v6 != 0 ? v7_1 : v5);
         double r12 = 0;
         {
-            float p12[4];
+            float p12[8];
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int e = 0; e < 8; e++)
             {
                 p12[e] = 0;
             }
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = lane + u * lanes;
-                const Index i = k * 4 - shift;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Index i = k * 8 - shift;
+                const int count = (Index)n1 - i < 8 ? (int)((Index)n1 - i) : 8;
                 const int first = i < 0 ? (int)-i : 0;
                 if (k < until)
                 {
                     #pragma unroll
-                    for (int e = 0; e < 4; e++)
+                    for (int e = 0; e < 8; e++)
                     {
                         const float v0 = from_half(g0[u].at[e]);
                         const float v4 = (float)(v0);
@@ -117,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 }
             }
             #pragma unroll
-            for (int e = 0; e < 4; e++)
+            for (int e = 0; e < 8; e++)
             {
                 r12 = Join12()(r12, p12[e]);
             }
@@ -130,18 +131,18 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const float v14 = (float)(v13 != 0 ? v14_1 : v12);
         {
             #pragma unroll
-            for (int u = 0; u < 8; u++)
+            for (int u = 0; u < 4; u++)
             {
                 const Index k = lane + u * lanes;
                 __half *y1 = x1;
-                const Index i = k * 4 - shift;
-                const int count = (Index)n1 - i < 4 ? (int)((Index)n1 - i) : 4;
+                const Index i = k * 8 - shift;
+                const int count = (Index)n1 - i < 8 ? (int)((Index)n1 - i) : 8;
                 const int first = i < 0 ? (int)-i : 0;
                 if (k < until)
                 {
-                    Vector<__half, 4> w1;
+                    Vector<__half, 8> w1;
                     #pragma unroll
-                    for (int e = 0; e < 4; e++)
+                    for (int e = 0; e < 8; e++)
                     {
                         const float v11 = g11[u].at[e];
                         const float v15 = (float)(v11 / v14);

@@ -138,6 +138,20 @@ def test_copies_between_devices_are_in_the_order_of_their_streams(on: Rig) -> No
         assert (y.get().tolist(), x.get().tolist()) == ([3] * 4, [4] * 4)
 
 
+def test_a_constant_is_there_on_every_stream(on: Rig) -> None:
+    be, streams = gen_backend("gpu"), [on.cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    for seed in range(20):
+        on.machine.random.seed(seed)
+        x, results = be.ones(3), [be.empty(3) for _ in streams]
+        be.synchronize()
+        tree = x + np.arange(3, dtype=np.float32)
+        for stream, result in zip(streams, results, strict=True):
+            with stream:
+                result[:] = tree
+        streams[1].synchronize()
+        assert results[1].get().tolist() == [1, 2, 3]
+
+
 def test_without_it_there_is_no_driver() -> None:
     rig()
     with pytest.raises(BackendError, match="no driver is installed"):

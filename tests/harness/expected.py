@@ -164,6 +164,13 @@ def _softmax(x: Any, axis: Any = None) -> Any:
     return result
 
 
+def _cross_entropy(x: Any, labels: Any) -> Any:
+    wide = x.astype(np.float64)
+    labels = np.asarray(labels)
+    found = -np.take_along_axis(_log_softmax(wide, -1), labels.reshape(*x.shape[:-1], 1), -1)
+    return found.reshape(labels.shape).astype(_mean_dtype(x.dtype))
+
+
 def _log_softmax(x: Any, axis: Any = None) -> Any:
     result = np.full(x.shape, -np.inf, np.longdouble)
     for group in _groups(x, axis):
@@ -343,6 +350,7 @@ MEANINGS: dict[str, Meaning] = {
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
     "embedding": lambda table, ids, axis=0, flat=False: np.take(table, ids, axis=0),
     "take_along_axis": np.take_along_axis,
+    "cross_entropy": _cross_entropy,
     "gather": lambda x, *arrays, index: x[_to_index(index, arrays)],
     "scatter": _scatter,
     "index_add": _index_add,

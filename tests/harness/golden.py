@@ -19,8 +19,8 @@ def check_golden(text: str, path: Path, request: Any) -> None:
     assert path.exists() and text == path.read_text(), "if the change is meant: pytest --update-golden, and read it"
 
 
-def _input(*shape: int, name: str = "x") -> Any:
-    return TensorType("float32", shape)(name)
+def _input(*shape: int, name: str = "x", dtype: str = "float32") -> Any:
+    return TensorType(dtype, shape)(name)
 
 
 def chain(be: Any) -> Any:
@@ -110,56 +110,57 @@ TREES = (
 )
 
 
-# For CUDA, which lays kernels out by sizes: of arrays that have no memory
+# For CUDA, which lays kernels out by sizes: of arrays that have no memory. With fewer rows, columns or elements, they
+# are the same kernels on a smaller device (tests/gpu/test_ptx.py).
 
 
-def chain_of_millions(be: Any) -> Any:
-    a, b, c, d = (_input(1 << 24, name=name) for name in "abcd")
+def chain_of_millions(be: Any, count: int = 1 << 24) -> Any:
+    a, b, c, d = (_input(count, name=name) for name in "abcd")
     return a * b + c * be.sin(d)
 
 
-def softmax_by_lanes(be: Any) -> Any:
-    return be.softmax(_input(1 << 16, 32), axis=1)
+def softmax_by_lanes(be: Any, rows: int = 1 << 16) -> Any:
+    return be.softmax(_input(rows, 32), axis=1)
 
 
-def softmax_by_warps(be: Any) -> Any:
-    return be.softmax(_input(1 << 16, 1000), axis=1)
+def softmax_by_warps(be: Any, rows: int = 1 << 16) -> Any:
+    return be.softmax(_input(rows, 1000), axis=1)
 
 
-def softmax_by_blocks(be: Any) -> Any:
-    return be.softmax(_input(4096, 5000), axis=1)
+def softmax_by_blocks(be: Any, rows: int = 4096) -> Any:
+    return be.softmax(_input(rows, 5000), axis=1)
 
 
-def softmax_of_long_rows(be: Any) -> Any:
-    return be.softmax(_input(4096, 1 << 16), axis=1)
+def softmax_of_long_rows(be: Any, rows: int = 4096) -> Any:
+    return be.softmax(_input(rows, 1 << 16), axis=1)
 
 
-def softmax_of_odd_rows(be: Any) -> Any:
-    return be.softmax(TensorType("float16", (1 << 14, 1001))("x"), axis=1)
+def softmax_of_odd_rows(be: Any, rows: int = 1 << 14) -> Any:
+    return be.softmax(_input(rows, 1001, dtype="float16"), axis=1)
 
 
-def softmax_in_parts(be: Any) -> Any:
-    return be.softmax(_input(2, 1 << 20), axis=1)
+def softmax_in_parts(be: Any, columns: int = 1 << 20) -> Any:
+    return be.softmax(_input(2, columns), axis=1)
 
 
-def layer_norm_by_warps(be: Any) -> Any:
-    x, gain, bias = _input(1 << 14, 1024), _input(1024, name="gain"), _input(1024, name="bias")
+def layer_norm_by_warps(be: Any, rows: int = 1 << 14) -> Any:
+    x, gain, bias = _input(rows, 1024), _input(1024, name="gain"), _input(1024, name="bias")
     return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + 1e-5) * gain + bias
 
 
-def batch_norm_by_columns(be: Any) -> Any:
-    x = _input(128, 1 << 14)
+def batch_norm_by_columns(be: Any, columns: int = 1 << 14) -> Any:
+    x = _input(128, columns)
     return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
 
 
-def batch_norm_in_parts(be: Any) -> Any:
-    x = _input(1 << 16, 256)
+def batch_norm_in_parts(be: Any, rows: int = 1 << 16) -> Any:
+    x = _input(rows, 256)
     return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
 
 
-def cross_entropy(be: Any) -> Any:
-    x, y = _input(4096, 1000), _input(4096, 1000, name="y")
-    loss = -be.sum(y * be.log_softmax(x, axis=1)) / 4096
+def cross_entropy(be: Any, rows: int = 4096) -> Any:
+    x, y = _input(rows, 1000), _input(rows, 1000, name="y")
+    loss = -be.sum(y * be.log_softmax(x, axis=1)) / rows
     return function([x, y], [loss, grad(loss, x)])
 
 

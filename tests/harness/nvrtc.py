@@ -55,9 +55,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What NVRTC makes of a source: its machine code, the log, and what each kernel takes."""
+    """What NVRTC makes of a source: its machine code and PTX, the log, and what each kernel takes."""
 
     cubin: bytes
+    ptx: str
     log: str
     usage: dict[str, Usage]
 
@@ -94,11 +95,11 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = ()) 
 
     ``#include <cuda_fp16.h>`` and the like find CUDA's own headers; there are no others.
     """
-    cubin, log = _compiled(source, arch, ["--ptxas-options=-v", *options], "CUBIN")
-    return Compiled(cubin, log, _usage(log))
+    (cubin, ptx), log = _compiled(source, arch, ["--ptxas-options=-v", *options], ("CUBIN", "PTX"))
+    return Compiled(cubin, ptx.rstrip(b"\0").decode(), log, _usage(log))
 
 
-def _compiled(source: str, arch: str, options: Sequence[str], kind: str) -> tuple[bytes, str]:
+def _compiled(source: str, arch: str, options: Sequence[str], kinds: Sequence[str]) -> tuple[list[bytes], str]:
     """What NVRTC makes of a source, and the log."""
     nvrtc, program = _library(), ctypes.c_void_p()
     _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
@@ -111,14 +112,20 @@ def _compiled(source: str, arch: str, options: Sequence[str], kind: str) -> tupl
         if result or re.search(r"\bwarning\b", log):
             numbered = "\n".join(f"{number:4} {line}" for number, line in enumerate(source.splitlines(), 1))
             raise NvrtcError(f"NVRTC, for {arch}:\n{log}\n{numbered}")
-        return _bytes(program, kind), log
+        return [_bytes(program, kind) for kind in kinds], log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def ptx_of(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> str:
+    """The PTX of a source for an architecture; a warning is an error."""
+    ((ptx,), _) = _compiled(source, arch.replace("sm", "compute"), options, ["PTX"])
+    return ptx.rstrip(b"\0").decode()
+
+
 def under_way(source: str, options: Sequence[str] = ()) -> int:
     """How many loads from global memory kernels issue at most, in PTX, before they use what one of them loads."""
-    ptx = _compiled(source, "compute_90", options, "PTX")[0].rstrip(b"\0").decode()
+    ptx = ptx_of(source, options=options)
     most, loaded, count = 0, set[str](), 0
     for line in ptx.splitlines():
         load, registers = re.match(r"\s*(?:@!?%p\d+ )?ld\.global\S*\s+(.*?), \[", line), re.findall(r"%\w+", line)

@@ -14,6 +14,7 @@ from harness.homes import home, stand_in
 
 import optree
 from backends import gen_backend
+from backends.cpu.openblas import share_products, threads
 from optree import TensorType
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops import attention
@@ -193,6 +194,21 @@ def test_at_8192_tokens_memory_is_that_of_operands_and_result(heads: int, jit: b
         backward = optree.function([], optree.grad(f.sum(tree), operands))
         # The delta and the value are computed on the way: eight arrays in all, of which three are the operands.
         assert allocated(backward, before=1) <= 1.3 * 8 * one - 3 * one
+
+
+@pytest.mark.skipif(threads() is None, reason="NumPy has another BLAS")
+def test_openblas_is_in_one_thread_while_tasks_are_shared() -> None:
+    found: Any = threads()
+    before, seen = found.get(), []
+    share_products(range(3), lambda: lambda task: seen.append(found.get()))
+    assert seen == [1, 1, 1] and found.get() == before
+
+    def failing(task: Any) -> None:
+        raise ValueError(task)
+
+    with pytest.raises(ValueError, match="0"):
+        share_products([0], lambda: failing)
+    assert found.get() == before
 
 
 def test_what_does_not_fit_is_named(be: Any) -> None:

@@ -11,11 +11,13 @@ from harness.homes import home
 from scipy import special
 
 from backends import gen_backend, source
+from optree import function
 from optree.autodiff.api import grad as optree_grad
-from optree.errors import AxisError, OperandError, ShapeError
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.summation import accurate_sum
 from optree.registry import f
 from optree.tree.node import OpTreeNode
+from optree.tree.types import TensorType
 
 NAN, INF = np.nan, np.inf
 
@@ -482,3 +484,33 @@ def test_any_and_all_stop_in_compiled_kernels_at_what_decides(name: str, size: i
     (kernel,) = source(function(be.array(np.full(size, common), bool)))
     assert "break;" in kernel
     assert "break;" not in source(np.sum(be.ones((4,))))[0]
+
+
+# Cross entropy
+
+
+def test_cross_entropy_with_its_gradient_is_one_kernel(be):
+    x, labels = TensorType("float32", (64, 1000))("x"), TensorType("int32", (64,))("labels")
+    losses = be.cross_entropy(x, labels)
+    (kernel,) = source(function([x, labels], [losses, optree_grad(be.mean(losses), x)]), "cuda")
+    assert kernel.count("loaded<4>(y0 + i)") == 1
+
+
+def test_cross_entropy_of_labels_that_are_no_classes(be):
+    x = be.array(np.random.RandomState(0).randn(4, 3))
+    losses = be.cross_entropy(x, np.array([3, -1, 2, 100])).asnumpyarray()
+    assert np.isinf(losses[[0, 1, 3]]).all() and np.isfinite(losses[2])
+
+
+def test_cross_entropy_of_far_and_infinite_logits(be):
+    x = be.array([[1e4, 1e4 + 1, -np.inf], [-np.inf, 0, 5]])
+    found = be.cross_entropy(x, np.array([0, 0])).asnumpyarray()
+    np.testing.assert_allclose(found, [np.log1p(np.e), np.inf], rtol=1e-6)
+
+
+def test_cross_entropy_refuses_other_labels(be):
+    x = be.ones((4, 3))
+    with pytest.raises(DTypeError, match=r"labels are integers, not .*astype\('int64'\)"):
+        be.cross_entropy(x, be.ones((4,)))
+    with pytest.raises(ShapeError, match=r"of shape \(4,\) or \(4, 1\), not \(3,\)"):
+        be.cross_entropy(x, np.array([0, 1, 2]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -627,6 +629,16 @@ def test_copies_and_views_of_other_memory():
         xp.from_dlpack(frozen, copy=False)
     with pytest.raises(AttributeError):
         xp.from_dlpack([1.0])
+
+
+def test_arrays_are_copied_and_pickled(xp):
+    x = xp.asarray([1.0, 2.0]) * 2
+    copies = [copy.copy(x), copy.deepcopy(x)]
+    be = gen_backend("cpu")
+    copies.append(pickle.loads(pickle.dumps(x)))
+    x[0] = 7.0
+    assert [y.tolist() for y in copies] == [[2.0, 4.0]] * 3
+    assert copies[-1].device is be and copies[0].device is x.device
 
 
 def test_devices_are_backends(xp):

@@ -166,4 +166,118 @@ void correlate_directly(const problem *p)
 {
     ((sharing *)p->share)(direct_weight_tasks, p, p->groups, p->threads);
 }
+
+/* Groups of one channel that lie next to each other in memory: vectors along groups, read in place.
+   The weights are [tap][group]. */
+
+/* Where a tap of a row of positions is in x, along the first three axes; -1 outside. */
+static word row_of_tap(const problem *p, const word *at, const word *tap)
+{
+    word offset = 0;
+    for (int axis = 0; axis < 3; axis++) {
+        const word place = at[axis] * p->step[axis] + p->low[axis] + tap[axis];
+        if (place < 0 || place >= p->size[axis])
+            return -1;
+        offset += place * p->x_stride[axis];
+    }
+    return offset;
+}
+
+static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    (void)thread;
+    for (word task = begin; task < end; task++) {
+        const word at[3] = {task / p->count[2] / p->count[1], task / p->count[2] % p->count[1], task % p->count[2]};
+        word rows[p->taps];
+        for (word tap = 0; tap < p->taps; tap++)
+            rows[tap] = row_of_tap(p, at, p->offsets + tap * AXES);
+        T *out = (T *)p->out + at[0] * p->out_stride[0] + at[1] * p->out_stride[1] + at[2] * p->out_stride[2];
+        for (word column = 0; column < p->count[3]; column++, out += p->out_stride[3]) {
+            const T *from[p->taps], *weights[p->taps];
+            word found = 0;
+            for (word tap = 0; tap < p->taps; tap++) {
+                const word place = column * p->step[3] + p->low[3] + p->offsets[tap * AXES + 3];
+                if (rows[tap] >= 0 && place >= 0 && place < p->size[3]) {
+                    from[found] = (const T *)p->x + rows[tap] + place * p->x_stride[3];
+                    weights[found++] = (const T *)p->weights + tap * p->groups;
+                }
+            }
+            word c = 0;
+            for (; c + VECTORS * LANES <= p->groups; c += VECTORS * LANES) {
+                vector sum[VECTORS] = {{0}};
+                for (word i = 0; i < found; i++)
+                    for (int v = 0; v < VECTORS; v++)
+                        sum[v] += load(from[i] + c + v * LANES) * load(weights[i] + c + v * LANES);
+                for (int v = 0; v < VECTORS; v++)
+                    save(out + c + v * LANES, sum[v]);
+            }
+            for (; c < p->groups; c++) {
+                T sum = 0;
+                for (word i = 0; i < found; i++)
+                    sum += from[i][c] * weights[i][c];
+                out[c] = sum;
+            }
+        }
+    }
+}
+
+int64_t convolve_channels(const problem *p)
+{
+    ((sharing *)p->share)(channel_tasks, p, p->count[0] * p->count[1] * p->count[2], p->threads);
+    return 0;
+}
+
+/* The first numbers, and zeros. */
+static vector some(const T *from, word count)
+{
+    if (count >= LANES)
+        return load(from);
+    T few[LANES] = {0};
+    copy_few(few, from, count);
+    return load(few);
+}
+
+static void channel_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const problem *p = state;
+    (void)thread;
+    for (word task = begin; task < end; task++) {
+        const word first = task * LANES, count = least(LANES, p->groups - first);
+        for (word row = 0; row < p->count[0] * p->count[1] * p->count[2]; row++) {
+            const word at[3] = {row / p->count[2] / p->count[1], row / p->count[2] % p->count[1], row % p->count[2]};
+            const T *delta = (const T *)p->out + first;
+            for (int axis = 0; axis < 3; axis++)
+                delta += at[axis] * p->out_stride[axis];
+            for (word tap = 0; tap < p->taps; tap++) {
+                const word there = row_of_tap(p, at, p->offsets + tap * AXES);
+                if (there < 0)
+                    continue;
+                const word step = p->step[3], offset = p->low[3] + p->offsets[tap * AXES + 3];
+                const word low = offset < 0 ? (-offset + step - 1) / step : 0;
+                const word high = offset >= p->size[3] ? 0 : least(p->count[3], (p->size[3] - 1 - offset) / step + 1);
+                const T *x = (const T *)p->x + first + there + offset * p->x_stride[3];
+                vector sum[VECTORS] = {{0}};
+                word i = low;
+                for (; count == LANES && i + VECTORS <= high; i += VECTORS)
+                    for (int v = 0; v < VECTORS; v++)
+                        sum[v] += load(x + (i + v) * step * p->x_stride[3]) * load(delta + (i + v) * p->out_stride[3]);
+                for (; i < high; i++)
+                    sum[0] += some(x + i * step * p->x_stride[3], count) * some(delta + i * p->out_stride[3], count);
+                for (int v = 1; v < VECTORS; v++)
+                    sum[0] += sum[v];
+                T *weights = (T *)p->weights + tap * p->groups + first, sums[LANES];
+                save(sums, sum[0]);
+                for (word c = 0; c < count; c++)
+                    weights[c] += sums[c];
+            }
+        }
+    }
+}
+
+int64_t correlate_channels(const problem *p)
+{
+    ((sharing *)p->share)(channel_weight_tasks, p, (p->groups + LANES - 1) / LANES, p->threads);
+    return 0;
+}
 """

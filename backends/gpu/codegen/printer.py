@@ -19,6 +19,7 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
+    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -26,8 +27,17 @@ from backends.execution.dialect import (
     without_unused,
 )
 from backends.execution.printer_common import Access, Printer
+from backends.gpu.codegen.device_functions import (
+    DRAWS,
+    EXTREME_OF,
+    EXTREMES,
+    HEAD,
+    NARROW_CONVERSIONS,
+    QUOTIENT,
+    TEAM_REDUCTIONS,
+)
 from backends.gpu.codegen.variant import BYTES_IN_FLIGHT, Variant, contiguous_arrays, loaded_bytes, slots_of
-from optree.compile.loopnest import LoopNest, Reduction, Stage, stages_of, strided_reads
+from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of, strided_reads
 
 CUDA = Dialect(
     {
@@ -48,119 +58,17 @@ CUDA = Dialect(
     byte="bool",
     inline="__device__ __forceinline__",
     cast="(Index)",
+    upper_product="__umulhi",
 )
 
 #: The accesses of a thread that are accumulated in the dtype itself before they join a sum in float64.
 SUM_BLOCK = 64
 
-#: Vectorised loads and stores.
-HEAD = """#ifndef INFINITY
-#define INFINITY __int_as_float(0x7f800000)
-#endif
+#: Numbers drawn at a flat index, in blocks of four.
+_DRAW = re.compile(r"(philox_\w+32)\(\{0\}, \{1\}, \{2\}\)")
 
-template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
-
-template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p)
-{
-    return *(const Vector<T, N> *)p;
-}
-
-template <int N, class T> __device__ __forceinline__ Vector<T, N> loaded(const T *p, int first, int count)
-{
-    if (first == 0 && count == N)
-        return loaded<N>(p);
-    Vector<T, N> found;
-    #pragma unroll
-    for (int e = 0; e < N; e++)
-        found.at[e] = e >= first && e < count ? p[e] : T();
-    return found;
-}
-
-template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values)
-{
-    *(Vector<T, N> *)p = values;
-}
-
-template <int N, class T> __device__ __forceinline__ void store(T *p, const Vector<T, N> &values, int first, int count)
-{
-    if (first == 0 && count == N)
-        return store(p, values);
-    #pragma unroll
-    for (int e = 0; e < N; e++)
-        if (e >= first && e < count)
-            p[e] = values.at[e];
-}
-"""
-
-#: Conversions of narrow dtypes.
-NARROW_CONVERSIONS = {
-    "float16": """#include <cuda_fp16.h>
-
-__device__ __forceinline__ float from_half(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_half(float x) { return __float2half_rn(x); }
-__device__ __forceinline__ float rounded_half(float x) { return __half2float(__float2half_rn(x)); }
-__device__ __forceinline__ float rounded_half(double x) { return __half2float(__double2half(x)); }
-template <class T> __device__ __forceinline__ float rounded_half(T x) { return rounded_half((float)x); }
-""",
-    "bfloat16": """#include <cuda_bf16.h>
-
-__device__ __forceinline__ float from_bfloat(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ __nv_bfloat16 to_bfloat(float x) { return __float2bfloat16_rn(x); }
-__device__ __forceinline__ float rounded_bfloat(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
-__device__ __forceinline__ float rounded_bfloat(double x) { return __bfloat162float(__double2bfloat16(x)); }
-template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return rounded_bfloat((double)x); }
-""",
-}
-
-#: Integer division by an invariant number, as multiplication and shift (`backends.gpu.kernel.divisor`).
-QUOTIENT = """
-__device__ __forceinline__ int quotient(int number, long long divisor)
-{
-    return (int)(__umulhi(2u * (unsigned int)number, (unsigned int)divisor) >> (int)(divisor >> 32));
-}
-"""
-
-#: Reductions across a team. No thread overwrites shared memory before all have read it: where two arrays alternate
-#: (`part_arrays`), the reduction in between has a barrier; a block has one before its next outer index; and columns
-#: are reduced one after the other.
-TEAM_REDUCTIONS = {
-    "warp": """
-template <class T, class J> __device__ __forceinline__ T over_lanes(T x, J join, int lanes)
-{
-    #pragma unroll
-    for (int offset = lanes / 2; offset > 0; offset /= 2)
-        x = join(x, (T)__shfl_xor_sync(~0u, x, offset));
-    return (T)__shfl_sync(~0u, x, 0, lanes);
-}
-""",
-    "block": """
-template <class T, class J> __device__ __forceinline__ T over_block(T x, J join, T *parts)
-{
-    const int warps = blockDim.x / 32;
-    x = over_lanes(x, join, 32);
-    if (threadIdx.x % 32 == 0)
-        parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    return over_lanes(parts[threadIdx.x & (warps - 1)], join, warps);
-}
-""",
-    "columns": """
-template <class T, class J> __device__ __forceinline__ T over_column(T x, J join, T *parts, int width)
-{
-    parts[threadIdx.x] = x;
-    __syncthreads();
-    for (int offset = blockDim.x / 2; offset >= width; offset /= 2) {
-        if (threadIdx.x < offset)
-            parts[threadIdx.x] = join(parts[threadIdx.x], parts[threadIdx.x + offset]);
-        __syncthreads();
-    }
-    x = parts[threadIdx.x % width];
-    __syncthreads();
-    return x;
-}
-""",
-}
-
+#: What stands before a grid-stride loop: most threads have one turn, and unrolled it would begin with a division.
+GRID_STRIDE = ("#pragma unroll 1",)
 
 #: The size of a transposed tile along each of its loops.
 TILE = 32
@@ -175,12 +83,14 @@ def source(nest: LoopNest, variant: Variant) -> str:
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
         head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
+    head += [EXTREMES.rstrip("\n")] if any(printer.is_extreme(r) for r in nest.reductions) else []
     head += ["", *functions_called(nest, CUDA)]
+    head += [DRAWS.strip("\n"), ""] if printer.draws else []
     head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
     lines = [line for part in head for line in part.splitlines()]
     for r in nest.reductions:
         type = CUDA.type_of(accumulator_dtype(r))
-        joined = r.accumulator.combine.format("x", "y")
+        joined = printer.combine(r).format("x", "y")
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
@@ -241,6 +151,25 @@ class CudaPrinter(Printer):
         self.variant = variant
         self.slots = slots_of(nest, self.stages) if variant.cache else {}
         self.part_arrays = part_arrays(nest)
+        self.draws = self._vectorised_draws()
+
+    def _vectorised_draws(self) -> dict[int, str]:
+        """The statements that draw numbers at an access's consecutive flat indices, and the functions that do."""
+        nest, variant = self.nest, self.variant
+        if variant.vector == 1 or nest.columns or variant.team == "tiles":
+            return {}
+        found = {}
+        for s in nest.statements_at("inner"):
+            draw = _DRAW.fullmatch(s.expression)
+            is_one_draw = all(nest.level_of(argument) == "once" for argument in s.arguments[:2])
+            if draw is not None and is_one_draw and self._is_contiguous_index(s.arguments[2]):
+                found[s.value] = draw[1]
+        return found
+
+    def _is_contiguous_index(self, value: int) -> bool:
+        """Whether a value is a flat index that counts an access's elements."""
+        nest = self.nest
+        return value < len(nest.reads) and nest.is_flat_index(value) and nest.vector_strides[value] == 1
 
     def parameters(self) -> list[tuple[str, str]]:
         """A kernel's parameters: their declarations and names."""
@@ -302,7 +231,7 @@ class CudaPrinter(Printer):
         index = ["const Index k = c + u * lanes;", *self.access_index(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.batch(stage, "x", index, "total")
-        return [*lines, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index c = {start}; c < total; c += {step})", *braced(body)]
 
     def count(self, first: str, axes: Sequence[int]) -> str:
         """The product of some loops' sizes and another number."""
@@ -347,7 +276,7 @@ class CudaPrinter(Printer):
         body += ["__syncthreads();", *loop, *braced(stores), "__syncthreads();"]
         body += [*loop, *braced([*along, *braced(self.element(stage, Access(load, str, str, at)))])]
         total = self.count(f"tiles{last} * tiles{other}", others)
-        return [*lines, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
     # Nests that reduce
 
@@ -385,7 +314,7 @@ class CudaPrinter(Printer):
             lines.append(f"__shared__ {CUDA.type_of(accumulator_dtype(r))} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
-        return [*lines, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
+        return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
 
     def row_extent(self) -> Lines:
         """The number of accesses of a row, and of a split row the block's part of them."""
@@ -639,6 +568,13 @@ class CudaPrinter(Printer):
             lines.append(f"Vector<{CUDA.types[str(nest.arrays[array])]}, {variant.vector}> w{array};")
             stores += self.store_access(array, f"{letter}{array}")
 
+        for s in stage.statements:
+            if isinstance(s, Statement) and s.value in self.draws:
+                seed, counter, _ = map(self.name, s.arguments)
+                given = f"{seed}, {counter}, {letter}{s.arguments[2]} + i"
+                draw = f"drawn<{variant.vector}, {self.draws[s.value]}>({given})"
+                lines.append(f"const Vector<float, {variant.vector}> d{s.value} = {draw};")
+
         def load(value: int) -> str:
             if value < len(nest.reads) and nest.is_flat_index(value):
                 return self.loaded(value, f"{letter}{value}", self.offset(value))
@@ -650,6 +586,19 @@ class CudaPrinter(Printer):
 
         access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda array: f"w{array}.at[e]")
         return [*lines, *self.unrolled(self.element(stage, access)), *stores]
+
+    def assigned(self, statement: Statement) -> Lines:
+        if statement.value in self.draws:
+            return [f"{self.declared(statement.value)} = d{statement.value}.at[e];"]
+        return super().assigned(statement)
+
+    @staticmethod
+    def is_extreme(r: Reduction) -> bool:
+        """Whether a reduction is a maximum or minimum in float32 that nan is part of."""
+        return bool(r.accumulator.of_numbers) and compute_dtype(r.dtype) == np.float32
+
+    def combine(self, r: Reduction) -> str:
+        return EXTREME_OF[r.accumulator.start] if self.is_extreme(r) else super().combine(r)
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         (line,) = super().accumulated(r, part)

@@ -1,0 +1,696 @@
+"""PTX as NVRTC emits it, run in NumPy: all threads of some blocks at once, with masks where they diverge.
+
+`parse` reads a module; `Machine` runs blocks of a kernel on `Memory`. Of the threads that are not waiting, those
+furthest behind go on first, so that warps reconverge where their paths meet, as they do on a device. Accesses beyond an
+array, misaligned ones, and threads that wait for others that never come are a `PtxFault`; registers and memory that
+nobody wrote are nan. Threads of a block take turns at barriers alone: races are what `harness.cuda` finds.
+
+A run counts what warps issue: `Counts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.ptx_memory import Memory, PtxFault, conflicts_of, sectors_of
+from harness.ptx_values import TYPES, UnknownInstruction, function_of
+
+WARP = 32
+
+#: The most basic blocks that a run takes.
+LIMIT = 2_000_000
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_FUNCTION = re.compile(
+    r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$]+)\s*\(([^)]*)\)([^{;]*)\{"
+)
+_POINTER = r"(?:\.ptr\s+(?:\.global\s+)?(?:\.align\s+\d+\s+)?)?"
+_PARAMETER = re.compile(rf"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+{_POINTER}([\w$]+)(?:\[(\d+)\])?")
+_VARIABLE = re.compile(r"\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
+_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.DOTALL)
+_STATEMENT = re.compile(r"(?:@(!?)([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
+_OPERAND = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,]+)")
+
+#: Instructions at which threads wait for others.
+SYNCHRONISING = ("bar", "barrier", "shfl", "vote", "match", "redux")
+
+
+@dataclass
+class Instruction:
+    """An instruction: the register that guards it, its name, what modifies it, and its operands."""
+
+    base: str
+    mods: tuple[str, ...]
+    operands: list[str]
+    guard: str = ""
+    negated: bool = False
+    run: Callable[[Any], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.base, *self.mods))
+
+
+@dataclass
+class Block:
+    """A basic block; one that synchronises is a single instruction."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    synchronises: bool = False
+
+
+@dataclass
+class Function:
+    """A kernel or a function that kernels call.
+
+    Attributes
+    ----------
+    parameters, results : list of (str, str, int)
+        Name, type and bytes.
+    registers : dict
+        The dtype of each register, or of those that begin with a text and go on with a number.
+    shared : dict
+        Where each variable begins; `dynamic` is where dynamic shared memory does.
+    """
+
+    name: str
+    parameters: list[tuple[str, str, int]]
+    results: list[tuple[str, str, int]]
+    blocks: list[Block] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    registers: dict[str, np.dtype] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
+    local: dict[str, int] = field(default_factory=dict)
+    static: int = 0
+    local_size: int = 0
+
+
+@dataclass
+class Module:
+    """What a text of PTX declares."""
+
+    functions: dict[str, Function]
+    constants: dict[str, np.ndarray]
+
+
+def parse(text: str) -> Module:
+    """The functions and constants of a module."""
+    text = _COMMENT.sub("", text)
+    module, rest, position = Module({}, {}), [], 0
+    for found in _FUNCTION.finditer(text):
+        if found.start() < position:
+            continue
+        rest.append(text[position : found.start()])
+        end = _closing(text, found.end())
+        module.functions[found[3]] = _function(found, text[found.end() : end])
+        position = end + 1
+    for statement in "".join([*rest, text[position:]]).split(";"):
+        if variable := _VARIABLE.search(statement):
+            _declare_constant(module, variable, statement)
+    return module
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace closes that was opened before a place."""
+    depth = 1
+    for found in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if found[0] == "{" else -1
+        if not depth:
+            return found.start()
+    raise ValueError("a brace that nothing closes")
+
+
+def _declare_constant(module: Module, variable: Any, statement: str) -> None:
+    space, _, type, name, length = variable.groups()
+    if space == "shared":  # dynamic: its length is the launch's
+        module.constants[name] = np.zeros(0, np.uint8)
+        return
+    values = [int(number, 0) for number in re.findall(r"-?\w+", statement.partition("=")[2])]
+    found = np.zeros(int(length or 1), TYPES[type])
+    found[: len(values)] = values
+    module.constants[name] = found
+
+
+def _parameters(text: str | None) -> list[tuple[str, str, int]]:
+    return [
+        (name, type, int(length or 1) * TYPES[type].itemsize) for type, name, length in _PARAMETER.findall(text or "")
+    ]
+
+
+def _function(head: Any, body: str) -> Function:
+    function = Function(head[3], _parameters(head[4]), _parameters(head[2]))
+    block = Block()
+    function.blocks.append(block)
+
+    def begin() -> Block:
+        if function.blocks[-1].instructions:
+            function.blocks.append(Block())
+        return function.blocks[-1]
+
+    for statement in _statements(body):
+        if statement.endswith(":"):
+            block = begin()
+            function.labels[statement[:-1]] = len(function.blocks) - 1
+        elif statement.startswith("."):
+            _declare(function, statement)
+        else:
+            instruction = _instruction(statement)
+            if instruction.base in SYNCHRONISING:
+                block = begin()
+                block.synchronises = True
+            block.instructions.append(instruction)
+            if instruction.base in (*SYNCHRONISING, "bra", "ret", "exit", "call"):
+                block = begin()
+    return function
+
+
+def _statements(body: str) -> list[str]:
+    """Labels, declarations and instructions; braces of scopes are left out, those of vectors stay."""
+    found, depth, text = [], 0, ""
+    for piece in re.findall(r"[{};:\[\]]|[^{};:\[\]]+", body):
+        if piece == "{" and not text.strip():
+            continue
+        if piece == "{":
+            depth += 1
+        elif piece == "}":
+            if depth == 0:
+                continue
+            depth -= 1
+        if piece == ";" or (piece == ":" and re.fullmatch(r"\s*[$\w]+\s*", text)):
+            found.append(" ".join(text.split()) + (":" if piece == ":" else ""))
+            text = ""
+            continue
+        text += piece
+    return [each for each in found if each]
+
+
+def _declare(function: Function, statement: str) -> None:
+    if registers := _REGISTERS.match(statement):
+        for name in registers[2].replace(" ", "").split(","):
+            function.registers[name.partition("<")[0]] = TYPES[registers[1]]
+    elif variable := _VARIABLE.match(statement):
+        space, alignment, type, name, length = variable.groups()
+        size, step = int(length or 1) * TYPES[type].itemsize, int(alignment or TYPES[type].itemsize)
+        if space == "shared":
+            start = -(-function.static // step) * step
+            function.shared[name], function.static = start, start + size
+        elif space == "local":
+            start = -(-function.local_size // step) * step
+            function.local[name], function.local_size = start, start + size
+
+
+def _instruction(statement: str) -> Instruction:
+    found = _STATEMENT.fullmatch(statement)
+    if found is None:
+        raise UnknownInstruction(statement)
+    base, *mods = re.split(r"[.]|::", found[3])
+    operands = [each.strip() for each in _OPERAND.findall(found[4])]
+    return Instruction(base, tuple(mods), [each for each in operands if each], found[2] or "", bool(found[1]))
+
+
+@dataclass
+class Counts:
+    """What the warps of a run issue.
+
+    Attributes
+    ----------
+    issued : Counter
+        How often warps issue an instruction, by its name.
+    requests, sectors, bytes : Counter
+        Of global memory, by ``'load'`` and ``'store'``: instructions of warps, sectors of 32 bytes that each takes, and
+        bytes that threads ask for.
+    passes, conflicts : int
+        Of shared memory: how often a warp's access goes through its banks, and how often more than its size needs.
+    """
+
+    issued: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    sectors: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    passes: int = 0
+    conflicts: int = 0
+
+
+class Machine:
+    """Blocks of one kernel's launch, and all of their threads.
+
+    Parameters
+    ----------
+    module : Module
+    name : str
+        The kernel's.
+    grid, block : (int, int), int
+        The launch's blocks along x and y, and threads.
+    words : sequence of int
+        The arguments, 8 bytes each.
+    memory : Memory
+    shared : int
+        Bytes of dynamic shared memory.
+    blocks : sequence of int, optional
+        The numbers of those that run, x first; all.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        grid: tuple[int, int],
+        block: int,
+        words: Sequence[int],
+        memory: Memory,
+        shared: int = 0,
+        blocks: Sequence[int] | None = None,
+    ) -> None:
+        if block % WARP:
+            raise PtxFault(f"{name}: blocks of {block} threads, where whole warps are wanted")
+        self.module, self.memory, self.counts = module, memory, Counts()
+        self.number = np.arange(grid[0] * grid[1]) if blocks is None else np.asarray(blocks)
+        self.threads, self.count = block, block * len(self.number)
+        self.group = np.repeat(np.arange(len(self.number)), block)
+        self.lane = np.arange(self.count) % WARP
+        thread, every = np.tile(np.arange(block, dtype=np.uint32), len(self.number)), np.repeat(self.number, block)
+        self.special = {
+            "%tid.x": thread, "%ntid.x": np.uint32(block), "%laneid": self.lane.astype(np.uint32),
+            "%ctaid.x": (every % grid[0]).astype(np.uint32), "%ctaid.y": (every // grid[0]).astype(np.uint32),
+            "%nctaid.x": np.uint32(grid[0]), "%nctaid.y": np.uint32(grid[1]), "WARP_SZ": np.uint32(WARP),
+            **dict.fromkeys(("%tid.y", "%tid.z", "%ctaid.z"), np.uint32(0)),
+            **dict.fromkeys(("%ntid.y", "%ntid.z", "%nctaid.z"), np.uint32(1)),
+        }  # fmt: skip
+        function = module.functions[name]
+        if len(words) != len(function.parameters):
+            raise PtxFault(f"{name} has {len(function.parameters)} parameters, and {len(words)} are given")
+        self.dynamic = -(-function.static // 16) * 16
+        size = self.dynamic + shared
+        self.shared = np.full((len(self.number), -(-size // 16) * 16), 0xFF, np.uint8)  # of nans
+        self.shared_size = size
+        self.local = np.full((self.count, 256), 0xFF, np.uint8)
+        arguments = {}
+        for (parameter, type, _), word in zip(function.parameters, words, strict=True):
+            raw = int(word).to_bytes(8, "little", signed=word < 0)
+            arguments[parameter, 0] = np.frombuffer(raw, TYPES[type], 1)[0]
+        self.frame = Frame(self, function, arguments, 0)
+
+    def run(self) -> Counts:
+        """Run the blocks to their ends."""
+        with np.errstate(all="ignore"):
+            self.frame.run(np.ones(self.count, bool))
+        return self.counts
+
+
+class _Registers(dict[str, np.ndarray]):
+    """Registers of all threads; those that nobody wrote are nans, or have all bits."""
+
+    def __init__(self, function: Function, count: int) -> None:
+        super().__init__()
+        self.function, self.count = function, count
+
+    def __missing__(self, name: str) -> np.ndarray:
+        dtype = register_dtype(name, self.function)
+        found = self[name] = np.full(self.count * dtype.itemsize, 0xFF if dtype != np.bool_ else 0, np.uint8).view(
+            dtype
+        )
+        return found
+
+
+class Frame:
+    """A function that threads are in: their registers, and where each of them is."""
+
+    def __init__(self, machine: Machine, function: Function, arguments: dict[Any, Any], depth: int) -> None:
+        self.machine, self.function, self.parameters, self.depth = machine, function, arguments, depth
+        self.registers = _Registers(function, machine.count)
+        self.carry = np.zeros(machine.count, np.uint64)
+        self.mask: np.ndarray | None = None  # of the threads that run; None for all
+        for block in function.blocks:
+            for instruction in block.instructions:
+                if instruction.run is None and instruction.base not in ("bra", "ret", "exit"):
+                    instruction.run = bound(instruction, function)
+
+    # Control
+
+    def run(self, active: np.ndarray) -> None:
+        blocks, end = self.function.blocks, len(self.function.blocks)
+        self.place = np.where(active, 0, end)
+        for _ in range(LIMIT):
+            number, mask = self._next(end)
+            if number == end:
+                return
+            self.mask = None if mask.all() else mask
+            warps = int(mask.reshape(-1, WARP).any(axis=1).sum())
+            after = np.full(self.place.shape, number + 1)
+            for instruction in blocks[number].instructions:
+                self.machine.counts.issued[instruction.name] += warps
+                if instruction.run is not None:
+                    instruction.run(self)
+                else:
+                    to = self.function.labels[instruction.operands[0]] if instruction.base == "bra" else end
+                    after = np.where(self.guard(instruction), to, after)
+            self.place = np.where(mask, after, self.place) if self.mask is not None else after
+        raise PtxFault(f"{self.function.name} goes on after {LIMIT} basic blocks")
+
+    def _next(self, end: int) -> tuple[int, np.ndarray]:
+        """The first basic block with threads that need not wait, and those."""
+        number = int(self.place.min())
+        if number == end or not self.function.blocks[number].synchronises:
+            return number, self.place == number
+        for number in map(int, np.unique(self.place)):
+            if number == end:
+                break
+            mask = self.place == number
+            if self.function.blocks[number].synchronises:
+                mask &= self._all_there(mask, self.function.blocks[number].instructions[0])
+            if mask.any():
+                return number, mask
+        raise PtxFault(f"{self.function.name}: threads wait at a barrier or shuffle for others that never come")
+
+    def _all_there(self, mask: np.ndarray, instruction: Instruction) -> np.ndarray:
+        """The threads whose fellows have all come: of a block at a barrier, of a warp, as its mask says, elsewhere."""
+        if instruction.base in ("bar", "barrier") and "warp" not in instruction.mods:
+            size = self.machine.threads
+            return np.repeat(mask.reshape(-1, size).all(axis=1), size)
+        wanted = np.broadcast_to(_getter(instruction.operands[-1], TYPES["u32"], self.function)(self), mask.shape)
+        here = mask.reshape(-1, WARP) @ (np.uint64(1) << np.arange(WARP, dtype=np.uint64))
+        here = np.repeat(here.astype(np.uint32), WARP)
+        if np.any(mask & (wanted >> self.machine.lane.astype(np.uint32) & np.uint32(1) == 0)):
+            raise PtxFault(f"{self.function.name}: a lane is not in the mask of its own {instruction.name}")
+        return wanted & ~here == 0
+
+    # Values
+
+    def guard(self, instruction: Instruction) -> Any:
+        """Which threads an instruction's guard lets run."""
+        if not instruction.guard:
+            return True
+        found = self.registers[instruction.guard]
+        return ~found if instruction.negated else found
+
+    def running(self, instruction: Instruction) -> np.ndarray:
+        """The threads that execute an instruction."""
+        mask = np.ones(self.machine.count, bool) if self.mask is None else self.mask
+        return mask & self.guard(instruction)
+
+    def write(self, name: str, value: Any, instruction: Instruction) -> None:
+        """A register of the threads that execute an instruction."""
+        if name == "_":
+            return
+        dtype = register_dtype(name, self.function)
+        value = np.asarray(value)
+        if value.dtype.itemsize == dtype.itemsize:
+            value = value.view(dtype)
+        else:
+            value = value.astype(f"{value.dtype.kind}{dtype.itemsize}").view(dtype)
+        if self.mask is None and not instruction.guard:
+            self.registers[name] = np.array(np.broadcast_to(value, (self.machine.count,)))
+        else:
+            np.copyto(self.registers[name], value, where=self.running(instruction))
+
+
+def register_dtype(name: str, function: Function) -> np.dtype:
+    """The dtype that a register is declared with."""
+    found = function.registers.get(name)
+    return function.registers[name.rstrip("0123456789")] if found is None else found
+
+
+# Operands
+
+
+def _getter(text: str, dtype: np.dtype, function: Function) -> Callable[[Frame], Any]:
+    """What reads an operand as a dtype."""
+    if text.startswith(("0f", "0d")):
+        bits = np.array(int(text[2:], 16), np.uint32 if text[1] == "f" else np.uint64)
+        value = bits.view(TYPES["f32" if text[1] == "f" else "f64"])[()]
+        return lambda frame: value if value.dtype == dtype else bits.view(dtype)[()]
+    if re.fullmatch(r"-?\d\w*", text):
+        number = int(text.rstrip("U"), 0) % (1 << 8 * dtype.itemsize)
+        constant = np.array(number, f"u{dtype.itemsize}").view(dtype)[()] if dtype != np.bool_ else np.bool_(number)
+        return lambda frame: constant
+    if text.startswith("%") and ("." in text or text == "%laneid"):
+        return lambda frame: np.asarray(frame.machine.special[text]).view(dtype)
+    if text == "WARP_SZ":
+        return lambda frame: dtype.type(WARP)
+    if text.startswith("!"):
+        return lambda frame: ~frame.registers[text[1:]]
+    if text.startswith("%") or text in function.registers or text.rstrip("0123456789") in function.registers:
+        if register_dtype(text, function).itemsize == dtype.itemsize:
+            return lambda frame: frame.registers[text].view(dtype)
+        unsigned = np.dtype(f"u{register_dtype(text, function).itemsize}")
+        return lambda frame: frame.registers[text].view(unsigned).astype(dtype)
+    return lambda frame: dtype.type(_address(text, frame))
+
+
+def _address(name: str, frame: Frame) -> int:
+    """Where a variable is, in its own space."""
+    function, machine = frame.function, frame.machine
+    if name in function.shared:
+        return function.shared[name]
+    if name in function.local:
+        return frame.depth + function.local[name]
+    constant = machine.module.constants[name]
+    return machine.memory.address(constant) if constant.size else machine.dynamic
+
+
+def _pointer(text: str, function: Function) -> Callable[[Frame], np.ndarray]:
+    """What reads an address: a register or a variable, and an offset."""
+    found = re.fullmatch(r"\[\s*([\w%$.]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
+    if found is None:
+        raise UnknownInstruction(text)
+    base, offset = found[1], int(found[2] or 0)
+    size = register_dtype(base, function).itemsize if base.startswith("%") else 8
+    read = _getter(base, np.dtype(f"i{size}"), function)
+
+    def address(frame: Frame) -> np.ndarray:
+        value = np.asarray(read(frame), np.int64)
+        return np.broadcast_to(value + offset, (frame.machine.count,))
+
+    return address
+
+
+def _vector(text: str) -> list[str]:
+    return [each.strip() for each in text.strip("{}").split(",")] if text.startswith("{") else [text]
+
+
+# Instructions bound to what they read
+
+
+def bound(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """What runs an instruction in a frame."""
+    base, mods, operands = instruction.base, instruction.mods, instruction.operands
+    if base in ("ld", "st"):
+        return (_loaded if base == "ld" else _stored)(instruction, function)
+    if base == "shfl":
+        return _shuffled(instruction, function)
+    if base == "call":
+        return _called(instruction)
+    if base in ("bar", "barrier", "membar", "fence"):
+        return lambda frame: None
+    if base in ("addc", "subc", "madc") or "cc" in mods:
+        return _carried(instruction, function)
+    if base == "cvta":
+        base, mods = "mov", ("u64",)
+    if base == "mov" and any(each.startswith("{") for each in operands):
+        return _repacked(instruction, function)
+    target, *sources = operands
+    compute, dtypes = function_of(base, mods)
+    dtypes = [*dtypes, *[dtypes[-1]] * len(sources)]
+    reads = [_getter(text, dtype, function) for text, dtype in zip(sources, dtypes, strict=False) if dtype is not None]
+    if base == "setp" and ("|" in target or len(sources) > 2):
+        raise UnknownInstruction(f"{instruction.name} {operands}")
+
+    def run(frame: Frame) -> None:
+        frame.write(target, compute(*(read(frame) for read in reads)), instruction)
+
+    return run
+
+
+def _repacked(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """A move between a register and the parts of one."""
+    target, source = map(_vector, instruction.operands)
+    dtype = TYPES[instruction.mods[-1]]
+    part = np.dtype(f"u{dtype.itemsize // max(len(target), len(source))}")
+    reads = [_getter(text, part if len(source) > 1 else dtype, function) for text in source]
+
+    def run(frame: Frame) -> None:
+        values = [np.broadcast_to(read(frame), (frame.machine.count,)) for read in reads]
+        if len(values) > 1:
+            frame.write(target[0], np.stack(values, axis=1).reshape(-1).view(dtype), instruction)
+        else:
+            for place, name in enumerate(target):
+                parts = np.ascontiguousarray(values[0]).view(part).reshape(-1, len(target))
+                frame.write(name, parts[:, place].copy(), instruction)
+
+    return run
+
+
+def _carried(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """Sums, differences and products of 32 bits that read or write the carry."""
+    base, mods = instruction.base.rstrip("c") if instruction.base != "sub" else "sub", instruction.mods
+    target, *sources = instruction.operands
+    dtype, wide = TYPES["u32"], np.uint64
+    if TYPES[mods[-1]].itemsize != 4:
+        raise UnknownInstruction(instruction.name)
+    reads = [_getter(text, dtype, function) for text in sources]
+
+    def run(frame: Frame) -> None:
+        *factors, last = [np.asarray(read(frame)).astype(wide) for read in reads]
+        first = factors[0] * factors[1] if base == "mad" else factors[0]
+        if base == "mad":
+            first = first >> wide(32) if "hi" in mods else first & wide(0xFFFFFFFF)
+        carry = frame.carry if instruction.base.endswith("c") else wide(0)
+        total = first - last - carry if base == "sub" else first + last + carry
+        frame.write(target, (total & wide(0xFFFFFFFF)).astype(dtype), instruction)
+        if "cc" in mods:
+            found = np.broadcast_to(total >> wide(32) & wide(1), frame.carry.shape)
+            frame.carry = np.where(frame.running(instruction), found, frame.carry)
+
+    return run
+
+
+def _shuffled(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    target, value, by, limits, _ = instruction.operands
+    register, _, flag = target.partition("|")
+    read, step, control = (_getter(text, TYPES["b32"], function) for text in (value, by, limits))
+    mode = instruction.mods[1]
+
+    def run(frame: Frame) -> None:
+        lane = frame.machine.lane
+        b, c = (np.asarray(each(frame)).astype(np.int64) for each in (step, control))
+        b, clamp, segment = b & 31, c & 31, c >> 8 & 31
+        last, first = (lane & segment) | (clamp & ~segment & 31), lane & segment
+        if mode == "idx":
+            source = first | (b & ~segment & 31)
+        else:
+            source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b}[mode]
+        inside = source >= last if mode == "up" else source <= last
+        source = np.where(inside, source, lane) + np.arange(frame.machine.count) // WARP * WARP
+        running = frame.running(instruction)
+        if not running[source[running]].all():
+            raise PtxFault(f"{function.name}: a shuffle reads of a lane that does not take part")
+        frame.write(register, np.broadcast_to(read(frame), running.shape)[source], instruction)
+        if flag:
+            frame.write(flag, inside, instruction)
+
+    return run
+
+
+def _called(instruction: Instruction) -> Callable[[Frame], None]:
+    parts = [each.strip("() ").replace(",", " ").split() for each in instruction.operands]
+    results, (name,), given = parts if len(parts) == 3 else ([], parts[0], parts[1] if len(parts) > 1 else [])
+
+    def run(frame: Frame) -> None:
+        function = frame.machine.module.functions[name]
+        arguments = {}
+        for formal, actual in zip(function.parameters, given, strict=True):
+            arguments.update(((formal[0], at), v) for (owner, at), v in frame.parameters.items() if owner == actual)
+        inner = Frame(frame.machine, function, arguments, frame.depth + -(-frame.function.local_size // 16) * 16)
+        inner.run(frame.running(instruction))
+        for formal, actual in zip(function.results, results, strict=True):
+            found = {at: v for (owner, at), v in inner.parameters.items() if owner == formal[0]}
+            frame.parameters.update(((actual, at), value) for at, value in found.items())
+
+    return run
+
+
+# Memory
+
+
+def _of_parameter(text: str) -> tuple[str, int]:
+    name, _, offset = text.strip("[] ").partition("+")
+    return name, int(offset or 0)
+
+
+def _space(instruction: Instruction) -> str:
+    found = next((mod for mod in instruction.mods if mod in ("global", "shared", "local", "param", "const")), "")
+    if not found:
+        raise UnknownInstruction(f"{instruction.name}: of generic addresses")
+    return "global" if found == "const" else found
+
+
+def _loaded(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    targets, where = _vector(instruction.operands[0]), instruction.operands[1]
+    dtype, space = TYPES[instruction.mods[-1]], _space(instruction)
+    if space == "param":
+        name = _of_parameter(where)
+
+        def parameter(frame: Frame) -> None:
+            value = np.asarray(frame.parameters[name])
+            frame.write(targets[0], np.ascontiguousarray(value).view(dtype) if value.ndim else value[()], instruction)
+
+        return parameter
+    address = _pointer(where, function)
+
+    def run(frame: Frame) -> None:
+        running = frame.running(instruction)
+        lanes = np.flatnonzero(running)
+        if not lanes.size:
+            return
+        found = access(frame, space, address(frame)[lanes], lanes, dtype, len(targets))
+        for place, name in enumerate(targets):
+            value = np.zeros(running.shape, dtype)
+            value[lanes] = found[:, place]
+            frame.write(name, value, instruction)
+
+    return run
+
+
+def _stored(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    where, sources = instruction.operands[0], _vector(instruction.operands[1])
+    dtype, space = TYPES[instruction.mods[-1]], _space(instruction)
+    reads = [_getter(text, dtype, function) for text in sources]
+    if space == "param":
+        name = _of_parameter(where)
+
+        def parameter(frame: Frame) -> None:
+            value = np.broadcast_to(reads[0](frame), (frame.machine.count,))
+            old = frame.parameters.get(name)
+            new = value if old is None else np.where(frame.running(instruction), value, old)
+            frame.parameters[name] = np.array(new)
+
+        return parameter
+    address = _pointer(where, function)
+
+    def run(frame: Frame) -> None:
+        running = frame.running(instruction)
+        lanes = np.flatnonzero(running)
+        if lanes.size:
+            values = np.stack([np.broadcast_to(read(frame), running.shape)[lanes] for read in reads], axis=1)
+            access(frame, space, address(frame)[lanes], lanes, dtype, len(sources), values)
+
+    return run
+
+
+def access(
+    frame: Frame, space: str, addresses: np.ndarray, lanes: np.ndarray, dtype: np.dtype, width: int, values: Any = None
+) -> np.ndarray:
+    """What threads load of a space, or, where values are given, store in it; and count it."""
+    machine, counts, size = frame.machine, frame.machine.counts, dtype.itemsize * width
+    if np.any(addresses % size):
+        raise PtxFault(f"{frame.function.name}: an access of {size} bytes that is misaligned")
+    warps = lanes // WARP
+    if space == "global":
+        kind = "load" if values is None else "store"
+        counts.requests[kind] += len(np.unique(warps))
+        counts.bytes[kind] += size * len(lanes)
+        counts.sectors[kind] += sectors_of(addresses, warps)
+        return (
+            machine.memory.load(addresses, dtype, width) if values is None else machine.memory.store(addresses, values)
+        )
+    if space == "shared":
+        passes, least = conflicts_of(addresses, lanes, size)
+        counts.passes += passes
+        counts.conflicts += passes - least
+        bytes_, owners, limit = machine.shared, machine.group[lanes], machine.shared_size
+    else:
+        bytes_, owners, limit = machine.local, lanes, machine.local.shape[1]
+    if np.any((addresses < 0) | (addresses + size > limit)):
+        raise PtxFault(f"{frame.function.name}: an access beyond the {limit} bytes of {space} memory")
+    typed = bytes_.view(dtype)
+    index = (addresses // dtype.itemsize)[:, None] + np.arange(width)
+    if values is not None:
+        typed[owners[:, None], index] = values
+        return values
+    return typed[owners[:, None], index]
