@@ -2,7 +2,8 @@
 
 There are no layers here, only expressions: the weights are tensors, the loss is
 an op-tree, its gradients are op-trees, and a step of training is one function,
-which updates the weights. A run that was stopped goes on with --resume.
+which updates the weights. A run that was stopped goes on with --resume. Several
+processes share each batch: mpiexec -n 4 python examples/digits.py --distributed
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 import optree
 from backends import gen_backend
-from optree import train
+from optree import distributed, train
 from optree.errors import BackendError
 from optree.pictures import draw
 
@@ -46,10 +47,13 @@ class Network:
     step : optree.Function
         Of images and digits: moves the weights against the gradient, with momentum, and
         returns the loss and the accuracy before.
+    group : optree.distributed.Group
+        The processes that have a part of each batch.
     """
 
-    def __init__(self, be: Any, steps: int) -> None:
+    def __init__(self, be: Any, steps: int, group: distributed.Group | None = None) -> None:
         self.be = be
+        self.group = group = group or distributed.init(be, "alone")
         first = train.initializers
         given = [
             first.kaiming_normal(be, (PIXELS, HIDDEN), name="w1"),
@@ -63,8 +67,9 @@ class Network:
         self.optimizer = train.SGD(self.weights, rate, MOMENTUM, weight_decay=WEIGHT_DECAY)
         images, digits = optree.TensorType(be.datatype, (None, PIXELS)), optree.TensorType("int64", (None,))
         batch = Data(images("images"), digits("digits"))
-        loss = self.loss(batch)
-        self.step = optree.function([*batch], [loss, self.accuracy(batch)], updates=self.optimizer.updates(loss))
+        loss, count = self.loss(batch), group.count(batch.digits)
+        means = group.averaged([loss, self.accuracy(batch)], count)
+        self.step = optree.function([*batch], means, updates=self.optimizer.updates(loss, over=group, count=count))
 
     def scores(self, images: Any) -> Any:
         """The score of each digit for each image, as a tree."""
@@ -98,26 +103,30 @@ def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path
 
     After each epoch all of the run is saved, for another one to go on from there.
     """
-    be = network.be
-    batches = train.Batches(*data, size=batch_size, seed=be.rng.randint(2**31), to=be)
+    be, group = network.be, network.group
+    shares: dict[str, Any] = {"rank": group.rank, "ranks": group.size}
+    batches = train.Batches(*data, size=batch_size, seed=be.rng.randint(2**31), to=be, **shares)
     losses: list[float] = []
     state = {"weights": network.weights, "optimizer": network.optimizer, "random": be, "batches": batches}
     if resume and train.saved(folder):
         losses += train.load(folder, {**state, "losses": losses})["losses"]
     plans = 0
-    with train.Bar(epochs * len(batches), len(losses)) as bar:
+    hidden = {"disable": True} if group.rank else {}
+    with train.Bar(epochs * len(batches), len(losses), **hidden) as bar:
         while batches.epoch < epochs:
-            made = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
+            made: list[Any] = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
             for batch in batches:
-                made.append((*network.step(*batch), len(batch[0])))
-                bar(loss=made[-1][0], epoch=batches.epoch, examples=len(batch[0]))
+                size = min(batch_size, batches.count - len(made) * batch_size)  # of all processes together
+                made.append((*network.step(*batch), size))
+                bar(loss=made[-1][0], epoch=batches.epoch, examples=size)
                 plans = plans or be.stats()["compiles"]
             losses += [loss.item() for loss, _, _ in made]
             right = sum(accuracy.item() * size for _, accuracy, size in made) / len(data.images)
-            if not bar.is_drawn:  # no terminal, but a log: a line for each epoch
+            if not bar.is_drawn and group.rank == 0:  # no terminal, but a log: a line for each epoch
                 bar.line(f"epoch={batches.epoch}, loss={losses[-1]:.3f}, accuracy={right:.3f}")
-            train.save(folder, {**state, "losses": losses}, step=batches.epoch, keep=2)
-    print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
+            group.once(train.save, folder, {**state, "losses": losses}, step=batches.epoch, keep=2)
+    if group.rank == 0:
+        print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
     return losses
 
 
@@ -141,6 +150,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     parser.add_argument("--batch-size", type=whole(1), default=64, help="images in one step")
     parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for pictures and checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in that folder")
+    parser.add_argument("--distributed", action="store_true", help="one of the processes that mpiexec has started")
     return parser, parser.parse_args(arguments)
 
 
@@ -149,8 +159,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser, options = parse(arguments)
     try:
         # Kernels from the first step on, as in the steps before a run was stopped: each has last bits of its own.
-        jit: dict[str, Any] = {"jit": "always"} if options.backend == "cpu" else {}
-        be = gen_backend(options.backend, rng_seed=options.seed, **jit)
+        own: dict[str, Any] = {"jit": "always"}
+        if options.backend == "gpu":
+            own = {"device_id": distributed.launched().local_rank} if options.distributed else {}
+        be = gen_backend(options.backend, rng_seed=options.seed, **own)
+        group = distributed.init(be, None if options.distributed else "alone")
         options.output.mkdir(parents=True, exist_ok=True)
     except (BackendError, OSError) as error:
         parser.error(str(error))
@@ -159,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.batch_size > count:
         parser.error(f"argument --batch-size: {options.batch_size} is more than the {count} images to train on")
 
-    network = Network(be, options.epochs * -(-count // options.batch_size))
+    network = Network(be, options.epochs * -(-count // options.batch_size), group)
     # The matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
     with threadpool_limits(1):
         try:
@@ -168,6 +181,8 @@ def main(arguments: list[str] | None = None) -> None:
         except train.CheckpointError as error:
             parser.error(f"argument --resume: {error}")
     share = network.accuracy(test).astensor().item()
+    if group.rank:
+        return
     print(f"test accuracy {share:.4f} on {len(test.images)} images that were not trained on")
 
     curve, tree = options.output / "loss.png", options.output / "loss_tree.svg"

@@ -25,6 +25,7 @@ BRIEF = 100
 _OWN_PACKAGES = frozenset(
     (
         *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.train"),
+        "optree.distributed",
         *(
             "optree.testing",
             "optree.compat",

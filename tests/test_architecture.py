@@ -32,7 +32,7 @@ PACKAGES = (
     # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
     *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
-    *("optree.train", "optree"),
+    *("optree.train", "optree.distributed", "optree"),
     *(
         "backends.intact",
         "backends.lazy",
@@ -46,10 +46,11 @@ PACKAGES = (
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
 EXTRAS = {
+    "optree.distributed.mpi": {"mpi4py"},
     "optree.pictures": {"grandalf", "matplotlib"},
     "optree.train.checkpoints": {"safetensors"},
     "optree.train.images": {"PIL"},
-    "optree.train.roofline": {"matplotlib"},
+    "optree.train.pictures": {"matplotlib"},
     "optree.train.watching": {"tqdm"},
 }
 

@@ -28,14 +28,14 @@ from optree.train.profiles import profile
 if TYPE_CHECKING:
     from optree.train.checkpoints import CheckpointError, load, read, save, saved
     from optree.train.images import ImageFolder
-    from optree.train.roofline import roofline
+    from optree.train.pictures import roofline
     from optree.train.watching import Bar, Log, WatchError
 
 #: Modules that need packages of the extras ``train`` and ``examples``, imported at the first access to their names.
 LATER = {
     "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
     "images": ("ImageFolder",),
-    "roofline": ("roofline",),
+    "pictures": ("roofline",),
     "watching": ("Bar", "Log", "WatchError"),
 }
 

@@ -232,7 +232,9 @@ class Optimizer:
             raise ParameterError(f"{self} has no averages; {self}(..., average=0.999) keeps them")
         return {x: self.state[f"average.{name}"] for x, name in zip(self.weights, self.names, strict=True)}
 
-    def updates(self, loss: Any, gradients: Sequence[Any] | None = None) -> dict[Tensor, Any]:
+    def updates(
+        self, loss: Any, gradients: Sequence[Any] | None = None, over: Any = None, count: Any = None
+    ) -> dict[Tensor, Any]:
         """The updates of a step that lowers a loss, for `optree.function`.
 
         Parameters
@@ -241,6 +243,11 @@ class Optimizer:
             A tree of one element.
         gradients : list of Variable, optional
             Those of the weights, in their order, if they are not the loss's own.
+        over : optree.distributed.Group, optional
+            The processes that train together, each with its part of a batch: gradients are means over all of them.
+            Weights and state become rank 0's at once.
+        count : number or tree of one element, optional
+            With `over`, the number of examples whose mean the loss is, where it may be another on each rank.
 
         Returns
         -------
@@ -251,6 +258,10 @@ class Optimizer:
         trees = self._gradients(loss, gradients)
         found: dict[Tensor, Any] = {}
         given = [unit.gradient([trees[i] for i in unit.numbers]) for unit in self._units]
+        if over is not None:
+            over.equalize([*self.weights, *self.state.values()])
+            given = over.averaged(given, count)
+            loss = over.mean(loss, count) if self._checks else loss
         given, is_last = self._accumulated(self._unscaled(given), found)
         if self._checks:
             found.update(self._first_not_finite(loss, given))

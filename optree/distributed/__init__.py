@@ -1,0 +1,80 @@
+"""Several processes that work together: collective operations as trees, and data parallel training.
+
+A process is told which it is by what has launched it: ``mpiexec -n 4 python program.py``. MPI, through mpi4py (extra
+``mpi``), carries arrays between CPUs; NCCL, through CuPy, between GPUs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from optree.distributed.engine import Engine
+from optree.distributed.errors import DistributedError
+from optree.distributed.group import Group
+from optree.distributed.launch import Launch, launched
+
+__all__ = ["DistributedError", "Engine", "Group", "Launch", "init", "launched"]
+
+#: The modules of engines, which need packages of their own, and what to install for each.
+ENGINES = {
+    "mpi": ("optree.distributed.mpi", "mpi4py: pip install mpi4py mpich"),
+    "nccl": ("optree.distributed.nccl", "CuPy with NCCL: pip install cupy-cuda13x"),
+}
+
+
+def init(be: Any, engine: str | None = None, timeout: float = 45.0) -> Group:
+    """The group of all processes that were launched together; all of them call it.
+
+    All ranks get rank 0's random state, so that they draw the same initial weights.
+
+    Parameters
+    ----------
+    be : Backend
+        Of this process's tensors. On a machine with several GPUs it is that of
+        ``gen_backend("gpu", device_id=launched().local_rank)``.
+    engine : {'mpi', 'nccl', 'alone'}, optional
+        By default NCCL for a GPU and MPI for a CPU, if there is more than one process.
+    timeout : float
+        The seconds that a rank waits for the others before it raises.
+
+    Returns
+    -------
+    Group
+
+    Raises
+    ------
+    DistributedError
+        If the engine's package is missing, or does not fit the backend, or what has launched the processes.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> init(gen_backend("cpu", jit="always"))
+    rank 0 of 1 (alone)
+    """
+    launch, is_gpu = launched(), be.name == "gpu"
+    if engine is None:
+        engine = "alone" if launch.size == 1 else "nccl" if is_gpu else "mpi"
+    if engine == "alone":
+        return Group(be, Engine())
+    if engine not in ENGINES:
+        raise DistributedError(f"there is no engine {engine!r}; there are {', '.join([*ENGINES, 'alone'])}")
+    if is_gpu is not (engine == "nccl"):
+        raise DistributedError(f"{engine} does not carry the arrays of the backend {be.name!r}; leave engine= out")
+    if engine == "mpi" and launch.by not in ("mpi", "alone"):
+        raise DistributedError(f"{launch.by} starts no MPI; start it by mpiexec, or by srun --mpi=pmi2")
+    if getattr(be, "jit", None) == "auto":
+        raise DistributedError(
+            "jit='auto' takes kernels when they are ready, at other times on each rank, and their last bits differ; "
+            "make the backend with jit='always' or jit=False"
+        )
+    module, package = ENGINES[engine]
+    try:
+        started = import_module(module).started(be, launch, timeout)
+    except ImportError as error:
+        raise DistributedError(f"{engine} needs {package} ({error})") from error
+    group = Group(be, started)
+    group.same_draws()
+    group.barrier()
+    return group

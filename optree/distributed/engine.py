@@ -1,0 +1,87 @@
+"""What runs collective operations: the interface, and the engine of a process alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import is_narrow, rounded
+
+
+class Engine:
+    """The operations on this rank's arrays; values are new arrays, the same bits on all ranks where they are one value.
+
+    The engine of a process alone is this class; `optree.distributed.mpi` and `optree.distributed.nccl` have others.
+
+    Attributes
+    ----------
+    rank, size : int
+    name : str
+    timeout : float
+        The seconds after which a rank that waits for others raises.
+    """
+
+    name = "alone"
+    rank = 0
+    size = 1
+    timeout = 45.0
+
+    def agree(self, words: str) -> None:
+        """Raise DistributedError on every rank unless all of them say the same."""
+
+    def all_reduce(self, x: Any, kind: str) -> Any:
+        """The sum, mean, max or min of all ranks' arrays."""
+        return x.copy()
+
+    def all_gather(self, x: Any) -> Any:
+        """All ranks' arrays, stacked."""
+        return x[None].copy()
+
+    def reduce_scatter(self, parts: Any) -> Any:
+        """The sum of all ranks' parts for this one; the first axis has one for each rank."""
+        return parts[0].copy()
+
+    def broadcast(self, x: Any, root: int) -> Any:
+        """The array of one rank."""
+        return x.copy()
+
+    def reduce(self, x: Any, root: int) -> Any:
+        """The sum of all ranks' arrays on one rank, zeros on the others."""
+        return x.copy()
+
+    def all_to_all(self, parts: Any) -> Any:
+        """The parts that all ranks have for this one."""
+        return parts.copy()
+
+    def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+        """The array of the rank `source`, or zeros; this rank's is sent to the rank `to`."""
+        return np.zeros_like(x) if source is None else x.copy()
+
+    def split(self, color: int) -> Engine:
+        """The engine of the ranks that give the same color."""
+        return self
+
+
+def as_bytes(x: Any) -> Any:
+    """An array's elements as one vector of bytes, which engines move whatever the dtype is."""
+    return contiguous(x).reshape(-1).view(np.uint8)
+
+
+def contiguous(x: Any) -> Any:
+    """An array, or a copy of it, in C order."""
+    return x if x.flags.c_contiguous else x.copy(order="C")
+
+
+def wide(x: Any) -> Any:
+    """A contiguous array of a dtype that engines reduce: of halves, in float32; of bools, as bytes."""
+    if is_narrow(x.dtype):
+        return contiguous(x.astype(np.float32))
+    return contiguous(x).view(np.uint8) if x.dtype.kind == "b" else contiguous(x)
+
+
+def narrowed(made: Any, x: Any) -> Any:
+    """A reduction's result in the dtype of the operand."""
+    if made.dtype == x.dtype:
+        return made
+    return made.view(x.dtype) if x.dtype.kind == "b" else rounded(made, x.dtype)

@@ -1,0 +1,304 @@
+"""A group of processes, and what they do together: collective operations in trees, and data parallel training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from optree.distributed.engine import Engine
+from optree.distributed.errors import DistributedError
+from optree.errors import OperandError, describe
+from optree.ops.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
+from optree.registry import f
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable, as_operand, as_variable
+
+#: The bytes of gradients that are summed by one operation, at most, unless one alone has more.
+BUCKET = 1 << 22
+
+#: The seconds that a function which one rank runs may take: the others wait.
+ONCE = 3600.0
+
+#: Between the seeds of two ranks: an odd number with bits throughout.
+APART = 0x9E3779B97F4A7C15
+
+
+class Group:
+    """The processes that work together, as `optree.distributed.init` gives it.
+
+    The methods named after collective operations give trees. All ranks build the same trees of them, and run them in
+    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs.
+
+    Attributes
+    ----------
+    rank, size : int
+        The number of this process, and of all.
+    backend : Backend
+    engine : Engine
+    turn : Tensor
+        What collective operations overwrite, so that they run in order.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> from optree.distributed import init
+    >>> be = gen_backend("cpu", jit=False)
+    >>> group = init(be)
+    >>> group.rank, group.size, group.all_reduce(be.array([1.0, 2.0]), "mean").get()
+    (0, 1, array([1., 2.], dtype=float32))
+    """
+
+    def __init__(self, backend: Any, engine: Engine) -> None:
+        self.backend, self.engine = backend, engine
+        self.rank, self.size = engine.rank, engine.size
+        self.turn: Tensor = backend.zeros(1, "uint64", "turn")
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size} ({self.engine.name})"
+
+    # Operations, as trees
+
+    def all_reduce(self, x: Any, kind: str = "sum") -> Any:
+        """The sum, mean, max or min of all ranks' values, element by element."""
+        return AllReduce.make(group=self, kind=kind)(self.turn, x)
+
+    def all_gather(self, x: Any, axis: int = 0) -> Any:
+        """All ranks' values, of one shape, joined along an axis."""
+        return AllGather.make(group=self, axis=axis)(self.turn, x)
+
+    def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
+        """The part for this rank, along an axis, of the sum of all ranks' values."""
+        return ReduceScatter.make(group=self, axis=axis)(self.turn, x)
+
+    def broadcast(self, x: Any, root: int = 0) -> Any:
+        """The value of the rank `root`."""
+        return Broadcast.make(group=self, root=self._rank(root))(self.turn, x)
+
+    def reduce(self, x: Any, root: int = 0) -> Any:
+        """The sum of all ranks' values on the rank `root`, zeros on the others."""
+        return Reduce.make(group=self, root=self._rank(root))(self.turn, x)
+
+    def all_to_all(self, x: Any, split: int = 0, join: int = 0) -> Any:
+        """The parts for this rank of all ranks' values, which are split along one axis, joined along another."""
+        return AllToAll.make(group=self, split=split, join=join)(self.turn, x)
+
+    def exchange(self, x: Any, to: int | None = None, source: int | None = None) -> Any:
+        """The value of the rank `source`, of the shape and dtype of `x`, which the rank `to` is sent.
+
+        It is zeros where there is no source. Its derivative sends deltas back.
+        """
+        ends = {name: None if rank is None else self._rank(rank) for name, rank in (("to", to), ("source", source))}
+        return Exchange.make(group=self, **ends)(self.turn, x)
+
+    def send(self, x: Any, to: int) -> Any:
+        """Send a value to a rank, which receives it by `recv`; the tree's own value is zeros of its shape.
+
+        The derivative by `x` is received from there, if the cost has this tree in it, as a term of zeros.
+        """
+        return self.exchange(x, to=to)
+
+    def recv(self, like: Any, source: int) -> Any:
+        """The value that a rank sends by `send`, of the shape and dtype of `like`.
+
+        The derivative by `like` sends the delta back.
+        """
+        return self.exchange(like, source=source)
+
+    def _rank(self, rank: int) -> int:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.size:
+            raise OperandError(f"of {self.size} ranks, one is from 0 to {self.size - 1}, not {rank!r}")
+        return rank
+
+    # Data parallel
+
+    def mean(self, x: Any, count: Any = None) -> Any:
+        """The mean of all ranks' values of a tree, such as a loss, weighted by their numbers of examples.
+
+        Parameters
+        ----------
+        x : Variable
+        count : number or tree of one element, optional
+            This rank's number of examples; by default all ranks have as many.
+        """
+        (found,) = self.averaged([x], count)
+        return found
+
+    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+        """The mean over all ranks of each tree, such as gradients: joined to vectors, and summed by one operation each.
+
+        Parameters
+        ----------
+        trees : sequence of Variable
+            Of known sizes.
+        count : number or tree of one element, optional
+            See `mean`. A rank without examples counts for nothing, whatever its values are.
+        bucket : int
+            The bytes of a vector, at most.
+        """
+        given: list[Any] = [as_variable(as_operand(x, "averaged")) for x in trees]
+        if self.size == 1:
+            return given
+        kind = "mean"
+        if count is not None:
+            share, kind = self._share(count), "sum"
+            none = f.eq(share, 0)
+            given = [f.where(none, f.fill_like(x, 0), x * f.cast(share, x.dtype)) for x in given]
+        found: list[Any] = [None] * len(given)
+        for numbers in _buckets(given, bucket):
+            if len(numbers) == 1:
+                found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
+                continue
+            whole = self.all_reduce(f.concatenate([f.reshape(given[i], (-1,)) for i in numbers], 0), kind)
+            start = 0
+            for i in numbers:
+                part = f.slice(whole, (slice(start, start + given[i].size),))
+                found[i] = f.reshape(part, given[i].shape)
+                start += given[i].size
+        return found
+
+    def _share(self, count: Any) -> Any:
+        """The rank's share of all examples, in float64."""
+        wide = np.dtype(np.float64)
+        if isinstance(count, Variable):
+            mine = f.cast(f.reshape(count, ()) if count.ndim else count, wide)
+        else:
+            mine = as_variable(as_operand(np.float64(count), "count"))
+        return mine / self.all_reduce(mine)
+
+    def count(self, x: Any) -> Any:
+        """The number of examples of a batch, the sizes of its first axis, as a tree."""
+        x = as_variable(as_operand(x, "count"))
+        if not x.ndim:
+            raise OperandError(f"count: examples are along the first axis, which {describe(x)} has not")
+        first = f.slice(x, (slice(None), *(slice(0, 1) for _ in range(x.ndim - 1)))) if x.ndim > 1 else x
+        return f.sum(f.fill_like(f.cast(first, np.dtype(np.float64)), 1), keepdims=False)
+
+    def equalize(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+        """Give all ranks the values that tensors have on the rank `root`."""
+        for tensor in tensors if self.size > 1 else ():
+            tensor[...] = self.broadcast(tensor, root)
+
+    def check_equal(self, tensors: Sequence[Tensor]) -> None:
+        """Raise on all ranks unless tensors have the same bits on all of them.
+
+        Raises
+        ------
+        DistributedError
+            It names the first tensor that differs, and the ranks that differ from rank 0.
+        """
+        sums = [int.from_bytes(blake2b(_content(x), digest_size=8).digest(), "big") for x in tensors]
+        mine = self.backend.array(np.array([sums], np.uint64), dtype="uint64")
+        found = self.all_gather(mine).astensor().get()
+        wrong = np.argwhere((found != found[0]).T)
+        if len(wrong):
+            ranks = ", ".join(str(rank) for i, rank in wrong if i == wrong[0][0])
+            raise DistributedError(f"{describe(tensors[wrong[0][0]])} has other bits than rank 0's on ranks {ranks}")
+
+    # Random numbers
+
+    def same_draws(self) -> None:
+        """Give all ranks rank 0's random states: they draw the same numbers, of initial weights, say."""
+        state = self.backend.rng_get_state()
+        name, words, *rest = state["rng"]
+        flat = np.concatenate(
+            [
+                np.asarray(words, np.uint64),
+                np.array(rest[:2], np.uint64),
+                np.array(rest[2:], np.float64).view(np.uint64),
+                np.asarray(state["rng_state"], np.uint64),
+            ]
+        )
+        shared = self.broadcast(self.backend.array(flat, dtype="uint64")).astensor().get()
+        count = len(words)
+        numbers = int(shared[count]), int(shared[count + 1]), float(shared[count + 2 : count + 3].view(np.float64)[0])
+        words = shared[:count].astype(np.uint32)
+        self.backend.rng_set_state({"rng": (name, words, *numbers), "rng_state": shared[-2:]})
+
+    def own_draws(self) -> None:
+        """Give each rank draws of its own on the device, of dropout, say: rank 0's random state, with another seed.
+
+        What a checkpoint restores is rank 0's; after it, call this again. Draws on the host (``be.rng``) agree.
+        """
+        self.same_draws()
+        state = self.backend.rng_get_state()
+        seed, counter = (int(x) for x in state["rng_state"])
+        seed = (seed + self.rank * APART) % 2**64
+        self.backend.rng_set_state({**state, "rng_state": np.array([seed, counter], np.uint64)})
+
+    # One rank, and all
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        self._any(False)
+
+    def once(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function on rank 0 alone, such as `optree.train.save`, while the others wait for its end.
+
+        Returns
+        -------
+        object
+            Its result on rank 0, None on the others.
+
+        Raises
+        ------
+        Exception
+            Its error on rank 0, and a DistributedError on the others.
+        """
+        found, error = None, None
+        if self.rank == 0:
+            try:
+                found = function(*args, **kwargs)
+            except Exception as caught:
+                error = caught
+        with self._patient():
+            failed = self._any(error is not None)
+        if error is not None:
+            raise error
+        if failed:
+            raise DistributedError(f"{getattr(function, '__name__', function)} has failed on rank 0")
+        return found
+
+    def _any(self, flag: bool) -> bool:
+        """Whether a flag is set on any rank."""
+        if self.size == 1:
+            return flag
+        mine = self.backend.array(np.array([flag], np.int64), dtype="int64")
+        return bool(self.all_reduce(mine, "max").astensor().get()[0])
+
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Wait longer for other ranks within a block."""
+        before = self.engine.timeout
+        self.engine.timeout = max(before, ONCE)
+        try:
+            yield
+        finally:
+            self.engine.timeout = before
+
+    def split(self, color: int) -> Group:
+        """The group of the ranks that give the same color, in the order of their ranks; all ranks call it."""
+        return Group(self.backend, self.engine.split(color))
+
+
+def _buckets(trees: Sequence[Any], most: int) -> list[list[int]]:
+    """The numbers of trees that are summed together: neighbours of one dtype, from the last, which is there first."""
+    found: list[list[int]] = []
+    room, last = 0, None
+    for i in reversed(range(len(trees))):
+        x = trees[i]
+        nbytes = x.dtype.itemsize * int(np.prod(x.shape))
+        if x.dtype != last or nbytes > room:
+            found.append([])
+            room, last = most, x.dtype
+        found[-1].append(i)
+        room -= nbytes
+    return found
+
+
+def _content(tensor: Tensor) -> bytes:
+    content: bytes = np.ascontiguousarray(tensor.get()).tobytes()
+    return content

@@ -1,0 +1,307 @@
+"""MPI through mpi4py, for arrays in the host's memory.
+
+Before each collective operation the ranks compare what they are about to do, by a sum of 16 bytes, so that they part
+with an error, and not with wrong numbers or waiting for ever. Operations are begun and then polled, with a limit of
+time, and a process that ends tells the others, by the same comparison.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any
+
+import mpi4py
+import numpy as np
+
+mpi4py.rc(initialize=False, finalize=True)  # where this is imported and nothing is started, MPI is not either
+from mpi4py import MPI  # noqa: E402
+
+from optree.distributed.engine import Engine, as_bytes, narrowed, wide  # noqa: E402
+from optree.distributed.errors import DistributedError  # noqa: E402
+from optree.distributed.launch import Launch  # noqa: E402
+
+#: The bytes of what a rank says that it does.
+WORDS = 240
+
+#: Sums of fewer bytes are made on one rank and broadcast; of more, a part on each rank.
+SMALL = 1 << 16
+
+#: Polls without a pause, and the longest pause between two, in seconds.
+POLLS, PAUSE = 50, 5e-4
+
+#: Tags of operations between two ranks, and of the words about them.
+DATA, HEAD, WAITS = 1, 2, 3
+
+#: The seconds that other ranks have to say why they fail, before this one ends all.
+GRACE = 1.0
+
+LEAVES = "the end of its program"
+
+
+class MPIEngine(Engine):
+    """The operations of a communicator.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, optional
+        By default a copy of that of all processes.
+    timeout : float
+        The seconds after which a rank that waits raises.
+    """
+
+    name = "mpi"
+
+    def __init__(self, comm: Any = None, timeout: float = 45.0) -> None:
+        self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
+        self._control = self._comm.Dup()
+        self.rank, self.size, self.timeout = self._comm.rank, self._comm.size, timeout
+        self._count = 0
+        self._words = "nothing yet"
+        self._failed = ""
+        self._sending: list[tuple[Any, Any]] = []  # requests, and the memory that they need
+        self._waiting: dict[int, str] = {}
+        _engines.append(self)
+
+    # What the ranks agree on
+
+    def agree(self, words: str) -> None:
+        if self._failed:
+            raise DistributedError(f"{self._who} has failed before: {self._failed}")
+        self._count += 1
+        self._say(f"{words} (operation {self._count})" if words != LEAVES else words)
+        said = int.from_bytes(blake2b(self._words.encode(), digest_size=7).digest(), "big")
+        given, largest = np.array([said, -said], np.int64), np.empty(2, np.int64)
+        self._wait(self._comm.Iallreduce(given, largest, MPI.MAX))
+        if largest[0] != -largest[1]:
+            self._disagree()
+
+    def _disagree(self) -> None:
+        mine, texts = _encoded(self._words), np.empty((self.size, WORDS), np.uint8)
+        self._wait(self._comm.Iallgather(mine, texts))
+        ranks: dict[str, list[int]] = {}
+        for rank, text in enumerate(texts):
+            ranks.setdefault(_decoded(text), []).append(rank)
+        listed = "; ".join(f"{_listed(those)} at {text}" for text, those in ranks.items())
+        self._fail(f"{self._who}: the ranks are not at one operation: {listed}")
+
+    def _say(self, words: str) -> None:
+        self._words = words
+
+    @property
+    def _who(self) -> str:
+        return f"rank {self.rank} of {self.size}"
+
+    def _fail(self, message: str) -> None:
+        self._failed = message
+        raise DistributedError(message)
+
+    def _wait(self, *requests: Any) -> None:
+        """Wait for requests, with a limit; raises an error that names the ranks that have not come."""
+        start, polls, announced = time.monotonic(), 0, False
+        try:
+            while not MPI.Request.Testall(list(requests)):
+                polls += 1
+                if polls > POLLS:
+                    time.sleep(min(PAUSE, 1e-6 * polls))
+                waited = time.monotonic() - start
+                if waited > self.timeout / 2 and not announced:
+                    announced = True
+                    self._announce()
+                if waited > self.timeout:
+                    self._late()
+        except MPI.Exception as error:
+            self._fail(f"{self._who}: {self._words}: {error}")
+
+    def _announce(self) -> None:
+        """Tell the other ranks what this one waits at."""
+        said = _encoded(self._words)
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._sending.append((self._control.Isend(said, rank, WAITS), said))
+
+    def _late(self) -> None:
+        """Fail, naming the ranks that wait too, and those that do not."""
+        waiting = {self.rank: self._words}
+        status = MPI.Status()
+        while self._control.Iprobe(MPI.ANY_SOURCE, WAITS, status):
+            text = np.empty(WORDS, np.uint8)
+            self._control.Recv(text, status.source, WAITS)
+            waiting[status.source] = _decoded(text)
+        absent = [rank for rank in range(self.size) if rank not in waiting]
+        others = [f"rank {rank} waits at {words}" for rank, words in sorted(waiting.items()) if rank != self.rank]
+        gone = f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} not come, or ended" if absent else ""
+        listed = "; ".join([*others, gone] if gone else others)
+        self._fail(f"{self._who} has waited {self.timeout:g} seconds at {self._words}: {listed}")
+
+    # The operations
+
+    def all_reduce(self, x: Any, kind: str) -> Any:
+        self.agree(f"all_reduce, {kind} of {_spec(x)}")
+        given = wide(x)
+        op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
+        made = np.empty_like(given)
+        if given.nbytes < SMALL or self.size == 1:
+            # One rank's result for all: with sums made on each, last bits could differ.
+            self._wait(self._comm.Ireduce(given, made if self.rank == 0 else None, op, 0))
+            self._wait(self._comm.Ibcast(made, 0))
+        else:
+            made = self._in_parts(given, op)
+        if kind == "mean":
+            made = made / made.dtype.type(self.size)
+        return narrowed(made, x)
+
+    def _in_parts(self, given: Any, op: Any) -> Any:
+        """A reduction of which each rank makes a part."""
+        share = -(-given.size // self.size)
+        flat = np.zeros(share * self.size, given.dtype)
+        flat[: given.size] = given.reshape(-1)
+        part = np.empty(share, given.dtype)
+        self._wait(self._comm.Ireduce_scatter_block(flat, part, op))
+        self._wait(self._comm.Iallgather(part, flat))
+        return flat[: given.size].reshape(given.shape)
+
+    def all_gather(self, x: Any) -> Any:
+        self.agree(f"all_gather of {_spec(x)}")
+        made = np.empty((self.size, *x.shape), x.dtype)
+        self._wait(self._comm.Iallgather(as_bytes(x), as_bytes(made)))
+        return made
+
+    def reduce_scatter(self, parts: Any) -> Any:
+        self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
+        given = wide(parts)
+        made = np.empty(given.shape[1:], given.dtype)
+        self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
+        return narrowed(made, parts)
+
+    def broadcast(self, x: Any, root: int) -> Any:
+        self.agree(f"broadcast of rank {root}'s {_spec(x)}")
+        made = np.array(x, order="C")
+        self._wait(self._comm.Ibcast(as_bytes(made), root))
+        return made
+
+    def reduce(self, x: Any, root: int) -> Any:
+        self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
+        given = wide(x)
+        made = np.zeros_like(given)
+        self._wait(self._comm.Ireduce(given, made if self.rank == root else None, MPI.SUM, root))
+        return narrowed(made, x)
+
+    def all_to_all(self, parts: Any) -> Any:
+        self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
+        made = np.empty_like(parts, order="C")
+        self._wait(self._comm.Ialltoall(as_bytes(parts), as_bytes(made)))
+        return made
+
+    def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+        if self._failed:
+            raise DistributedError(f"{self._who} has failed before: {self._failed}")
+        ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
+        self._say(f"send or recv of {_spec(x)} {' and '.join(ends)}")
+        # What is sent is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
+        self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
+        if to is not None:
+            memory, head = np.array(x, order="C"), _encoded(_spec(x))
+            self._sending.append((self._comm.Isend(head, to, HEAD), head))
+            self._sending.append((self._comm.Isend(as_bytes(memory), to, DATA), memory))
+        made = np.zeros(x.shape, x.dtype)
+        if source is not None:
+            head = np.empty(WORDS, np.uint8)
+            self._wait(self._comm.Irecv(head, source, HEAD))
+            if _decoded(head) != _spec(x):
+                self._fail(f"{self._who}: recv of {_spec(x)} from rank {source}, which sends {_decoded(head)}")
+            self._wait(self._comm.Irecv(as_bytes(made), source, DATA))
+        return made
+
+    def split(self, color: int) -> Engine:
+        self.agree("split")
+        found = self._comm.Split(color, self.rank)
+        made = MPIEngine(found, self.timeout)
+        found.Free()
+        return made
+
+    # The end
+
+    def leave(self) -> None:
+        """Tell the other ranks that this one ends; raises if they go on."""
+        if self._failed or self.size == 1:
+            return
+        timeout, self.timeout = self.timeout, float("inf")  # MPI would wait for the others' ends too
+        try:
+            self.agree(LEAVES)
+            self._wait(*[request for request, _ in self._sending])
+        finally:
+            self.timeout = timeout
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._failed)
+
+    def where(self) -> str:
+        """The rank and its last operation, for errors."""
+        return f"{self._who} fails; its last operation was {self._words}"
+
+
+def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
+    """The engine of all processes; MPI knows them."""
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if not _engines:
+        sys.excepthook = _ended
+        atexit.register(_leave)
+    return MPIEngine(None, timeout)
+
+
+#: All engines of this process, the oldest first.
+_engines: list[MPIEngine] = []
+
+_print_exception = sys.excepthook
+
+
+def _ended(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print an error that nothing has caught, and end all ranks, which would wait for this one."""
+    _print_exception(kind, error, traceback)
+    if _engines and _engines[0].size > 1:
+        print(_engines[0].where(), file=sys.stderr, flush=True)
+        _end_all()
+
+
+def _end_all() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(GRACE)
+    MPI.COMM_WORLD.Abort(1)
+
+
+def _leave() -> None:
+    """At the end of the process, leave all groups, the latest first."""
+    try:
+        for engine in reversed(_engines):
+            engine.leave()
+    except DistributedError as error:
+        print(error, file=sys.stderr)
+    if any(engine.has_failed for engine in _engines):
+        _end_all()
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _spec(x: Any) -> str:
+    return f"{x.dtype} {x.shape}"
+
+
+def _encoded(text: str) -> np.ndarray:
+    found = np.zeros(WORDS, np.uint8)
+    data = text.encode()[:WORDS]
+    found[: len(data)] = np.frombuffer(data, np.uint8)
+    return found
+
+
+def _decoded(data: np.ndarray) -> str:
+    return data.tobytes().rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,260 @@
+"""Collective operations as ops: every rank of a group runs them, in one order.
+
+Each overwrites its first operand, the group's turn, a tensor that is written by nothing else. So, as draws from a
+random state, they are neither merged nor left out, and run in the program's order, which is that of the tree and the
+same on all ranks. Their derivatives are those of the sum of all ranks' costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import portable
+from optree.dtypes import is_floating
+from optree.errors import DTypeError, OperandError, ShapeError
+from optree.ops.op import Op
+from optree.ops.reduction import wide_dtype
+from optree.registry import f
+from optree.tree.types import Shape, TensorType, normalise_axis, promote
+
+#: The kinds of `AllReduce`.
+KINDS = ("sum", "mean", "max", "min")
+
+
+class Collective(Op):
+    """An op that all ranks of a group run on their values of one operand.
+
+    Attributes
+    ----------
+    group : Group
+    """
+
+    operands = ("turn", "x")
+    __props__: ClassVar[tuple[str, ...] | None] = ("group",)
+    group: Any = None
+    destroy_map = {None: [0]}
+    # Who fails here ends the run of all ranks, so that assignments need not wait: buckets of gradients are stored
+    # before one, and after another.
+    can_fail = False
+    writes_strided = False
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[1]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return np.dtype("uint64"), promote(dtypes[1]), promote(dtypes[1])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return self.compute(arrays[1])
+
+    def compute(self, x: Any) -> Any:
+        """The value on this rank's array."""
+        raise NotImplementedError
+
+    def applied(self, x: Any, **props: Any) -> Any:
+        """Another collective of the group, or this one with other parameters."""
+        return type(self).make(**{**self.props, **props})(self.group.turn, x)
+
+
+class AllReduce(Collective):
+    """The sum, mean, maximum or minimum of all ranks' values, element by element.
+
+    Attributes
+    ----------
+    kind : {'sum', 'mean', 'max', 'min'}
+    """
+
+    __props__ = ("group", "kind")
+    kind: str = "sum"
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if self.kind not in KINDS:
+            raise OperandError(f"all_reduce: the kind is {', '.join(KINDS)}, not {self.kind!r}")
+        dtype = types[1].dtype
+        if (self.kind == "sum" and dtype.kind == "b") or (self.kind == "mean" and not is_floating(dtype)):
+            raise DTypeError(f"all_reduce: there is no {self.kind} of {dtype}; cast it before")
+        return self
+
+    def compute(self, x: Any) -> Any:
+        return self.group.engine.all_reduce(x, self.kind)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, x), (delta,) = inputs, output_gradients
+        if self.kind in ("sum", "mean"):
+            return [None, self.applied(delta)]
+        # Equal extremes share the delta.
+        is_extreme = f.cast(f.eq(x, self.applied(x)), wide_dtype(delta.dtype))
+        total = self.applied(delta, kind="sum")
+        return [None, f.cast(is_extreme / self.applied(is_extreme, kind="sum"), delta.dtype) * total]
+
+
+class Broadcast(Collective):
+    """The value of one rank, on all.
+
+    Attributes
+    ----------
+    root : int
+    """
+
+    __props__ = ("group", "root")
+    root: int = 0
+
+    def compute(self, x: Any) -> Any:
+        return self.group.engine.broadcast(x, self.root)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, Reduce.make(**self.props)(self.group.turn, delta)]
+
+
+class Reduce(Collective):
+    """The sum of all ranks' values on one rank, and zeros on the others.
+
+    Attributes
+    ----------
+    root : int
+    """
+
+    __props__ = ("group", "root")
+    root: int = 0
+
+    def compute(self, x: Any) -> Any:
+        return self.group.engine.reduce(x, self.root)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, Broadcast.make(**self.props)(self.group.turn, delta)]
+
+
+class AllToAll(Collective):
+    """The value's parts along one axis, one for each rank; of all ranks' parts for this one, joined along another.
+
+    Attributes
+    ----------
+    split, join : int
+        The axes.
+    """
+
+    __props__ = ("group", "split", "join")
+    split: int = 0
+    join: int = 0
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        split, join = (normalise_axis(axis, types[1].ndim, "all_to_all") for axis in (self.split, self.join))
+        return self.make(group=self.group, split=split, join=join)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        sizes = list(shapes[1])
+        sizes[self.split] = _share(sizes[self.split], self.split, self.group)
+        whole = sizes[self.join]
+        sizes[self.join] = None if whole is None else whole * self.group.size
+        return tuple(sizes)
+
+    def compute(self, x: Any) -> Any:
+        return _joined(self.group.engine.all_to_all(_parts(x, self.split, self.group)), self.join)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, self.applied(delta, split=self.join, join=self.split)]
+
+
+class AllGather(Collective):
+    """All ranks' values, of one shape, joined along an axis.
+
+    Attributes
+    ----------
+    axis : int
+    """
+
+    __props__ = ("group", "axis")
+    axis: int = 0
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, "all_gather"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        sizes = list(shapes[1])
+        size = sizes[self.axis]
+        sizes[self.axis] = None if size is None else size * self.group.size
+        return tuple(sizes)
+
+    def compute(self, x: Any) -> Any:
+        return _joined(self.group.engine.all_gather(x), self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, ReduceScatter.make(**self.props)(self.group.turn, delta)]
+
+
+class ReduceScatter(Collective):
+    """The part for each rank, along an axis, of the sum of all ranks' values.
+
+    Attributes
+    ----------
+    axis : int
+    """
+
+    __props__ = ("group", "axis")
+    axis: int = 0
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if types[1].dtype.kind == "b":
+            raise DTypeError("reduce_scatter: there is no sum of bool; cast it before")
+        return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, "reduce_scatter"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        sizes = list(shapes[1])
+        sizes[self.axis] = _share(sizes[self.axis], self.axis, self.group)
+        return tuple(sizes)
+
+    def compute(self, x: Any) -> Any:
+        return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, AllGather.make(**self.props)(self.group.turn, delta)]
+
+
+class Exchange(Collective):
+    """The value of one rank, while this one's is sent to another; zeros where it receives none.
+
+    Attributes
+    ----------
+    to, source : int or None
+        The ranks that this one sends to, and receives from.
+    """
+
+    __props__ = ("group", "to", "source")
+    to: Any = None
+    source: Any = None
+
+    def compute(self, x: Any) -> Any:
+        return self.group.engine.exchange(x, self.to, self.source)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, self.applied(delta, to=self.source, source=self.to)]
+
+
+def _share(size: int | None, axis: int, group: Any) -> int | None:
+    if size is not None and size % group.size:
+        raise ShapeError(f"along axis {axis}, {size} do not divide into parts for {group.size} ranks")
+    return None if size is None else size // group.size
+
+
+def _parts(x: Any, axis: int, group: Any) -> Any:
+    """The parts along an axis for each rank, stacked."""
+    size = _share(x.shape[axis], axis, group)
+    split = x.reshape(*x.shape[:axis], group.size, size, *x.shape[axis + 1 :])
+    return np.moveaxis(split, axis, 0)
+
+
+def _joined(stacked: Any, axis: int) -> Any:
+    """Stacked parts, joined along an axis."""
+    count, *shape = stacked.shape
+    shape[axis] *= count
+    return np.moveaxis(stacked, 0, axis).reshape(shape)

@@ -1,0 +1,394 @@
+"""The checks that `test_mpi.py` runs on several processes, each on all ranks; the outcomes are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from harness.fake_cupy import fake_cupy
+from harness.fake_nccl import modules
+from harness.homes import stand_in
+
+import optree
+from backends import gen_backend
+from optree import TensorType, train
+from optree.distributed import DistributedError, Group, init
+from optree.errors import DTypeError, OperandError, ShapeError
+
+CHECKS: dict[str, Any] = {}
+
+#: Checks of CPUs, or of what NCCL has not.
+HOST_ONLY = ("draws_agree_and_differ", "groups_of_some_ranks", "bits")
+
+DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64")
+
+
+def check(function: Any) -> Any:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def values(rank: int, shape: Any = (4, 3), dtype: str = "float64") -> np.ndarray:
+    """The array of one rank; any other can make it too."""
+    found = np.random.default_rng(rank).normal(size=shape) * 5
+    return (found > 0) if dtype == "bool" else np.abs(found).astype(dtype) if dtype[0] == "u" else found.astype(dtype)
+
+
+def every(group: Group, shape: Any = (4, 3), dtype: str = "float64") -> np.ndarray:
+    return np.stack([values(rank, shape, dtype) for rank in range(group.size)])
+
+
+def tensor(group: Group, shape: Any = (4, 3), dtype: str = "float64") -> Any:
+    return group.backend.array(values(group.rank, shape, dtype), dtype=dtype, name="x")
+
+
+def got(tree: Any) -> np.ndarray:
+    return tree.astensor().get()
+
+
+@check
+def every_operation_in_every_dtype(group: Group) -> None:
+    for dtype in DTYPES:
+        for shape in [(4, 3), (), (0, 2)]:
+            x, all_x = tensor(group, shape, dtype), every(group, shape, dtype)
+            if dtype != "bool":
+                wide = np.float32 if dtype == "float16" else dtype
+                expected = all_x.sum(0, dtype=wide).astype(dtype)
+                np.testing.assert_allclose(
+                    got(group.all_reduce(x)), expected, rtol=2e-3 if dtype == "float16" else 1e-6
+                )
+            np.testing.assert_array_equal(got(group.all_reduce(x, "max")), all_x.max(0))
+            np.testing.assert_array_equal(got(group.all_reduce(x, "min")), all_x.min(0))
+            for root in range(group.size):
+                np.testing.assert_array_equal(got(group.broadcast(x, root)), all_x[root])
+            if shape:
+                np.testing.assert_array_equal(got(group.all_gather(x)), np.concatenate(all_x))
+            found = got(group.exchange(x, (group.rank + 1) % group.size, (group.rank - 1) % group.size))
+            np.testing.assert_array_equal(found, all_x[group.rank - 1])
+            assert found.dtype == dtype
+
+
+@check
+def parts_along_axes(group: Group) -> None:
+    n, rank = group.size, group.rank
+    shape = (2 * n, 3 * n)
+    x, all_x = tensor(group, shape), every(group, shape)
+    for axis in (0, 1, -1):
+        np.testing.assert_array_equal(got(group.all_gather(x, axis)), np.concatenate(all_x, axis))
+        expected = np.split(all_x.sum(0), n, axis)[rank]
+        np.testing.assert_allclose(got(group.reduce_scatter(x, axis)), expected, rtol=1e-13)
+        for join in (0, 1):
+            expected = np.concatenate([np.split(other, n, axis)[rank] for other in all_x], join)
+            np.testing.assert_array_equal(got(group.all_to_all(x, axis, join)), expected)
+    wide = tensor(group, (300, 200))  # more bytes than one rank sums for all
+    np.testing.assert_allclose(got(group.all_reduce(wide)), every(group, (300, 200)).sum(0), rtol=1e-12, atol=1e-12)
+
+
+@check
+def gradients_are_those_of_the_sum_of_costs(group: Group) -> None:
+    """The reference: all ranks' costs as one function, of all ranks' values, by central differences."""
+    n = group.size
+    shape = (2 * n, 2)
+    weights = [np.cos(np.arange(200.0) + rank) for rank in range(n)]
+
+    def cost(made: Any, rank: int, be: Any) -> Any:
+        return be.sum(be.square(made) * weights[rank][: made.size].reshape(made.shape), keepdims=False)
+
+    def split(all_x: Any, i: int) -> Any:
+        return np.concatenate([np.split(x, n)[i] for x in all_x], 1)
+
+    cases: Any = {
+        "sum": (lambda x: group.all_reduce(x), lambda all_x, i: sum(all_x)),
+        "mean": (lambda x: group.all_reduce(x, "mean"), lambda all_x, i: sum(all_x) / n),
+        "max": (lambda x: group.all_reduce(x, "max"), lambda all_x, i: np.max(all_x, 0)),
+        "min": (lambda x: group.all_reduce(x, "min"), lambda all_x, i: np.min(all_x, 0)),
+        "gather": (lambda x: group.all_gather(x, 1), lambda all_x, i: np.concatenate(all_x, 1)),
+        "scatter": (lambda x: group.reduce_scatter(x), lambda all_x, i: np.split(sum(all_x), n)[i]),
+        "broadcast": (lambda x: group.broadcast(x, n - 1), lambda all_x, i: all_x[n - 1]),
+        "reduce": (lambda x: group.reduce(x, n - 1), lambda all_x, i: sum(all_x) * (i == n - 1)),
+        "all_to_all": (lambda x: group.all_to_all(x, 0, 1), split),
+        "exchange": (
+            lambda x: group.exchange(x, (group.rank + 1) % n, (group.rank - 1) % n),
+            lambda all_x, i: all_x[i - 1],
+        ),
+    }
+    for name, (tree, reference) in cases.items():
+        x, all_x = tensor(group, shape), [*every(group, shape)]
+        found = got(optree.grad(cost(tree(x), group.rank, group.backend), [x])[0])
+
+        def total(given: Any, reference: Any = reference) -> float:
+            made = [reference(given, i) for i in range(n)]
+            return float(sum((m**2 * weights[i][: m.size].reshape(m.shape)).sum() for i, m in enumerate(made)))
+
+        expected, step = np.zeros(shape), 1e-5
+        for index in np.ndindex(*shape):
+            ends = []
+            for sign in (1, -1):
+                moved = [v.copy() for v in all_x]
+                moved[group.rank][index] += sign * step
+                ends.append(total(moved))
+            expected[index] = (ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@check
+def equal_extremes_share_the_gradient(group: Group) -> None:
+    x = group.backend.array([1.0, 2.0], dtype="float64")
+    cost = group.backend.sum(group.all_reduce(x, "max"), keepdims=False)
+    np.testing.assert_allclose(got(optree.grad(cost, [x])[0]), 1.0)  # n costs, shared by n
+
+
+@check
+def send_and_recv(group: Group) -> None:
+    be, last = group.backend, group.size - 1
+    x = tensor(group)
+    if last == 0:
+        return
+    if group.rank == 0:
+        sent = group.send(x, last)
+        cost = be.sum(sent, keepdims=False)
+        np.testing.assert_array_equal(got(sent), 0)
+        np.testing.assert_allclose(got(optree.grad(cost, [x])[0]), 2 * values(0), rtol=1e-13)
+    elif group.rank == last:
+        like = be.zeros((4, 3), "float64")
+        received = group.recv(like, 0)
+        np.testing.assert_array_equal(got(received), values(0))
+        got(optree.grad(be.sum(be.square(group.recv(like, 0)), keepdims=False), [like])[0])
+    if group.engine.name != "mpi":  # NCCL's wait for a receiver
+        return
+    wide = be.zeros(1 << 18, "float64")  # more than MPI sends without a receiver: all send before they receive
+    group.send(wide, (group.rank + 1) % group.size).astensor()
+    group.recv(wide, (group.rank - 1) % group.size).astensor()
+
+
+@check
+def neither_merged_nor_left_out_nor_in_another_order(group: Group) -> None:
+    """The operations that ranks run, in order, are those of the trees, in functions and in assignments."""
+    if group.size == 1:  # alone, none is run
+        return
+    said: list[str] = []
+    engine = group.engine
+    plain = engine.agree
+    engine.agree = lambda words: (said.append(words.split(" of ")[0]), plain(words))  # type: ignore[assignment,func-returns-value]
+    try:
+        x = tensor(group)
+        twice = optree.function([], [group.all_reduce(x), group.all_reduce(x), group.all_gather(x)])
+        twice()
+        assert said == ["all_reduce, sum", "all_reduce, sum", "all_gather"], said
+        said.clear()
+        y = group.backend.zeros((4, 3), "float64")
+        y[:] = group.all_reduce(x, "max") * 0 + group.all_reduce(x, "min") * 0
+        assert said == ["all_reduce, max", "all_reduce, min"], said
+    finally:
+        del engine.agree
+
+
+@check
+def arguments_are_checked_where_they_are_given(group: Group) -> None:
+    x = tensor(group)
+    for call, error in (
+        (lambda: group.all_reduce(x, "median"), OperandError),
+        (lambda: group.all_reduce(tensor(group, (3,), "int64"), "mean"), DTypeError),
+        (lambda: group.broadcast(x, group.size), OperandError),
+        (lambda: group.send(x, -1), OperandError),
+        (lambda: group.reduce_scatter(group.backend.zeros(group.size + 1)), ShapeError if group.size > 1 else None),
+    ):
+        try:
+            call()
+        except Exception as caught:
+            assert error is not None and isinstance(caught, error), caught
+        else:
+            assert error is None
+
+
+def network(be: Any, packs: bool, dtype: str) -> tuple[list[Any], Any, Any, Any]:
+    """Weights, two inputs, and the mean loss of a batch."""
+    rng = np.random.default_rng(0)
+    shapes = [(6, 8), (8,), (8, 3), (3,)]
+    weights: Any = [be.array(rng.normal(size=s) / 2, dtype=dtype, name=f"w{i}") for i, s in enumerate(shapes)]
+    weights = train.packed(weights) if packs else weights
+    w1, b1, w2, b2 = weights
+    x, y = TensorType("float64", (None, 6))("x"), TensorType("int64", (None,))("y")
+    hidden = be.tanh(be.dot(be.cast(x, dtype) if dtype != "float64" else x, w1) + b1)
+    return weights, x, y, train.losses.cross_entropy(be.dot(hidden, w2) + b2, y)
+
+
+def trained(be: Any, group: Group | None, packs: bool, dtype: str = "float64", size: int = 7, **options: Any) -> Any:
+    """The weights and losses after some steps: on the whole batches, or on a part of each."""
+    rng = np.random.default_rng(1)
+    data = rng.normal(size=(40, 6)), rng.integers(0, 3, 40)
+    weights, x, y, loss = network(be, packs, dtype)
+    if group is not None and group.rank:  # it begins with rank 0's
+        weights[0][0] = 9.0
+    opt = train.AdamW(weights, 0.01, **options)
+    if group is None:
+        step = optree.function([x, y], loss, updates=opt.updates(loss))
+        batches = train.Batches(*data, size=size, seed=3, ahead=0)
+    else:
+        count = group.count(y)
+        step = optree.function([x, y], group.mean(loss, count), updates=opt.updates(loss, over=group, count=count))
+        batches = train.Batches(*data, size=size, seed=3, ahead=0, rank=group.rank, ranks=group.size)
+    losses = [step(*batch).item() for _ in range(3) for batch in batches]
+    return weights, losses, opt
+
+
+@check
+def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
+    """Seven examples on two or three ranks, and an uneven last batch of five."""
+    cases: Any = ({}, {"clip_global_norm": 0.1}, {"accumulate": 2}, {"check_finite": True, "average": 0.9})
+    for packs in (False, True) if group.engine.name != "nccl" else (True,):  # the stand-in is slow
+        for options in cases if group.engine.name != "nccl" else cases[1:2]:
+            weights, losses, opt = trained(group.backend, group, packs, **options)
+            alone, expected, _ = trained(group.backend, None, packs, **options)
+            np.testing.assert_allclose(losses, expected, rtol=1e-11)
+            for w, e in zip(weights, alone, strict=True):
+                np.testing.assert_allclose(w.get(), e.get(), rtol=1e-10, atol=1e-12)
+            group.check_equal([*weights, *opt.state.values()])
+
+
+@check
+def narrow_weights_and_dynamic_scales_are_equal_on_all_ranks(group: Group) -> None:
+    weights, losses, opt = trained(group.backend, group, True, "float16", loss_scale=train.LossScale(1024.0, every=4))
+    _, expected, _ = trained(group.backend, None, True, "float16", loss_scale=train.LossScale(1024.0, every=4))
+    np.testing.assert_allclose(losses, expected, rtol=0.02)
+    group.check_equal([*weights, *opt.state.values()])
+
+
+@check
+def a_rank_without_examples_counts_for_nothing(group: Group) -> None:
+    be = group.backend
+    x = TensorType("float64", (None,))("x")
+    mean = optree.function([x], group.mean(be.mean(x, keepdims=False), group.count(x)))
+    with np.errstate(all="ignore"):
+        found = mean([1.0, 2.0, 6.0] if group.rank == 0 else []).item()
+    assert found == 3.0, found
+
+
+@check
+def buckets_of_any_size_give_the_same_means(group: Group) -> None:
+    xs = [tensor(group, shape) for shape in ((4, 3), (), (5,), (2, 2, 2))]
+    xs.append(tensor(group, (3,), "float32"))
+    for bucket in (1, 64, 1 << 20):
+        for x, found in zip(xs, group.averaged(xs, bucket=bucket), strict=True):
+            dtype = str(x.dtype)
+            np.testing.assert_allclose(got(found), every(group, x.shape, dtype).mean(0), rtol=1e-5)
+            assert found.shape == x.shape and found.dtype == x.dtype
+
+
+@check
+def weights_begin_as_those_of_rank_0(group: Group) -> None:
+    w = tensor(group)
+    group.equalize([w])
+    np.testing.assert_array_equal(w.get(), values(0))
+    group.check_equal([w])
+    if group.rank == group.size - 1:
+        w[0, 0] = 99.0
+    try:
+        group.check_equal([tensor(group, (2,)) * 0, w][1:])
+    except DistributedError as error:
+        assert group.size > 1 and f"ranks {group.size - 1}" in str(error) and "x" in str(error), error
+    else:
+        assert group.size == 1
+
+
+@check
+def draws_agree_and_differ(group: Group) -> None:
+    be = gen_backend("cpu", jit=False)  # of a seed of its own on each rank
+    own = Group(be, group.engine)
+    own.same_draws()
+    own.check_equal([be.array(be.rng.rand(3)), numbers(be)])
+    own.own_draws()
+    drawn = got(own.all_gather(numbers(be)[None]))
+    assert len({row.tobytes() for row in drawn}) == group.size
+    own.check_equal([be.array(be.rng.rand(3))])
+
+
+def numbers(be: Any) -> Any:
+    return be.standard_normal((6,), np.dtype("float64")).astensor()
+
+
+@check
+def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
+    folder = Path(tempfile.mkdtemp()) if group.rank == 0 else None
+    paths = np.zeros(200, np.uint8)
+    if folder is not None:
+        data = str(folder).encode()
+        paths[: len(data)] = np.frombuffer(data, np.uint8)
+    folder = Path(got(group.broadcast(group.backend.array(paths, dtype="uint8"))).tobytes().rstrip(b"\0").decode())
+    weights, _, opt = trained(group.backend, group, True)
+    calls: list[int] = []
+
+    def save() -> Any:
+        calls.append(group.rank)
+        return train.save(folder, {"weights": weights, "optimizer": opt}, step=1)
+
+    made = group.once(save)
+    assert (calls == [0] and made is not None) if group.rank == 0 else (not calls and made is None)
+    again, _, _, _ = network(group.backend, True, "float64")
+    train.load(folder, {"weights": again, "optimizer": train.AdamW(again, 0.01)})
+    for w, e in zip(again, weights, strict=True):
+        np.testing.assert_array_equal(w.get(), e.get())
+    try:
+        group.once(int, "no number")
+    except ValueError:
+        assert group.rank == 0
+    except DistributedError as error:
+        assert group.rank > 0 and "int has failed on rank 0" in str(error)
+    else:
+        raise AssertionError("an error was lost")
+    group.barrier()
+
+
+@check
+def groups_of_some_ranks(group: Group) -> None:
+    part = group.split(group.rank % 2)
+    mine = [rank for rank in range(group.size) if rank % 2 == group.rank % 2]
+    assert part.size == len(mine) and mine[part.rank] == group.rank
+    x = tensor(group)
+    np.testing.assert_allclose(got(part.all_reduce(x)), sum(values(rank) for rank in mine), rtol=1e-13)
+
+
+@check
+def bits(group: Group) -> str:
+    """The bits of weights after training, for runs to be compared; by kernels where there is a compiler."""
+    be = gen_backend("cpu", jit="always", rng_seed=1)
+    own = Group(be, group.engine)
+    weights, losses, _ = trained(be, own, True, "float32")
+    own.check_equal(weights)
+    return "".join(w.get().tobytes().hex() for w in weights) + str(losses)
+
+
+def device_group() -> Group:
+    """The group of a GPU's backend, on stand-ins for CuPy and its NCCL."""
+    cupy = fake_cupy()
+    with patch.dict(sys.modules, modules(cupy)):
+        return init(stand_in(cupy))
+
+
+def main() -> None:
+    on_device = "nccl" in sys.argv
+    group = device_group() if on_device else init(gen_backend("cpu", jit=False))
+    assert group.engine.name == ("nccl" if on_device else "mpi" if group.size > 1 else "alone")
+    found = {}
+    for name, function in CHECKS.items():
+        if on_device and name in HOST_ONLY:
+            continue
+        try:
+            found[name] = function(group) or "ok"
+        except Exception:
+            found[name] = f"rank {group.rank}: {traceback.format_exc()}"
+            print(found[name], file=sys.stderr, flush=True)
+            raise
+    outcomes = json.dumps(found)
+    if group.rank == 0:
+        print(outcomes, flush=True)
+
+
+if __name__ == "__main__":
+    main()

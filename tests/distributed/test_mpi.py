@@ -1,0 +1,158 @@
+"""Several processes with real MPI: results are those of one process, in the same bits in each run, and none hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from on_ranks import CHECKS, HOST_ONLY
+
+from optree import train
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+LAUNCHER = Path(sys.executable).parent / "mpiexec"
+
+pytestmark = pytest.mark.skipif(
+    find_spec("mpi4py") is None or not LAUNCHER.exists(),
+    reason="mpi4py and mpiexec are not installed: pip install mpi4py mpich",
+)
+
+#: The most seconds that a program of this file takes on a busy machine.
+MOST = 400
+
+
+def launch(ranks: int, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a program on some processes."""
+    paths = [str(ROOT), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [str(LAUNCHER), *options, "-n", str(ranks), sys.executable, *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=MOST,
+    )
+
+
+@lru_cache
+def outcomes(ranks: int, run: int = 0) -> Any:
+    """What all checks gave on some processes."""
+    made = launch(ranks, str(HERE / "on_ranks.py"))
+    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-6000:]
+    return json.loads(made.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_checks_on_ranks(ranks: int) -> None:
+    found = outcomes(ranks)
+    assert found.keys() == CHECKS.keys()
+    assert {name: found[name] for name in CHECKS if name != "bits"} == dict.fromkeys(CHECKS.keys() - {"bits"}, "ok")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("ranks", [4])
+def test_checks_on_more_ranks(ranks: int, request: Any) -> None:
+    if not request.config.getoption("all"):
+        pytest.skip("four processes run with --all")
+    assert outcomes(ranks).keys() == CHECKS.keys()
+
+
+def test_checks_on_a_stand_in_for_nccl() -> None:
+    made = launch(2, str(HERE / "on_ranks.py"), "nccl")
+    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-6000:]
+    found = json.loads(made.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(CHECKS.keys() - set(HOST_ONLY), "ok")
+
+
+def test_bits_are_the_same_in_each_run() -> None:
+    assert outcomes(2)["bits"] == outcomes(2, run=1)["bits"]
+
+
+FAILS = """
+import sys, time
+import numpy as np
+from backends import gen_backend
+from optree.distributed import init
+be = gen_backend("cpu", jit=False)
+group = init(be)
+x = be.array(np.ones(3))
+for i in range(2):
+    group.all_reduce(x).astensor()
+if group.rank == group.size - 1:
+    {last}
+else:
+    {others}
+print("goes on", group.rank)
+"""
+
+OTHERS = "group.all_reduce(x).astensor()"
+
+FAILURES = {
+    "another shape": ("group.all_reduce(be.zeros((2, 2))).astensor()", OTHERS, ["float32 (2, 2)", "float32 (3,)"]),
+    "another dtype": ("group.all_reduce(be.zeros(3, 'int64')).astensor()", OTHERS, ["int64 (3,)", "float32 (3,)"]),
+    "another operation": ("group.all_gather(x).astensor()", OTHERS, ["all_gather", "all_reduce, sum"]),
+    "another root": ("group.broadcast(x, 1).astensor()", "group.broadcast(x, 0).astensor()", ["rank 0's", "rank 1's"]),
+    "fewer calls": ("pass", OTHERS, ["at the end of its program", "all_reduce, sum of float32 (3,)"]),
+    "more calls": (OTHERS, "pass", ["at the end of its program", "all_reduce, sum of float32 (3,)"]),
+    "an exception": ("1 / 0", OTHERS, ["ZeroDivisionError", "rank 2 of 3 fails", "all_reduce, sum of float32 (3,)"]),
+    "no coming": (
+        "time.sleep(100)",
+        f"group.engine.timeout = 4.0; {OTHERS}",
+        ["rank 2 has not come", "all_reduce, sum of float32 (3,)", "4 seconds"],
+    ),
+    "another shape sent": (
+        "group.send(be.zeros(4), 0).astensor()",
+        "group.recv(x, 2).astensor() if group.rank == 0 else None",
+        ["recv of float32 (3,) from rank 2, which sends float32 (4,)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_end_all_ranks_with_an_error_that_says_why(name: str) -> None:
+    last, others, said = FAILURES[name]
+    start = time.monotonic()
+    made = launch(3, "-c", FAILS.format(last=last, others=others))
+    assert made.returncode != 0
+    for text in said:
+        assert text in made.stderr, made.stderr
+    assert time.monotonic() - start < 90
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is killed by a signal")
+def test_a_rank_that_is_killed_ends_all() -> None:
+    last = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    start = time.monotonic()
+    made = launch(3, "-c", FAILS.format(last=last, others=OTHERS))
+    assert made.returncode != 0 and time.monotonic() - start < 60
+    assert "goes on" not in made.stdout
+
+
+def test_the_digits_are_learned_by_two_processes_as_by_one(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "digits.py")
+    pytest.importorskip("sklearn")
+    options = ["--epochs", "2", "--batch-size", "100", "--output"]
+    printed = []
+    for ranks in (1, 2):
+        made = launch(ranks, script, "--distributed", *options, str(tmp_path / str(ranks)))
+        assert made.returncode == 0, made.stderr
+        printed.append(made.stdout.splitlines()[0:2] + made.stderr.splitlines())
+    assert printed[0][1:] == printed[1][1:] and "0 after it" in printed[1][0]
+    folders = [tmp_path / ranks / "checkpoints" for ranks in ("1", "2")]
+    one, two = (train.read(folder) for folder in folders)
+    for name, array in one.items():
+        np.testing.assert_allclose(two[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    # What two processes have written, one reads.
+    made = launch(1, script, *options, str(tmp_path / "2"), "--resume")
+    assert made.returncode == 0 and made.stdout.splitlines()[1] == printed[1][1]
