@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import optree
 from backends import (
     intact,  # noqa: F401 first: the other imports fail where optree is another package
     lazy,
 )
 from backends.backend import Backend
 from backends.cpu import CPUBackend
+from backends.neon.objects import Block, NervanaObject, make_current
 from optree import settings
 from optree.compile.program import Program
-from optree.errors import BackendError, OperandError, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, describe, names
 from optree.run.function import Function, use_backend
 from optree.tree.variable import Variable
 
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
 
 #: Backend name -> a function that returns its class, so that CuPy is imported lazily.
 BACKENDS: dict[str, Callable[[], type[Backend]]] = {"cpu": lambda: CPUBackend, "gpu": lambda: lazy.gpu.GPUBackend}
+
+
+#: Options of neon's, of no effect: there is one device, and all is deterministic.
+NEONS = ("max_devices", "deterministic", "deterministic_update")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Autodiff":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return optree.Autodiff
 
 
 def gen_backend(
@@ -53,9 +65,9 @@ def gen_backend(
         Whether values assigned to float16 and bfloat16 tensors are rounded stochastically.
     device_id : int
         Which GPU; the CPU backend has one device, 0.
-    compat_mode : str, optional
-        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep
-        axes) and gradients of ties (each operand gets the full delta).
+    compat_mode : {None, 'neon', 'caffe'}
+        ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep axes), gradients of ties (each
+        operand gets the full delta) and methods (`backends.neon`). ``'caffe'`` also rounds the sizes of pools up.
     jit : {'auto', 'always', True, False}
         On the CPU, whether kernels are compiled to C: where that pays (`backends.cpu.plan`), the default; always, and
         with True there must be a compiler; or never. Without compiled kernels NumPy runs them, large ones in blocks.
@@ -80,13 +92,21 @@ def gen_backend(
     >>> (be.ones(3) + 1).asnumpyarray()
     array([2., 2., 2.], dtype=float32)
     """
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        raise BackendError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
-    make = BACKENDS[backend]()
+    make = _class_of(backend, compat_mode)
+    options = {name: value for name, value in options.items() if name not in NEONS}
     _check_given(backend, make, options)
     made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
     use_backend(made)
+    make_current(made)
     return made
+
+
+def _class_of(backend: str, compat_mode: str | None) -> Callable[..., Backend]:
+    """A backend's class, in neon's mode if there is one."""
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise BackendArgumentError(f"there is no backend {backend!r}; there are {names(BACKENDS)}")
+    kind = BACKENDS[backend]()
+    return kind if compat_mode is None else lazy.neon.neon_class(kind)  # type: ignore[no-any-return]
 
 
 def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
@@ -180,4 +200,4 @@ def _sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
 
 Backend.sources = staticmethod(_sources)
 
-__all__ = ["BACKENDS", "Backend", "gen_backend", "launches", "source"]
+__all__ = ["BACKENDS", "Autodiff", "Backend", "Block", "NervanaObject", "gen_backend", "launches", "source"]

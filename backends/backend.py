@@ -17,7 +17,7 @@ from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
-from optree.errors import BackendError, OperandError, brief, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
 from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
@@ -32,8 +32,6 @@ from optree.tree.waiting import settle, waiting
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
-
-COMPAT_MODES = (None, "neon")
 
 
 class Within(NamedTuple):
@@ -78,9 +76,14 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal compile_within lowered lowering noting on_host over owned planned plans program remark show sources "
-        "target tensor_of to_host uploads value_of within".split()
+        "internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program remark "
+        "show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
+
+    #: Whether it has neon's shapes, ties and methods.
+    is_neon: ClassVar[bool] = False
+    #: The compatibility modes of the class.
+    modes: ClassVar[tuple[str | None, ...]] = (None,)
 
     #: The number of devices of its kind.
     devices: int = 1
@@ -98,12 +101,8 @@ class Backend(RandomMethods):
         device_id: int = 0,
         compat_mode: str | None = None,
     ) -> None:
-        if compat_mode == "caffe":
-            raise BackendError(
-                "compat_mode 'caffe' concerns the sizes of convolutions, which op-tree does not have yet"
-            )
-        if compat_mode not in COMPAT_MODES:
-            raise BackendError(f"compat_mode is one of {COMPAT_MODES}, not {compat_mode!r}")
+        if compat_mode not in self.modes:
+            raise BackendArgumentError(f"compat_mode is one of {self.modes}, not {compat_mode!r}")
         for name, number in (("batch_size", batch_size), ("device_id", device_id)):
             if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
                 raise BackendError(f"{name} is an integer of 0 or more, not {brief(number)}")
@@ -113,7 +112,7 @@ class Backend(RandomMethods):
             raise BackendError(f"stochastic_round is True or False, not {brief(stochastic_round)}")
         self.datatype = as_dtype(datatype)
         if not is_floating(self.datatype):
-            raise BackendError(f"datatype is a floating dtype, not {self.datatype}")
+            raise BackendArgumentError(f"datatype is a floating dtype, not {self.datatype}")
         self.batch_size = batch_size
         self.stochastic_round = bool(stochastic_round)
         self.device_id = device_id
@@ -132,6 +131,11 @@ class Backend(RandomMethods):
     @bsz.setter
     def bsz(self, size: int) -> None:
         self.batch_size = size
+
+    @property
+    def default_dtype(self) -> Any:
+        """NumPy's class of the default dtype of new tensors, by neon's name."""
+        return self.datatype.type
 
     # The interface of subclasses, with that of `Creation`
 
@@ -352,7 +356,7 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan.run([leaf.array if type(leaf) is Tensor else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run([leaf.array if isinstance(leaf, Tensor) else self.value_of(leaf) for leaf in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ class Creation:
     datatype: np.dtype
     batch_size: int
     compat_mode: str | None
+
+    #: The class of its tensors.
+    tensor_cls: ClassVar[type[Tensor]] = Tensor
 
     # Memory: a subclass defines these
 
@@ -72,7 +75,7 @@ class Creation:
         """A tensor over an array, without the checks of `adopt`."""
         if is_neon(self) and array.ndim < 2:
             array = array.reshape(-1, 1)
-        return Tensor(self, array, name)
+        return self.tensor_cls(self, array, name)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
@@ -85,31 +88,35 @@ class Creation:
             sizes = (*sizes, 1, 1)[:2]
         return tuple(int(n) for n in sizes)
 
-    def empty(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor."""
+        check_placement(placement)
         tensor = self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
         tensor.written = -1
         return tensor
 
-    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of zeros."""
+        check_placement(placement)
         return self.full(shape, 0, dtype, name)
 
-    def ones(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of ones."""
+        check_placement(placement)
         return self.full(shape, 1, dtype, name)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A new tensor with every element `value`."""
         return self.empty(shape, dtype, name).fill(value)
 
-    def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def array(self, values: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor with the values of an array, list, number, tensor or tree.
 
         Without `dtype`, a NumPy array or tensor of integers or bools keeps its
         dtype, bools are bool, and everything else takes the backend's `datatype`;
         in neon's mode that goes for lists of bools, too.
         """
+        check_placement(placement)
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = array_of(values, "array")
@@ -152,16 +159,19 @@ class Creation:
         """A new matrix with ones on the `k`-th diagonal."""
         return self.array(np.eye(n, m, k), self._dtype(dtype), name)
 
-    def empty_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+    def empty_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor of an operand's shape and dtype."""
+        check_placement(placement)
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
 
-    def zeros_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+    def zeros_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of zeros of an operand's shape and dtype."""
+        check_placement(placement)
         return self.empty_like(x, dtype, name).fill(0)
 
-    def ones_like(self, x: Variable, dtype: Any = None, name: str | None = None) -> Tensor:
+    def ones_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of ones of an operand's shape and dtype."""
+        check_placement(placement)
         return self.empty_like(x, dtype, name).fill(1)
 
     def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -189,3 +199,18 @@ class Creation:
 
     def _dtype(self, dtype: Any) -> np.dtype:
         return self.datatype if dtype is None else as_dtype(dtype)
+
+
+#: neon's keywords of where and how long a tensor is there: of no effect on one device.
+_PLACEMENT = frozenset(("persist_values", "parallel", "distributed"))
+
+
+def check_placement(given: dict[str, bool]) -> None:
+    """Refuse keywords that are not neon's, which have no effect on one device.
+
+    Raises
+    ------
+    TypeError
+    """
+    if given and not given.keys() <= _PLACEMENT:
+        raise TypeError(f"there is no argument {min(given.keys() - _PLACEMENT)!r}")

@@ -14,6 +14,7 @@ MODULES = {
     **{name: name for name in ("difflib", "logging", "shutil", "signal", "subprocess", "tempfile")},
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
+    "neon": "backends.neon.backend",
     "inspection": "backends.inspection",
     "namespace": "optree.xp.namespace",
 }

@@ -62,7 +62,7 @@ class RandomMethods(Creation):
             self._seed = counted = _as_seed(seed)
         self._start = [counted, 0]
         if "rng_state" not in self.__dict__:
-            self.rng_state = Tensor(self, self._from_host(self._start), "rng_state")
+            self.rng_state = self.tensor_cls(self, self._from_host(self._start), "rng_state")
         self.rng_reset()
 
     @cached_property
@@ -337,7 +337,7 @@ class RandomMethods(Creation):
         if isinstance(shape, Variable):
             return shape
         sizes = self._shape(shape)
-        return Tensor(self, np.broadcast_to(self._element, sizes), f"shape{sizes}")
+        return self.tensor_cls(self, np.broadcast_to(self._element, sizes), f"shape{sizes}")
 
     @cached_property
     def _element(self) -> Any:

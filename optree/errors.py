@@ -36,7 +36,7 @@ _OWN_PACKAGES = frozenset(
             "backends.cpu.codegen",
             "backends.gpu",
         ),
-        "backends.gpu.codegen",
+        *("backends.gpu.codegen", "backends.neon"),
     )
 )
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -50,12 +50,20 @@ class ShapeError(OptreeError, ValueError):
     """Shapes that do not fit together."""
 
 
+class SizeError(ShapeError, AssertionError):
+    """A tensor of a wrong shape or size, where neon asserts it."""
+
+
 class AxisError(OptreeError, ValueError, IndexError):
     """An axis that the operand does not have, or has twice."""
 
 
 class DTypeError(OptreeError, TypeError):
     """A dtype that an op does not take."""
+
+
+class KindError(DTypeError, AssertionError):
+    """A tensor of a wrong dtype, where neon asserts it."""
 
 
 class NumberOverflowError(OptreeError, OverflowError):
@@ -92,6 +100,10 @@ class NotFiniteError(OptreeError, FloatingPointError):
 
 class BackendError(OptreeError, RuntimeError):
     """A backend that is unknown or missing, or operands of two backends."""
+
+
+class BackendArgumentError(BackendError, ParameterError):
+    """An argument of `gen_backend` that is none of those there are."""
 
 
 class CompilerError(BackendError):

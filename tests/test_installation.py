@@ -95,8 +95,8 @@ def test_a_backend_lists_what_users_call() -> None:
     assert not {"_plan", "__init__", "allocate", "owned", "borrowed", "home", "plans", "tensor_of", "when"} & shown
     page = (ROOT / "docs" / "functions.md").read_text()
     listed = set(re.findall(r"`(\w+)(?:\(|`)", page))
-    state = {"batch_size", "bsz", "compat_mode", "compiler", "datatype", "device_id", "devices", "jit", "name"}
-    state |= {"rng", "rng_state", "stochastic_round", "info", "synchronize"}
+    state = {"batch_size", "bsz", "compat_mode", "compiler", "datatype", "default_dtype", "device_id", "devices", "jit"}
+    state |= {"name", "rng", "rng_state", "stochastic_round", "info", "synchronize"}
     assert not shown - listed - state, "what is shown and written nowhere"
 
 

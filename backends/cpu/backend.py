@@ -75,7 +75,7 @@ class CPUBackend(Backend):
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:
             return None
-        return CPUBackend(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.compat_mode, jit=True)
+        return type(self)(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.modes[0], jit=True)
 
     def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
         """Functions of C source that take one address; None without a compiler, or once it has failed."""

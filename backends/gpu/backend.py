@@ -13,6 +13,7 @@ from weakref import finalize
 import numpy as np
 
 from backends.backend import Backend
+from backends.creation import check_placement
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
@@ -270,8 +271,9 @@ class GPUBackend(Backend):
                 "aligned; be.array copies it"
             )
 
-    def array(self, values: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def array(self, values: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor with the values of an array, list, number, tensor or tree; arrays on the device stay there."""
+        check_placement(placement)
         if isinstance(values, OpTreeNode) and values.backend is self:
             values = self.evaluate([values])[0]
         if isinstance(values, Tensor) and self.is_own(values.array):

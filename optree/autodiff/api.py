@@ -17,6 +17,7 @@ from optree.errors import (
     GradientError,
     OperandError,
     ShapeError,
+    SizeError,
     describe,
 )
 from optree.registry import f
@@ -24,7 +25,7 @@ from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 from optree.tree.waiting import Waiting
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
@@ -195,12 +196,20 @@ class Autodiff:
     def __init__(self, op_tree: Variable, be: Any, next_error: Any = None) -> None:
         if getattr(op_tree, "backend", None) not in (None, be):
             raise BackendError(f"Autodiff: {describe(op_tree)} is of {op_tree.backend}, not {be}")
-        self.op_tree, self.be = op_tree, be
+        self.op_tree: Any = op_tree
+        self.be = be
         self.seeds = seeded(op_tree, next_error)
+
+    def cleanup(self) -> None:
+        """Drop the references to trees and tensors; the object has no derivatives then, and its tree has."""
+        self.op_tree, self.seeds = None, {}
 
     def get_grad_op_tree(self, tensors: Any) -> Any:
         """The derivatives as trees: a list for a list or tuple, one for one tensor."""
-        return gradients(self.seeds, tensors)
+        if self.op_tree is None:
+            raise GradientError("Autodiff: cleanup() has dropped the tree; Autodiff(tree, be) differentiates it anew")
+        # neon gives zeros for tensors that are not in the tree.
+        return gradients(self.seeds, tensors, "ignore" if is_neon(self.be) else "raise")
 
     def get_grad_tensor(self, tensors: Any) -> Any:
         """The derivatives as new tensors: a list for a list or tuple, one for one tensor."""
@@ -335,7 +344,7 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
     cost = operand_of(cost)
     starts = next_error is None
     if starts:
-        neon = cost.backend is not None and cost.backend.compat_mode == "neon"
+        neon = is_neon(cost.backend)
         if not neon and any(size != 1 for size in cost.shape):
             raise GradientError(
                 f"the cost is a scalar, not {describe(cost)}: reduce it, as be.sum(cost) does, "
@@ -367,7 +376,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         return f.fill_like(like, given)
     sizes = zip(error.shape, variable.shape, strict=False)
     if error.ndim != variable.ndim or any(a != b and None not in (a, b) for a, b in sizes):
-        raise ShapeError(
+        raise SizeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )
     return error if error.dtype == dtype else error.astype(dtype)

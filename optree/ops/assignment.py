@@ -39,7 +39,7 @@ class Assign(NonDifferentiableOperator):
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
         """The assignment as a node, from ``x[:] = y`` too; cached applications take a fast path."""
-        if len(args) == 2 and type(args[0]) is Tensor and not kwargs:
+        if len(args) == 2 and isinstance(args[0], Tensor) and not kwargs:
             target, value = args
             op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
             narrow = is_narrow(target.spec.type.dtype)

@@ -325,7 +325,7 @@ class Slice(ViewOperator, MorphOperator):
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         template = indices.as_template(self.index, types[0].shape, "slice")
-        return self.make(index=indices.keep_axes(template) if is_neon(backend) else template)
+        return self.make(index=indices.keep_two_axes(template) if is_neon(backend) else template)
 
     @property
     def keeps_order(self) -> bool:  # type: ignore[override]
@@ -379,7 +379,7 @@ class Unslice(MorphOperator):
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         template = indices.as_template(self.index, types[1].shape, "unslice")
-        return self.make(index=indices.keep_axes(template) if is_neon(backend) else template)
+        return self.make(index=indices.keep_two_axes(template) if is_neon(backend) else template)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes

@@ -323,7 +323,7 @@ class Function(Locked):
     def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The leaves' values for these arguments, checked unless they are tensors of specs seen before."""
         values = self._known.copy()
-        specs = tuple([x.spec if x.__class__ is Tensor else None for x in args])
+        specs = tuple([x.spec if isinstance(x, Tensor) else None for x in args])
         if specs in self._tensors_seen and not kwargs:
             for i, x in zip(self._argument_indices, args, strict=True):
                 if i is not None:
@@ -338,7 +338,7 @@ class Function(Locked):
                 values[i] = array
         self._check_sizes(values)
         if not kwargs and all(
-            x.__class__ is Tensor and x.array is array for x, array in zip(args, arrays, strict=True)
+            isinstance(x, Tensor) and x.array is array for x, array in zip(args, arrays, strict=True)
         ):
             self._tensors_seen[specs] = None
         return values

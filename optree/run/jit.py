@@ -248,7 +248,7 @@ def _is_argument(x: Any) -> bool:
 
 def _is_symbolic(x: Any) -> bool:
     """Whether an argument has no value of its own: an input, or a tree with one."""
-    if type(x) is Tensor or not isinstance(x, Variable):
+    if isinstance(x, Tensor) or not isinstance(x, Variable):
         return False
     return any(isinstance(entry, Input) for entry in post_order([x], inputs_of))
 

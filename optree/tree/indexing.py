@@ -205,6 +205,14 @@ def keep_axes(template: Template) -> Template:
     return tuple((e, e + 1 or None, None) if isinstance(e, int) else e for e in template)
 
 
+def keep_two_axes(template: Template) -> Template:
+    """The template of an index without arrays, whose last integers keep their axes where fewer than two would stay."""
+    missing = 2 - sum(not isinstance(entry, int) for entry in template)
+    kept = [i for i, entry in enumerate(template) if isinstance(entry, int)]
+    kept = kept[-missing:] if missing > 0 else []
+    return tuple((e, e + 1 or None, None) if i in kept else e for i, e in enumerate(template))  # type: ignore[operator]
+
+
 def to_numpy(template: Template, arrays: Any = ()) -> tuple[Any, ...]:
     """The template as an index of NumPy arrays."""
     rest = iter(arrays)

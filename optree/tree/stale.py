@@ -109,13 +109,13 @@ def _look(old: list[OpTreeNode], leaves: Sequence[Any]) -> None:
 
 def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNode, Tensor] | None:
     """A node that was built before a tensor under it was written, and the tensor."""
-    newest = max((leaf.version for leaf in leaves if leaf.__class__ is Tensor), default=0)
+    newest = max((leaf.version for leaf in leaves if isinstance(leaf, Tensor)), default=0)
     suspects = [node for node in old if node.origin[2] < newest]
     known = {id(node) for node in old}
     hidden = False
     for node in suspects:  # the common case: the tensor is its operand
         for operand in _operands(node):
-            if operand.__class__ is not Tensor:
+            if not isinstance(operand, Tensor):
                 hidden = hidden or id(operand) not in known
             elif operand.version > node.origin[2]:
                 return _named(node, suspects), operand
@@ -126,7 +126,7 @@ def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None
     """The same where the tensor may be under nodes that are not suspects."""
     newest: dict[int, Tensor] = {}
     for entry in post_order(suspects, _operands):
-        if entry.__class__ is Tensor:
+        if isinstance(entry, Tensor):
             newest[id(entry)] = entry
             continue
         found = [newest[id(x)] for x in _operands(entry) if id(x) in newest]
@@ -144,7 +144,7 @@ def _operands(node: Any) -> list[Any]:
     if node.__class__ is not OpTreeNode:
         return []
     _, left, right = node
-    return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
+    return [x for x in (left, right) if x.__class__ is OpTreeNode or isinstance(x, Tensor)]
 
 
 def _named(node: OpTreeNode, suspects: list[OpTreeNode]) -> OpTreeNode:

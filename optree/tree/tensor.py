@@ -239,7 +239,7 @@ class Tensor(Variable):
 
     def _view(self, tree: Any) -> Tensor:
         """The view that a tree of one view op on this tensor describes."""
-        return Tensor(self.backend, tree.op.value(self.array), base=self, view=tree.op)
+        return type(self)(self.backend, tree.op.value(self.array), base=self, view=tree.op)
 
     @property
     def at(self) -> Tensor:

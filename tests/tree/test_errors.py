@@ -326,7 +326,6 @@ def test_a_gpu_that_is_missing_is_named():
 
 def test_wrong_arguments_of_gen_backend():
     assert "'tensorflow'" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="tensorflow"))
-    assert "convolutions" in message_of(BackendError, lambda: gen_backend("cpu", compat_mode="caffe"))
     for name, value in [
         ("device_id", 3),
         ("device_id", -1),

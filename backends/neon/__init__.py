@@ -1,0 +1,1 @@
+"""neon's backend over ours: its tensors, buffers, layers and calls, of which none computes by itself."""

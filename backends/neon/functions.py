@@ -1,0 +1,137 @@
+"""Elementwise functions, reductions and one-hot codes with neon's arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from backends.neon.dense import Dense
+from backends.neon.tensor import Deferred
+from optree.errors import KindError, ParameterError, describe
+from optree.registry import FUNCTIONS, f
+from optree.tree.numpy_protocol import write_out
+from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Variable
+
+
+class Functions(Dense):
+    """Functions of operands on a backend in neon's mode: all with a target as the last argument, and kept axes."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = super().__getattr__(name)
+        own = list(inspect.signature(FUNCTIONS[name]).parameters.values())
+        count = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in own)
+        if count < len(own):  # with parameters of its own, after which no target can stand
+            return method
+
+        def function(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+            if len(args) == count + 1:
+                *args, out = args  # type: ignore[assignment]
+            return method(*args, out=out, **kwargs)
+
+        function.__name__, function.__doc__ = name, method.__doc__
+        self.__dict__[name] = function
+        return function
+
+    def clip(self, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+        """``min(max(a, a_min), a_max)``."""
+        return self._written(f.clip(self._operand(a), a_min, a_max), out)
+
+    # Reductions, which keep their axis whatever keepdims says
+
+    def sum(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """The sum of all elements, or along an axis."""
+        return self._written(f.sum(self._operand(a), axis=axis), out)
+
+    def max(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """The maximum of all elements, or along an axis."""
+        return self._written(f.max(self._operand(a), axis=axis), out)
+
+    def min(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """The minimum of all elements, or along an axis."""
+        return self._written(f.min(self._operand(a), axis=axis), out)
+
+    def argmax(self, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+        """The index of the first maximum along an axis."""
+        return self._written(f.argmax(self._operand(a), axis=axis), out)
+
+    def argmin(self, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+        """The index of the first minimum along an axis."""
+        return self._written(f.argmin(self._operand(a), axis=axis), out)
+
+    def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """The mean of all elements, or along an axis."""
+        return self._written(f.mean(self._operand(a), axis=axis), out)
+
+    def std(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """The standard deviation of all elements, or along an axis."""
+        return self._written(f.std(self._operand(a), axis=axis), out)
+
+    def var(
+        self,
+        a: Any,
+        axis: Any = None,
+        partial: Any = None,
+        out: Any = None,
+        keepdims: bool = True,
+        binary: bool = False,
+    ) -> Any:
+        """The variance of all elements, or along an axis; if `binary`, of squares rounded as by `shift`."""
+        a = self._operand(a)
+        if not binary:
+            return self._written(f.var(a, axis=axis), out)
+        centred = a - f.mean(a, axis=axis)
+        return self._written(f.mean(f.shift(centred, centred), axis=axis), out)
+
+    # Indices
+
+    def onehot(self, indices: Any, axis: int, out: Any = None) -> Any:
+        """One-hot codes of the destination's shape: (classes, n) for axis 0, (n, classes) for axis 1.
+
+        Raises
+        ------
+        ParameterError
+            For another axis.
+        KindError
+            If the indices are no int32 or uint32.
+        """
+        if axis not in (0, 1):
+            raise ParameterError(f"onehot: axis is 0 or 1, not {axis!r}")
+        if indices.dtype not in (np.int32, np.uint32):
+            raise KindError(f"onehot: indices are int32 or uint32, not {describe(indices)}")
+        return self._written(self._deferred(lambda target: _codes(indices, axis, target)), out)
+
+    def take(self, a: Any, indices: Any, axis: Any = None, out: Any = None) -> Any:
+        """The elements of a tensor at `indices` along an axis."""
+        return a.take(indices, axis, out)
+
+    # Random numbers
+
+    def rand(self, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """Uniform numbers of [0, 1), of a shape, or by default of what they are assigned to."""
+        if isinstance(shape, Tensor) and out is None:  # neon's only argument is the target
+            shape, out = None, shape
+        if shape is None and out is None:
+            return self._deferred(lambda target: super(Functions, self).rand(target, self.datatype))
+        return super().rand(shape, dtype, out)
+
+    def dropout(self, keep: float = 0.5, out: Any = None) -> Any:
+        """Ones with the probability `keep`, and zeros, of the shape of what they are assigned to."""
+        return self._written(f.cast(self.rand() < keep, self.datatype), out)
+
+    def _deferred(self, build: Callable[[Any], Any]) -> Any:
+        self.has_deferred = True
+        return Deferred(TensorType(self.datatype, (1, 1)), build)
+
+    def _written(self, tree: Any, out: Any) -> Any:
+        if out is None:
+            return tree
+        return out._assign(tree) if self.has_deferred else write_out(tree, out)
+
+
+def _codes(indices: Any, axis: int, target: Variable) -> Any:
+    return f.onehot(f.reshape(indices, (-1, 1)), target.shape[axis], axis, target.dtype)

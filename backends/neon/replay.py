@@ -1,0 +1,96 @@
+"""Replay: assignments lowered once for operands of some specs, and run on others of the same specs.
+
+A call of neon's backend is eager, and builds the same trees each time. The first call
+builds them over operands of strides 0, which hold no memory, and plans them; the next
+ones look the plans up by the operands' specs and run them, and no tree is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.cache import Cache
+from optree.registry import OPS
+from optree.tree.node import signature_of
+from optree.tree.tensor import Tensor
+
+#: Maximum entries of the cache of calls.
+CALLS = 4096
+
+Trees = Callable[..., Sequence[tuple[Any, Any]]]
+
+
+class Replay:
+    """The calls of one backend.
+
+    Parameters
+    ----------
+    backend : Backend
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.calls = Cache("calls of neon's backend", CALLS)
+
+    def __call__(self, name: str, trees: Trees, key: Any, *operands: Any) -> None:
+        """Run the assignments of ``trees(key, *operands)``, one after the other.
+
+        Parameters
+        ----------
+        name : str
+            The function's name, which records of writes name.
+        trees : callable
+            From the key and operands to pairs of a target and its value. Numbers go into trees as they come.
+        key : hashable
+            What the trees depend on, other than the operands' types, which of them are the same or None, and which
+            numbers are 0 or 1.
+        *operands : Tensor, float or None
+        """
+        called = [key, trees]
+        for x in operands:
+            if isinstance(x, Tensor):
+                called.append(x.spec)
+            else:
+                called.append(x if x is None or x == 0 or x == 1 else float)
+        same = [id(x) for x in operands if isinstance(x, Tensor)]
+        if len(set(same)) < len(same):
+            called.append(tuple([same.index(each) for each in same]))
+        where = tuple(called)
+        found = self.calls.get(where)
+        if found is None:
+            found = self.calls[where] = self._recorded(trees, key, operands)
+        backend = self.backend
+        arrays = [x.array if isinstance(x, Tensor) else x for x in operands]
+        for plan_key, order, rest, roots, target in found:
+            plan = backend.plans.get(plan_key) or backend._plan(plan_key, roots, len(order))
+            values = [arrays[i] if i is not None else backend.value_of(x) for i, x in zip(order, rest, strict=True)]
+            plan.run(values, roots)
+            backend.executions += 1
+            operands[target].advance(name)
+
+    def _recorded(self, trees: Trees, key: Any, operands: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Each assignment's plan key, the indices of its leaves among the operands, other leaves, tree, and target."""
+        made: dict[int, Any] = {id(x): self._bare(x) for x in operands if isinstance(x, Tensor)}
+        bare = [made[id(x)] if isinstance(x, Tensor) else _fresh(x) for x in operands]
+        indices = {id(x): i for i, x in enumerate(bare) if x is not None}
+        steps = []
+        for target, value in trees(key, *bare):
+            tree = OPS["assign"].function(target, value)
+            plan_key, leaves = signature_of([tree])
+            order = [indices.get(id(leaf)) for leaf in leaves]
+            rest = [leaf if i is None else None for leaf, i in zip(leaves, order, strict=True)]
+            steps.append((plan_key, order, rest, (tree,), indices[id(target)]))
+        return steps
+
+    def _bare(self, x: Tensor) -> Tensor:
+        """A tensor of the same spec, whose memory is one element."""
+        with self.backend.active():
+            return type(x)(self.backend, np.broadcast_to(self.backend.allocate((), x.dtype), x.shape))
+
+
+def _fresh(x: Any) -> Any:
+    """A number that is another object than equal ones, so that a leaf tells which operand it is."""
+    return x if x is None or x == 0 or x == 1 else float(str(float(x)))
