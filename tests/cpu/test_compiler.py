@@ -431,7 +431,7 @@ def test_auto_runs_an_op_by_numpy_whose_expression_does_not_compile_and_still_co
 
 def test_a_terminal_is_told_once_that_kernels_are_compiled(monkeypatch, capsys, folder):
     monkeypatch.setattr(compiler, "PATIENCE", 0.0)
-    monkeypatch.setattr(compiler._loaded, "told", False)
+    monkeypatch.setattr(compiler._loaded, "announced", False)
     compiled()
     assert capsys.readouterr().err == ""  # no terminal
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

@@ -236,8 +236,8 @@ def _scatter(x: Any, value: Any, *arrays: Any, index: Any) -> Any:
     return result
 
 
-def _index_add(x: Any, like: Any, *arrays: Any, place: Any) -> Any:
-    places = _places(place.name, like, arrays, {k: v for k, v in place.props.items() if k != "flat"})
+def _index_add(x: Any, like: Any, *arrays: Any, indexing: Any) -> Any:
+    places = _places(indexing.name, like, arrays, {k: v for k, v in indexing.props.items() if k != "flat"})
     result = np.zeros(np.size(like), np.asarray(x).dtype)
     for position, value in zip(places.ravel(), np.broadcast_to(x, places.shape).ravel(), strict=True):
         result[position] += value

@@ -16,7 +16,7 @@ from harness.linalg_cases import examples_for
 from backends import gen_backend
 from optree import Input, Op, OpTreeNode, TensorType, constant
 from optree.errors import OperandError, UnknownOpError
-from optree.registry import OPS
+from optree.registry import OPS, f
 from optree.testing.examples import inputs_for
 from optree.tree.node import Shared
 
@@ -469,11 +469,21 @@ def test_an_unnamed_op_can_be_rebuilt(be):
 @pytest.mark.parametrize(
     "name",
     sorted(
-        OPS.keys() - {"assign", "output", "rand", "standard_gamma", "standard_normal", "stochastic_cast", "take_blocks"}
+        OPS.keys()
+        - {"assign", "output", "rand", "standard_gamma", "standard_normal", "stochastic_cast", "take_blocks"}
+        - {"attention", "scan"}  # below
     ),
 )
 def test_every_ops_nodes_pickle_and_copy(name):
     for example in examples_for(name):
         tree = example.tree(inputs_for(example.draw()))
+        for again in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+            assert again.key() == tree.key() and again.type is tree.type and again[0] == tree[0]
+
+
+def test_loops_and_attention_pickle_and_copy():
+    x = Input(TensorType("float64", (2, 3, 4)), "x")
+    final, outputs = f.scan(lambda h, row: (h + row, h * row), np.zeros((3, 4)), x)
+    for tree in (f.attention(x, x, x), final, outputs):
         for again in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
             assert again.key() == tree.key() and again.type is tree.type and again[0] == tree[0]
