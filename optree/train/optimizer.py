@@ -6,6 +6,7 @@ A formula is written once, on trees: for one weight, or for the vector that `opt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -375,6 +376,9 @@ class Numbers:
 
     def __init__(self, optimizer: Optimizer, given: dict[str, Any], suffix: str) -> None:
         self._optimizer, self._given, self._dtype = optimizer, given, np.dtype(np.float32)
+        for name, value in given.items():
+            if not (value is None or callable(value) or isinstance(value, Variable | Real | np.generic)):
+                raise ParameterError(f"{optimizer}: {name} is a number, a tree or a schedule, not {describe(value)}")
         self._powers = {name: optimizer._scalar(f"power.{name}{suffix}", 1.0, "float64") for name in optimizer.powers}
 
     def of(self, dtype: np.dtype) -> Numbers:

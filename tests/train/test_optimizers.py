@@ -408,6 +408,7 @@ def test_packed_weights_are_the_same_weights() -> None:
         (lambda be: train.Adam([{"rate": 0.1}]), OperandError, "a group is a dict of 'weights'"),
         (lambda be: train.Adam([be.ones(2)], loss_scale="static"), ParameterError, "'dynamic', not 'static'"),
         (lambda be: train.packed([1.0]), OperandError, "packed: a weight is a tensor"),
+        (lambda be: train.Adam([be.ones(2)], "fast"), ParameterError, "Adam: rate is a number, a tree or a schedule"),
     ],
 )
 def test_what_is_no_optimizer_is_refused(make: Any, error: type[OptreeError], message: str) -> None:
