@@ -136,11 +136,14 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     items[:] = sorted(here, key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
 
 
-def pytest_collection_finish() -> None:
-    """Keep the collector of garbage away from the tests themselves: some thousand, which live to the end.
+def pytest_collection_finish(session: Any) -> None:
+    """Make the rig before a test lets CuPy look for its libraries, and keep the collector of garbage from the tests.
 
-    Tests of memory ask it to collect all garbage again and again, which took a second each time.
+    They live to the end, and tests of memory, which collect all garbage again and again, took a second for each time.
     """
+    names = {item.module.__name__ for item in session.items if hasattr(item, "module")}
+    if names & {*ON_THE_RIG, "test_rig"} and why_no_rig() is None:
+        rig()
     gc.collect()
     gc.freeze()
 

@@ -178,7 +178,12 @@ class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
     name = "signbit"
     writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.signbit
-    kernel = "copysign((T)1, {0}) < 0"  # which compilers vectorise, unlike signbit
+    kernel = "copysign(1.0f, {0}) < 0"  # of float32, which compilers vectorise, unlike signbit
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        if not is_floating(dtypes[0]):
+            return "{0} < 0" if dtypes[0].kind == "i" else "(T)0"
+        return "copysign(1.0, {0}) < 0" if dtypes[0].itemsize == 8 else self.kernel
 
 
 # Rounding and sign

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.normalization import MeanDtypeOperator
 from optree.ops.op import Op
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.registry import f, function
-from optree.tree.types import TensorType, normalise_axes, normalise_axis
+from optree.tree.types import TensorType, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 #: What is added to variances, so that constant values divide by no zero.
@@ -134,7 +135,7 @@ def batch_norm(
         missing = "mean" if mean is None else "variance"
         raise OperandError(f"batch_norm: its running {missing} is missing; give mean and variance, or train without")
     if not training:
-        centred = x - whole["mean"]
+        centred = in_dtype(x, mean_dtype(x.dtype)) - whole["mean"]  # a difference of unsigned integers would wrap
         value = centred / f.sqrt(whole["variance"] + epsilon)
         return BatchNorm(_scaled(value, whole["gain"], whole["bias"]), as_variable(mean), as_variable(variance))
     value = _scaled(f.standardize(x, others, epsilon), whole["gain"], whole["bias"])
@@ -230,7 +231,7 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     split = (*x.shape[:channel], int(groups), size // groups, *x.shape[channel + 1 :])
     if split.count(None) > 1:
         raise ShapeError(f"group_norm: more than one size of {describe(x)} is unknown; give x a type with the others")
-    parts = f.reshape(x, tuple(-1 if n is None else n for n in split))
+    parts = f.reshape(in_dtype(x, mean_dtype(x.dtype)), tuple(-1 if n is None else n for n in split))
     value = f.standardize(parts, tuple(i for i in range(1, len(split)) if i != channel), epsilon)
     gain, bias = (_along(y, x, channels, "group_norm", name) for y, name in ((gain, "gain"), (bias, "bias")))
     return _scaled(f.reshape_like(value, x), gain, bias)
@@ -264,6 +265,8 @@ def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -
         )
     if tuple(axes) == tuple(range(x.ndim - len(axes), x.ndim)):  # it broadcasts as it is
         return value
+    # No derivative goes through another shape of integers.
+    value = value if is_floating(value.dtype) else in_dtype(value, promote(mean_dtype(x.dtype), value.dtype))
     return f.expand_dims(value, tuple(i for i in range(x.ndim) if i not in axes))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.linalg_cases import LINALG, examples_for
+from harness.linalg_cases import examples_for, has_examples
 
 from backends import gen_backend, source
 from optree import grad
@@ -14,18 +14,12 @@ from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Call, fuse
 from optree.compile.passes import rewrite
 from optree.compile.program import Program, flatten
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
+from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import inputs_for
 
-#: The ops that destroy nothing and have examples; those of `scan` and `attention` are functions' (test_registry).
-PURE = {
-    name: op
-    for name, op in sorted(OPS.items())
-    if not op.destroy_map
-    and op.operands != ()
-    and (op.examples or name in LINALG or issubclass(op, ElementwiseOperator))
-}
+#: The ops that destroy nothing and have examples.
+PURE = {name: op for name, op in sorted(OPS.items()) if not op.destroy_map and op.operands != () and has_examples(name)}
 
 
 def _steps_of(program: Program) -> set[int]:

@@ -167,7 +167,8 @@ def test_neon_keeps_two_dimensions() -> None:
     for name in [*NAMES, "logsumexp"]:
         assert getattr(be, name)(x, axis=0).shape == (1, 3)
         assert getattr(be, name)(x, axis=1, keepdims=False).shape == (2, 1)
-        assert getattr(be, name)(x).shape == (1, 1)
+        # neon's argmax and argmin are along axis 1 by default.
+        assert getattr(be, name)(x).shape == ((2, 1) if name.startswith("arg") else (1, 1))
     np.testing.assert_array_equal(value(be.argmax(x, axis=1)), [[2], [2]])
     close(value(be.var(x, axis=1)), np.full((2, 1), 2 / 3, np.float32))
 
