@@ -28,7 +28,7 @@ from optree.ops.windows import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, normalise_axes, promote
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 INT32 = np.dtype("int32")
 
@@ -477,6 +477,7 @@ def lp_pool(
     if isinstance(p, bool) or not isinstance(p, int | float) or p <= 0:
         raise OperandError(f"lp_pool: p is a number above 0, not {p!r}")
     x = as_variable(as_operand(x, "lp_pool"))
+    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
     pool = AvgPool.make(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
@@ -510,6 +511,7 @@ def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float
             [1.]]], dtype=float32)
     """
     x = as_variable(as_operand(x, "lrn"))
+    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
     (size,) = per_axis(size, 1, "lrn: size")
     if x.ndim < 2:
         raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")
