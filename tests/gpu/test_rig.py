@@ -287,7 +287,8 @@ def launch(cupy: Any, name: str, grid: Any, block: Any, *args: Any, shared: int 
 
 
 def with_shared(cupy: Any, dynamic: int, asked: int | None = None) -> None:
-    function = kernel(cupy, "shared", SHARED)
+    # CuPy keeps a module by its source, and a function keeps what was once asked for it.
+    function = kernel(cupy, "shared", f"{SHARED}\n// asked for: {asked}")
     if asked is not None:
         function.max_dynamic_shared_size_bytes = asked
     function((1,), (32,), (cupy.ones(32, np.float32),), shared_mem=dynamic)
