@@ -169,7 +169,7 @@ class Group:
         return part if part.size == length else f.pad(part, (0, length - part.size))
 
     def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
-        """The part for this rank (`shard`) of each of the means that `averaged` gives: each rank is sent its part alone."""
+        """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
         given, kind = self._weighted([as_variable(as_operand(x, "averaged_shards")) for x in trees], count)
         found: list[Any] = [None] * len(given)
         for numbers in _buckets(given, bucket):

@@ -111,17 +111,7 @@ def save(
     if step is not None:
         path = path / f"step-{step:08d}.safetensors"
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps(_written(state, (), arrays))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(".*.partial"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    partial = path.parent / f".{path.name}.partial"
-    try:
-        _write(partial, arrays, text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _flush(path.parent)
+    _replace(path, arrays, json.dumps(_written(state, (), arrays)))
     if keep is not None:
         for old in saved(path.parent)[:-keep]:
             old.unlink(missing_ok=True)
@@ -273,6 +263,20 @@ def _names(values: Sequence[Any]) -> list[str]:
     """The names of a list's items: those of tensors if all have one, and no two the same; else their numbers."""
     own = [x.name if isinstance(x, Tensor) and x.name else "" for x in values]
     return own if all(own) and len(set(own)) == len(own) else [str(i) for i in range(len(values))]
+
+
+def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
+    """Write a file aside, and give it its name when it is on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(".*.partial"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    partial = path.parent / f".{path.name}.partial"
+    try:
+        _write(partial, arrays, text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _flush(path.parent)
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:

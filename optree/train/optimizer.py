@@ -183,8 +183,8 @@ class Optimizer:
             return None
         if not (self.is_elementwise or self.needs_norms):
             raise OperandError(
-                f"{self}: its formula needs whole weights, and shard= has parts of them; a formula that needs their norms "
-                "alone takes them by n.norm(...), and says needs_norms = True"
+                f"{self}: its formula needs whole weights, and shard= has parts of them; a formula that needs their "
+                "norms alone takes them by n.norm(...), and says needs_norms = True"
             )
         if shard.backend is not self.backend:
             raise OperandError(f"{self}: the weights are on {self.backend}, and shard={shard} is of {shard.backend}")
@@ -258,16 +258,13 @@ class Optimizer:
         """
         if self._average is None:
             raise ParameterError(f"{self} has no averages; {self}(..., average=0.999) keeps them")
+        if self._group is None:
+            return {x: self.state[f"average.{name}"] for x, name in zip(self.weights, self.names, strict=True)}
         found: dict[Tensor, Any] = {}
         wholes = self._unsharded([unit.slots["average"] for unit in self._units])
         for unit, whole in zip(self._units, wholes, strict=True):
-            if self._group is None:
-                found.update(
-                    {x: self.state[f"average.{name}"] for x, name in zip(unit.members, unit.names, strict=True)}
-                )
-            else:
-                parts = zip(unit.members, unit.parts_of(whole), strict=True)
-                found.update({x: f.reshape(part, x.shape) for x, part in parts})
+            parts = zip(unit.members, unit.parts_of(whole), strict=True)
+            found.update({x: f.reshape(part, x.shape) for x, part in parts})
         return found
 
     def whole_state(self) -> dict[str, Any]:
@@ -502,7 +499,7 @@ class Numbers:
 
 
 class Shard(NamedTuple):
-    """This rank's part of a weight's tensor in an optimizer's state.
+    """The part, on this rank, of a weight's tensor in an optimizer's state.
 
     Attributes
     ----------
