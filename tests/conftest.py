@@ -185,6 +185,7 @@ BEYOND_THE_RIG = {
     "test_ten_thousand_assignments_leave_memory_flat": "what simulated devices have still to do is in Python's memory",
     "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
     "libcusolver": "cuSOLVER is not simulated",
+    "libnvJitLink": "cuSOLVER, which needs it, is not simulated",
     "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is not simulated",
 }
 

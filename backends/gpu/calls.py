@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.loops import loop
+from backends.execution.pooling import ROLES
 from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
 from backends.gpu.matmul import Products
+from backends.gpu.pooling import Pool, takes_images
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
@@ -80,10 +82,12 @@ def convolutions_by(device: Any) -> str:
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
+_POOL = Routine(Pool, takes_images, writes_out=True, is_captured=True, label=convolutions_by)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
-#: kernels of ours convolve.
+#: kernels of ours convolve and
+#: pool.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -92,6 +96,7 @@ ROUTINES: dict[type, Routine] = {
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys(ROLES, _POOL),
 }
 
 
