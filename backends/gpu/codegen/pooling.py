@@ -39,6 +39,7 @@ _KERNEL = """
 extern "C" __global__ void __launch_bounds__({threads}) pooled(
     {parameters})
 {{
+    #pragma unroll 1
     for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
          at += (long long)gridDim.x * {threads}) {{
 {body}
@@ -50,21 +51,27 @@ extern "C" __global__ void __launch_bounds__({threads}) pooled(
 def parameter_names(axes: Axes) -> list[str]:
     """The names of a kernel's parameters after its arrays, of x, y and z.
 
-    ``cells`` is what sums are divided by, or 0 where that is a window's elements inside; of each axis ``size`` is the
-    number of elements, ``count`` that of windows, ``before`` the padding, and ``m`` the divisor by what is written.
+    Of each axis ``size`` is the number of elements, ``count`` that of windows, ``before`` the padding, and ``m`` the
+    divisor by what is written.
     """
     sizes = [f"{name}{axis}" for axis in range(len(axes)) for name in ("size", "count", "before")]
-    return ["total", "divides", *sizes, *(f"m{axis}" for axis in range(1, len(axes)))]
+    return ["total", *sizes, *(f"m{axis}" for axis in range(1, len(axes)))]
 
 
-def source(kind: Kind, type: str, axes: Axes) -> str:
-    """The CUDA source of a pool of elements of a type along axes of C-contiguous arrays."""
+def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> str:
+    """The CUDA source of a pool of elements of a type along axes of C-contiguous arrays.
+
+    Parameters
+    ----------
+    counts_padding : bool
+        Whether the cells of a window are all of its elements, or those inside.
+    """
     headers, wide, _ = TYPES[type]
-    types = {name: type for name in "xy"} | {"z": "int"}
+    types = dict.fromkeys("xy", type) | {"z": "int"}
     arrays = [f"{'' if name == kind.writes else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
     parameters = ",\n    ".join([*arrays, *(f"const long long {name}" for name in parameter_names(axes))])
     lines = _indices(axes, "size" if kind.writes == "x" else "count")
-    lines += _by_element(kind, type, wide, axes) if kind.writes == "x" else _by_window(kind, type, wide, axes)
+    lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, counts_padding)
     body = "\n".join(" " * 8 + line for line in lines if line.strip())
     text = _KERNEL.format(quotient=QUOTIENT.strip("\n"), threads=THREADS, parameters=parameters, body=body)
     return headers + text.lstrip("\n")
@@ -104,13 +111,19 @@ def _inside(axis: int, pooled: Pooled, window: str) -> list[str]:
     ]
 
 
-def _cells(wide: str, axes: Axes) -> str:
-    """The number that a window's sum is divided by."""
-    inside = " * ".join(f"(until{a} - first{a})" for a, pooled in enumerate(axes) if pooled) or "1"
-    return f"const {wide} cells = divides ? ({wide})divides : ({wide})({inside});"
+def _with_cells(statement: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+    """A statement on a window's ``cells``: a constant where all are inside, by which a division is short."""
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    whole = prod(along.window for _, along in pooled)
+    constant = [f"const {wide} cells = {whole};", statement]
+    if counts_padding:
+        return ["{", *constant, "}"]
+    is_whole = " && ".join(f"until{axis} - first{axis} == {along.window}" for axis, along in pooled)
+    inside = " * ".join(f"(until{axis} - first{axis})" for axis, _ in pooled)
+    return [f"if ({is_whole}) {{", *constant, "} else {", f"const {wide} cells = ({wide})({inside});", statement, "}"]
 
 
-def _by_window(kind: Kind, type: str, wide: str, axes: Axes) -> list[str]:
+def _by_window(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
     """A window's number or index, from the elements in it."""
     pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     lines = [line for axis, along in pooled for line in _inside(axis, along, f"i{axis}")]
@@ -126,7 +139,7 @@ def _by_window(kind: Kind, type: str, wide: str, axes: Axes) -> list[str]:
         lines += [f"    {kind.meet}", "}"]
     else:
         lines += [kind.begin, *_loops(pooled, value, kind.meet)]
-    lines += [_cells(wide, axes), kind.end] if kind.end else []
+    lines += _with_cells(kind.end, wide, axes, counts_padding) if kind.end else []
     stored = "zs[at] = z;" if kind.writes == "z" else f"ys[at] = ({type})y;"
     return [*lines, stored]
 
@@ -160,40 +173,39 @@ def _loops(pooled: Sequence[tuple[int, Pooled]], value: str, meet: str) -> list[
     return lines + ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
 
 
-def _by_element(kind: Kind, type: str, wide: str, axes: Axes) -> list[str]:
+def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
     """An element's sum over the windows that it is in, those first of which it is an early element."""
     pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     lines = [f"{wide} x = 0;"]
     for axis, along in pooled:
         lines += [
             f"const int end{axis} = i{axis} + (int)before{axis};",
-            f"const int last{axis} = end{axis} / {along.stride} < (int)count{axis} ? end{axis} / {along.stride} : "
-            f"(int)count{axis} - 1;",
-            f"const int after{axis} = end{axis} - {along.window} < 0 ? -1 : (end{axis} - {along.window}) / "
-            f"{along.stride};",
+            f"const int newest{axis} = (int)((unsigned int)end{axis} / {along.stride}u);",
+            f"const int last{axis} = newest{axis} < (int)count{axis} ? newest{axis} : (int)count{axis} - 1;",
         ]
+    counts = [-(-along.window // along.stride) for _, along in pooled]
+    unrolled = prod(counts) <= UNROLLED
     number = "0"
-    for depth, (axis, along) in enumerate(pooled):
+    for depth, ((axis, along), count) in enumerate(zip(pooled, counts, strict=True)):
         room = "    " * depth
-        element = f"end{axis} - w{axis} * {along.stride}"
-        number = f"{_grouped(number)} * {along.window} + {element}" if depth else element
-        lines += [f"{room}for (int w{axis} = last{axis}; w{axis} > after{axis}; w{axis}--) {{"]
-        if not kind.is_by_index:
+        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        lines += [
+            f"{room}#pragma unroll{'' if unrolled else ' 1'}",
+            f"{room}for (int k{axis} = 0; k{axis} < {count}; k{axis}++) {{",
+            f"{room}    const int w{axis} = last{axis} - k{axis}, e{axis} = end{axis} - w{axis} * {along.stride};",
+            f"{room}    if (w{axis} < 0 || e{axis} >= {along.window})",
+            f"{room}        continue;",
+        ]
+        if not kind.is_by_index and not counts_padding:
             lines += [f"{room}    {line}" for line in _inside(axis, along, f"w{axis}")]
     room = "    " * len(pooled)
-    window = [f"const int window = {_offset(axes, 'count', 'w')};"]
+    met = [f"const int window = {_offset(axes, 'count', 'w')};"]
     if kind.is_by_index:
-        met = [*window, f"if (zs[window] == {number}) {{", f"    const {wide} y = ({wide})ys[window];"]
+        met += [f"if (zs[window] == {number}) {{", f"    const {wide} y = ({wide})ys[window];"]
         met += [f"    {kind.meet}", "}"]
     else:
-        met = [
-            *window,
-            f"const {wide} y = ({wide})ys[window];",
-            f"{wide} t;",
-            _cells(wide, axes),
-            kind.begin,
-            kind.meet,
-        ]
+        met += [f"const {wide} y = ({wide})ys[window];", f"{wide} t;"]
+        met += [*_with_cells(kind.begin, wide, axes, counts_padding), kind.meet]
     lines += [f"{room}{line}" for line in met]
     lines += ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
     return [*lines, f"xs[at] = ({type})x;"]
