@@ -83,18 +83,24 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 def convolutions_by(device: Any) -> str:
     """What computes convolutions on a device."""
+    own = _direct_by(device)
+    return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
+
+
+def _direct_by(device: Any) -> str:
+    """What computes ops that have kernels of their own."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
 _POOL, _RESIZING, _REGIONS = (
-    Routine(kernels, takes_images, writes_out=True, is_captured=True, label=convolutions_by)
+    Routine(kernels, takes_images, writes_out=True, is_captured=True, label=_direct_by)
     for kernels in (Pool, Resizing, Regions)
 )
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
 #: kernels of ours convolve,
-#: pool, resize and take regions.
+#: unless cuDNN does, pool, resize and take regions.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
