@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optree.errors import BatchingError, DefinitionError, describe
+from optree.errors import DefinitionError, describe
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
 from optree.tree.traversal import post_order
-from optree.tree.types import NUMBERS, TensorType, TupleType
+from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Variable, as_variable
 
 
@@ -52,10 +52,10 @@ def first_batch(inputs: Sequence[Any], batched: Sequence[bool]) -> Variable:
 
 
 def spread_all(inputs: Sequence[Any], batched: Sequence[bool], count: int | None = None) -> list[Any]:
-    """Operands, or the first `count` of them, with an axis of examples each; Python numbers stay."""
+    """Operands, or the first `count` of them, with an axis of examples each."""
     batch = first_batch(inputs, batched)
     pairs = list(zip(inputs, batched, strict=True))[:count]
-    return [x if is_batched or type(x) in NUMBERS else spread(x, batch) for x, is_batched in pairs]
+    return [x if is_batched else spread(x, batch) for x, is_batched in pairs]
 
 
 def aligned(inputs: Sequence[Any], batched: Sequence[bool], ndim: int = 0) -> list[Any]:
@@ -113,31 +113,24 @@ def with_images(
         return in_loop(op, inputs, batched)
     batch = first_batch(inputs, batched)
     given: list[Any] = []
-    sizes: list[Any] = [None, None]
+    numbers: Any = None  # of the shape (examples, images)
     for x, at, is_batched in zip(inputs, places, batched, strict=True):
         if at is None:
             given.append(x)
             continue
-        whole = x if is_batched else spread(x, batch)
-        sizes = [n if m is None else m for n, m in zip((whole.shape[0], whole.shape[at + 1]), sizes, strict=True)]
-        moved = f.moveaxis(whole, 0, at)
-        given.append(_reshaped(op, moved, (*moved.shape[:at], _product(moved.shape[at : at + 2]), *moved.shape[at + 2 :])))
-    found = op(*given)
-    split = _reshaped(op, found, (*found.shape[:place], *sizes, *found.shape[place + 1 :]))
-    return f.moveaxis(split, place, 0)
+        moved = f.moveaxis(x if is_batched else spread(x, batch), 0, at)
+        others = tuple(i for i in range(moved.ndim) if i not in (at, at + 1))
+        numbers = f.flat_indices(f.sum(moved, axis=others, keepdims=False))
+        given.append(_with_axes(moved, (at, at + 1), f.reshape(numbers, (-1,)), at))
+    return f.moveaxis(_with_axes(op(*given), (place,), numbers, place), place, 0)
 
 
-def _product(sizes: Sequence[Any]) -> Any:
-    return None if None in sizes else sizes[0] * sizes[1]
-
-
-def _reshaped(op: Any, x: Variable, sizes: Sequence[Any]) -> Variable:
-    if sum(n is None for n in sizes) > 1:
-        raise BatchingError(
-            f"vmap: {op} takes the images of all examples together, for which all sizes of {describe(x)} but one are "
-            "to be known; jit(static_shapes=True) and inputs with sizes make them known"
-        )
-    return f.reshape(x, tuple(-1 if n is None else n for n in sizes))
+def _with_axes(x: Variable, axes: tuple[int, ...], rows: Variable, at: int) -> Variable:
+    """An operand reshaped: other axes, of the shape of `rows`, in place of some; any sizes may be unknown."""
+    rest = f.flat_indices(f.sum(x, axis=axes, keepdims=False))
+    own = range(at, at + rows.ndim)
+    others = tuple(i for i in range(rest.ndim + rows.ndim) if i not in own)
+    return f.reshape_like(x, f.expand_dims(rows, others) + f.expand_dims(rest, tuple(own)))
 
 
 def batched_trees(

@@ -256,10 +256,17 @@ class TensorDot(BinaryOperator):
             return _contract(x, y, [i + 1 for i in left], right)
         if not batched[0]:
             return f.moveaxis(_contract(x, y, left, [i + 1 for i in right]), x.ndim - len(left), 0)
+        if len(left) + x.ndim + y.ndim > 7 and None in (
+            *x.shape[1:],
+            *y.shape[1:],
+        ):  # einsum merges axes by their sizes
+            return self.batch_in_loop(inputs, batched)
         letters = iter(LETTERS)
         batch, *of_x = (next(letters) for _ in range(x.ndim))
         of_y = [of_x[left[right.index(j)]] if j in right else next(letters) for j in range(y.ndim - 1)]
-        free = [of_x[i] for i in range(len(of_x)) if i not in left] + [of_y[j] for j in range(len(of_y)) if j not in right]
+        free = [of_x[i] for i in range(len(of_x)) if i not in left] + [
+            of_y[j] for j in range(len(of_y)) if j not in right
+        ]
         return f.einsum(f"{batch}{''.join(of_x)},{batch}{''.join(of_y)}->{batch}{''.join(free)}", x, y)
 
     @portable

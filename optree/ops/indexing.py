@@ -138,7 +138,7 @@ class Indexing(ArraysOperator):
         raise NotImplementedError
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        x, *arrays = inputs
+        x, *arrays = map(as_variable, inputs)
         if not batched[0]:
             return self.batch_of_arrays(x, arrays, batched[1:])
         op, given, order = self.batched(x, arrays, batched[1:])
@@ -340,11 +340,12 @@ class Embedding(Take):
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         (ids,) = arrays
-        if ids.size and is_any((ids < 0) | (ids >= shape[0])):
-            wrong = int(ids[(ids < 0) | (ids >= shape[0])].flat[0])
+        count = shape[self.axis]  # not the first of a batch of tables
+        if ids.size and is_any((ids < 0) | (ids >= count)):
+            wrong = int(ids[(ids < 0) | (ids >= count)].flat[0])
             raise AxisError(
                 f"embedding: the id {wrong} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
-                f"{shape[0] - 1}"
+                f"{count - 1}"
             )
         return super().index_of(shape, arrays)
 

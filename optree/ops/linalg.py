@@ -20,6 +20,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import FLOAT32, finfo, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.batching import aligned, example_rank
 from optree.ops.lapack import (
     Factorisation,
     LapackOperator,
@@ -32,7 +33,6 @@ from optree.ops.lapack import (
     transposed,
     wide,
 )
-from optree.ops.batching import aligned, example_rank
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function

@@ -393,6 +393,7 @@ class _Loop(NamedTuple):
             reverse=self.reverse,
         )
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
+        found = found if isinstance(found, list) else [found]
         return found[:count], found[count : len(roots)]
 
 

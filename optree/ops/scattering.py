@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError, describe
+from optree.ops.batching import spread_all
 from optree.ops.indexing import (
     ArraysOperator,
     Gather,
@@ -26,7 +27,6 @@ from optree.ops.indexing import (
     parsed,
     pick,
 )
-from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to, without_lead
@@ -100,7 +100,7 @@ class IndexAdd(ArraysOperator):
         return add_at(like.shape, positions, np.broadcast_to(x, positions.shape))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (x, like), arrays = spread_all(inputs, batched, 2), inputs[2:]
+        (x, like), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
         shapes = [tuple(y.shape[each:]) for y, each in zip((like, *arrays), (True, *batched[2:]), strict=True)]
         op, given, order = self.indexing.batched(like, arrays, batched[2:])
         value = _in_order(aligned_value(x, len(self.indexing.output_shape(*shapes))), order)
@@ -313,7 +313,7 @@ class Scatter(TemplateOperator):
         return out
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (x, value), arrays = spread_all(inputs, batched, 2), inputs[2:]
+        (x, value), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
         shapes = [tuple(y.shape[each:]) for y, each in zip((x, *arrays), (True, *batched[2:]), strict=True)]
         template, given, order = batched_template(self.index, x, arrays, batched[2:])
         value = _in_order(aligned_value(value, len(indices.shape_of(self.index, shapes[0], shapes[1:]))), order)
@@ -373,7 +373,7 @@ class IsLast(TemplateOperator, LogicalOperator):
         return stays.reshape(positions.shape)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (x,), arrays = spread_all(inputs, batched, 1), inputs[1:]
+        (x,), arrays = spread_all(inputs, batched, 1), [as_variable(y) for y in inputs[1:]]
         template, given, order = batched_template(self.index, x, arrays, batched[1:])
         found = self.make(index=template)(x, *given)
         return found if order is None else f.transpose(found, order)

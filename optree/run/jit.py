@@ -243,6 +243,7 @@ ARRAY = _Mark()
 
 
 def is_argument(x: Any) -> bool:
+    """Whether an argument is an array of any kind, and no part of the program."""
     return isinstance(x, Variable | np.generic) or is_array(x)
 
 

@@ -72,8 +72,8 @@ class _Argument(NamedTuple):
     """An array among the arguments, by its name; `axis` counts its examples."""
 
     name: str
-    value: Variable
-    axis: int | None
+    value: Any
+    axis: Any
 
 
 class Vmapped:
@@ -119,7 +119,9 @@ class Vmapped:
                 raise OperandError(f"{self._name}: in_axes has {axis!r} for {name}, and an axis is an integer or None")
             operand = as_variable(as_operand(x.tree if isinstance(x, Waiting) else x, self._name))
             if is_neon(operand.backend):
-                raise BatchingError(f"{self._name}: {describe(operand)} is of a backend in neon's mode, which has no vmap")
+                raise BatchingError(
+                    f"{self._name}: {describe(operand)} is of a backend in neon's mode, which has no vmap"
+                )
             if axis is not None:
                 if not operand.ndim:
                     raise ShapeError(
@@ -136,7 +138,7 @@ class Vmapped:
         moving = [x for x in arguments if x.axis is not None]
         if not moving:
             raise OperandError(
-                f"{self._name}: no argument has an axis of examples; an array with an axis in in_axes gives their number"
+                f"{self._name}: no argument has an axis of examples; in_axes gives one of an array at least"
             )
         first = next((x for x in moving if x.value.shape[x.axis] is not None), moving[0])
         examples, pairs = [], []
@@ -151,7 +153,7 @@ class Vmapped:
                     f"{first.name}, {describe(first.value)}, has {wanted} along axis {first.axis}"
                 )
             batch = f.moveaxis(x.value, x.axis, 0) if x.axis else x.value
-            example = Input(TensorType(x.value.dtype, batch.shape[1:]), x.value.name)
+            example = Input(TensorType(x.value.dtype, batch.shape[1:]), x.name)
             example.spec = Spec(example.type, x.value.backend)
             examples.append(example)
             pairs.append((example, batch))
