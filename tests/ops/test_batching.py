@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
 from harness.homes import home
-from harness.linalg_cases import LINALG
+from harness.linalg_cases import LINALG, examples_for, has_examples
 
 from optree import Apply, Input, Op, TensorType, Variable, checkpoint, grad, jit, value_and_grad, vmap
 from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, OptreeError, ShapeError
 from optree.registry import OPS, f
-from optree.testing.examples import Example, Runner, examples_of
-
-#: The number of examples in a batch.
-COUNT = 3
+from optree.testing.examples import Example
+from optree.testing.promises import check_batches, has_rule
 
 
 @pytest.fixture(scope="module")
@@ -34,87 +32,26 @@ def neon(home_kind: str) -> Any:
 
 
 def _examples(name: str) -> list[Example]:
-    if name in LINALG:
-        return [Example(case.build, case.operands, (-2.0, 2.0), name) for case in LINALG[name]]
-    try:
-        return examples_of(OPS[name])
-    except DefinitionError:
-        return []
-
-
-def _variants(x: np.ndarray) -> np.ndarray:
-    """A batch of an operand: its elements in other orders, so that all stay where the op takes them."""
-    if x.dtype.kind != "f" and x.ndim > 1 and len(x) > 1:  # boxes, whose columns have each a meaning
-        return np.stack([np.roll(x, i, axis=0) for i in range(COUNT)])
-    flat = x.reshape(-1)
-    return np.stack([np.roll(flat, i * (flat.size // 2 + 1)).reshape(x.shape) for i in range(COUNT)])
-
-
-def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:
-    """Which operands differ between examples: each alone, and all."""
-    arrays = [isinstance(x, np.ndarray) for x in values]
-    for i, is_array in enumerate(arrays):
-        if is_array and sum(arrays) > 1:
-            yield [j == i for j in range(len(values))]
-    if any(arrays):
-        yield arrays
-
-
-def _inputs(values: Sequence[Any], is_open: bool = False) -> list[Any]:
-    kinds = [TensorType(x.dtype, x.shape) if isinstance(x, np.ndarray) else None for x in values]
-    return [
-        x if kind is None else Input(kind.any_size if is_open else kind) for x, kind in zip(values, kinds, strict=True)
-    ]
-
-
-def _check(example: Example, is_open: bool = False) -> int:
-    """Compare a batch with a loop, for each pattern of operands; the number of patterns that can be built."""
-    drawn, built = example.draw(), 0
-    for pattern in _patterns(drawn):
-        values = [_variants(x) if each else x for x, each in zip(drawn, pattern, strict=True)]
-        single = _inputs([x[0] if each else x for x, each in zip(values, pattern, strict=True)], is_open)
-        try:
-            alone = Runner(_listed(example.tree(single)), single)
-        except OptreeError:
-            continue  # an operand whose values, or whose sizes, are to be known
-        built += 1
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            wanted = [
-                alone([x[i] if each else x for x, each in zip(values, pattern, strict=True)]) for i in range(COUNT)
-            ]
-            inputs = _inputs(values, is_open)
-            trees = vmap(example.build, tuple(0 if each else None for each in pattern))(*inputs)
-            found = Runner(_listed(trees), inputs)(values)
-        for batch, *each in zip(found, *wanted, strict=True):
-            told = f"{example}, batched: {pattern}"
-            assert batch.dtype == each[0].dtype, told
-            np.testing.assert_allclose(batch, np.stack(each), rtol=1e-11, atol=1e-12, err_msg=told)
-    return built
-
-
-def _listed(trees: Any) -> list[Any]:
-    return list(trees) if isinstance(trees, list | tuple) and not isinstance(trees, Variable) else [trees]
+    return examples_for(name) if has_examples(name) else []
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_of_every_op_a_batch_is_the_stack_of_its_values(name: str) -> None:
-    examples = _examples(name)
-    if OPS[name].leads_with_batch or OPS[name].batch is not Op.batch:
-        built = sum(_check(example) for example in examples)
-        assert built or not examples
-        for example in examples if name not in LINALG else ():
-            _check(example, is_open=True)
-        return
-    for example in examples:
-        with pytest.raises(BatchingError, match=r"no batching rule; write batch\(self"):
-            _check(example)
+    for example in _examples(name):
+        check_batches(example)
+        if name not in LINALG:  # whose examples are made of known sizes
+            check_batches(example, is_open=True)
 
 
 @pytest.mark.parametrize("name", sorted(COMPOSED))
 def test_of_every_composed_function_too(name: str) -> None:
     for example, _ in composed_examples(name):
-        _check(example)
+        check_batches(example)
+
+
+def test_an_op_that_writes_over_an_operand_has_no_rule_and_others_have_one() -> None:
+    for name, op in OPS.items():
+        assert has_rule(op.make()) is not bool(op.destroy_map.get(0)), f"{name}: write batch"
 
 
 def _mlp(weights: Sequence[Any], x: Any, label: Any) -> Any:
