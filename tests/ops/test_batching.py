@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from harness.composed import COMPOSED, composed_examples
 from harness.homes import home
 from harness.linalg_cases import LINALG, examples_for, has_examples
 
-from optree import Apply, Input, Op, TensorType, Variable, checkpoint, grad, jit, value_and_grad, vmap
-from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, OptreeError, ShapeError
+from optree import Apply, Op, checkpoint, grad, jit, value_and_grad, vmap
+from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, ShapeError
 from optree.registry import OPS, f
 from optree.testing.examples import Example
 from optree.testing.promises import check_batches, has_rule
