@@ -18,12 +18,16 @@ from optree.ops.elementwise import Add
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.registry import f
+from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
+
+#: Steps of a loop from which its constants are worth a copy.
+MANY = 8
 
 
 def _operands(x: Any) -> list[Any]:
@@ -238,6 +242,7 @@ class Scan(Op):
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
+        constants = [_in_order(x) if length > MANY else x for x in constants]
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
@@ -299,6 +304,11 @@ class Scan(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return _Derivative(self, inputs, output_gradients).gradients()
+
+
+def _in_order(x: Any) -> Any:
+    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
 def _at(array: Any, axis: int, place: int) -> Any:
@@ -469,7 +479,7 @@ class _Derivative:
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
     for place, (known, along) in enumerate(loop.outputs):
-        if known is tree and along == axis:
+        if along == axis and equal(known, tree):
             return place
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
@@ -499,7 +509,7 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
+        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
         place = _output(loop, tree, 0) if place is None else place
         return cls(place, steps, axis + (axis >= steps))
 

@@ -109,7 +109,9 @@ def lstm(
 
     def step(states: Sequence[Any], inputs: Any) -> list[Any]:
         h, c = states
-        enters, stays, new, leaves = given.gates_of(inputs + f.dot(h, given.u))
+        # Parts first, sums after: so they are of the gates' kernel, and no pass of their own.
+        parts = zip(given.gates_of(inputs), given.gates_of(f.dot(h, given.u)), strict=True)
+        enters, stays, new, leaves = (x + y for x, y in parts)
         c = f.sig(stays) * c + f.sig(enters) * f.tanh(new)
         return [f.sig(leaves) * f.tanh(c), c]
 
@@ -252,9 +254,10 @@ class _Given:
     def begun(self, value: Any, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
-        if value is None:  # of which the shape alone is looked at
-            units = f.slice(self.w, (slice(None), slice(0, self.units)))
-            return f.fill_like(f.dot(f.sum(self.x, axis=self.axis, keepdims=False), units), 0.0)
+        if value is None:  # of sizes that may be open: sums of no elements, which cost nothing
+            nothing = f.slice(self.x, (slice(None), slice(None), slice(0, 0)))
+            zeros = f.sum(nothing, axis=(self.axis, 2), keepdims=False)
+            return f.expand_dims(zeros, 1) + f.sum(f.slice(self.u, (slice(0, 0), slice(0, self.units))), axis=0)
         found = self._operand(value, name)
         self._check(name, found, (batch, self.units))
         return found
