@@ -344,10 +344,13 @@ def _at_known_indices(rows: Variable, q: Any, method: str, what: str) -> Variabl
         return first if low == high else _midpoint(first, f.take(rows, high, axis=-1))
     indices = np.clip(_fractional_index(method, count, q), 0, count - 1)
     whole = [np.clip(index, 0, count - 1).astype(np.int64) for index in _whole_indices(method, count, q, indices, np)]
-    first, *second = (f.take(rows, index, axis=-1) for index in whole)
-    if method in (*TAKING, *AVERAGING):
-        return _midpoint(first, *second) if second else first
-    return _between(first, *second, np.asarray(indices - whole[0], rows.dtype))
+    elements = [f.take(rows, index, axis=-1) for index in whole]
+    if method in TAKING:
+        return elements[0]
+    first, second = elements
+    if method in AVERAGING:
+        return _midpoint(first, second)
+    return _between(first, second, np.asarray(indices - whole[0], rows.dtype))
 
 
 def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Variable:
@@ -370,9 +373,11 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
     number, last = f.cast(count, wide), f.cast(count - 1, wide)
     indices = f.maximum(f.minimum(_fractional_index(method, number, parts), last), 0)
     whole = [f.maximum(f.minimum(x, last), 0) for x in _whole_indices(method, number, parts, indices, f)]
-    found, *second = (f.take_along_axis(rows, f.cast(index, "int64"), -1) for index in whole)
+    elements = [f.take_along_axis(rows, f.cast(index, "int64"), -1) for index in whole]
+    found = elements[0]
     if method not in TAKING:
-        found = _midpoint(found, *second) if method in AVERAGING else _between(found, *second, indices - whole[0])
+        second = elements[1]
+        found = _midpoint(found, second) if method in AVERAGING else _between(found, second, indices - whole[0])
     return f.squeeze(found, -1) if one else found
 
 
