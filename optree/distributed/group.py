@@ -14,6 +14,7 @@ import numpy as np
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
 from optree.errors import OperandError, describe
+from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
 from optree.registry import f
 from optree.tree.tensor import Tensor
@@ -58,6 +59,8 @@ class Group:
         self.backend, self.engine = backend, engine
         self.rank, self.size = engine.rank, engine.size
         self.turn: Tensor = backend.zeros(1, "uint64", "turn")
+        #: Operations that have begun, by the identity of the array that the value will be in: that, and what waits.
+        self.begun: dict[int, tuple[Any, Callable[[], None]]] = {}
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {self.size} ({self.engine.name})"
@@ -149,7 +152,7 @@ class Group:
             if len(numbers) == 1:
                 found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
                 continue
-            whole = self.all_reduce(f.concatenate([_flat(given[i]) for i in numbers], 0), kind)
+            whole = self.all_reduce(self._vector([given[i] for i in numbers]), kind)
             for i, part in zip(numbers, _split(whole, [given[i].size for i in numbers]), strict=True):
                 found[i] = f.reshape(part, given[i].shape)
         return found
@@ -190,8 +193,8 @@ class Group:
         given: list[Any] = [as_variable(as_operand(x, "unsharded")) for x in shards]
         found: list[Any] = [None] * len(given)
         for numbers in _buckets(given, bucket):
-            vector = f.concatenate([given[i] for i in numbers], 0) if len(numbers) > 1 else given[numbers[0]]
-            whole = self.all_gather(f.reshape(vector, (1, -1)))
+            vector = self._vector([given[i] for i in numbers]) if len(numbers) > 1 else given[numbers[0]]
+            whole = self.all_gather(f.reshape(vector, (1, vector.size)))
             start = 0
             for i in numbers:
                 flat = _flat(f.slice(whole, (slice(None), slice(start, start + given[i].size))))
@@ -199,6 +202,15 @@ class Group:
                 found[i] = f.reshape(f.slice(flat, (slice(size),)) if size < flat.size else flat, shapes[i])
                 start += given[i].size
         return found
+
+    def _vector(self, trees: Sequence[Any]) -> Any:
+        """The elements of trees as one vector, into which each is computed directly, as gradients are by a product."""
+        ends = list(accumulate([x.size for x in trees], initial=0))
+        flat = self.backend.zeros(ends[-1], trees[0].dtype, "bucket").array
+        stores = []
+        for x, (begin, end) in zip(trees, pairwise(ends), strict=True):
+            stores.append(Store.make()(self.backend.over(flat[begin:end].reshape(x.shape), "part"), x))
+        return Joined(size=ends[-1], count=len(stores))(*stores)
 
     def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], str]:
         """Trees, and the kind of reduction that gives their means of all ranks."""

@@ -7,7 +7,7 @@ same on all ranks. Their derivatives are those of the sum of all ranks' costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
+from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 
@@ -62,6 +63,74 @@ class Collective(Op):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
+
+    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
+        """The array that the value will be in, and what waits until it is there."""
+        raise NotImplementedError
+
+    def halves(self) -> tuple[Op, Op] | None:
+        begins = type(self).begin is not Collective.begin and self._is_in_place()
+        if not (begins and self.group.engine.overlaps):
+            return None
+        return Begin.make(whole=self), Await.make(whole=self)
+
+    def _is_in_place(self) -> bool:
+        """Whether the engine's value is this op's, as it is in memory."""
+        return True
+
+
+class Half(NonDifferentiableOperator):
+    """A part of a collective, in programs alone.
+
+    Attributes
+    ----------
+    whole : Collective
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("whole",)
+    whole: Any = None
+    can_fail = False
+    writes_strided = False
+
+
+class Begin(Half):
+    """The beginning of a collective: the memory in which its value will be, once it is awaited."""
+
+    operands = ("turn", "x")
+    destroy_map = {None: [0]}
+    begins = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.whole.output_shape(*shapes)  # type: ignore[no-any-return]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return self.whole.resolve_dtypes(*dtypes)  # type: ignore[no-any-return]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        made, finish = self.whole.begin(arrays[1])
+        self.whole.group.begun[id(made)] = made, finish
+        return made
+
+
+class Await(Half):
+    """The value of a collective that has begun. It takes the operand too, which is so not overwritten before."""
+
+    operands = ("begun", "x")
+    view_map = {0: [0]}
+    waits = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        made, finish = self.whole.group.begun.pop(id(arrays[0]))
+        finish()
+        return made
 
 
 class RootCollective(Collective):
@@ -113,6 +182,9 @@ class AllReduce(Collective):
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
+
+    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
+        return self.group.engine.begin("all_reduce", x, self.kind)  # type: ignore[no-any-return]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (turn, x), (delta,) = inputs, output_gradients
@@ -182,6 +254,13 @@ class AllGather(AxisCollective):
     def compute(self, x: Any) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
+    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
+        stacked, finish = self.group.engine.begin("all_gather", x)
+        return _joined(stacked, self.axis), finish
+
+    def _is_in_place(self) -> bool:
+        return self.axis == 0
+
     def adjoint(self) -> Collective:
         return ReduceScatter.make(**self.props)
 
@@ -201,6 +280,9 @@ class ReduceScatter(AxisCollective):
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
+
+    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
+        return self.group.engine.begin("reduce_scatter", _parts(x, self.axis, self.group))  # type: ignore[no-any-return]
 
     def adjoint(self) -> Collective:
         return AllGather.make(**self.props)
