@@ -15,7 +15,16 @@ from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
 from optree.errors import OperandError, describe
 from optree.ops.assignment import Joined, Store
-from optree.ops.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
+from optree.ops.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Reduce,
+    ReduceScatter,
+    Replicated,
+)
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable
@@ -34,7 +43,8 @@ class Group:
     """The processes that work together, as `optree.distributed.init` gives it.
 
     The methods named after collective operations give trees. All ranks build the same trees of them, and run them in
-    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs.
+    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs,
+    or with `replicated`, of the one cost that all of them compute.
 
     Attributes
     ----------
@@ -67,9 +77,22 @@ class Group:
 
     # Operations, as trees
 
-    def all_reduce(self, x: Any, kind: str = "sum") -> Any:
-        """The sum, mean, max or min of all ranks' values, element by element."""
-        return AllReduce.make(group=self, kind=kind)(self.turn, x)
+    def all_reduce(self, x: Any, kind: str = "sum", replicated: bool = False) -> Any:
+        """The sum, mean, max or min of all ranks' values, element by element.
+
+        Parameters
+        ----------
+        x : Variable
+        kind : {'sum', 'mean', 'max', 'min'}
+        replicated : bool
+            Of a sum, whether all ranks go on to compute one and the same cost of it, as with tensor parallel products:
+            its derivative is that of this one cost.
+        """
+        return AllReduce.make(group=self, kind=kind, replicated=replicated)(self.turn, x)
+
+    def replicated(self, x: Any) -> Any:
+        """A value that all ranks have, of which each computes a part of one cost: the derivative is the sum of theirs."""
+        return Replicated.make(group=self)(x)
 
     def all_gather(self, x: Any, axis: int = 0) -> Any:
         """All ranks' values, of one shape, joined along an axis."""

@@ -167,10 +167,13 @@ class AllReduce(Collective):
     Attributes
     ----------
     kind : {'sum', 'mean', 'max', 'min'}
+    replicated : bool
+        Whether all ranks' costs are one and the same, computed on each of them: then the derivative is the delta itself.
     """
 
-    __props__ = ("group", "kind")
+    __props__ = ("group", "kind", "replicated")
     kind: str = "sum"
+    replicated: bool = False
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if self.kind not in KINDS:
@@ -178,6 +181,8 @@ class AllReduce(Collective):
         dtype = types[1].dtype
         if (self.kind == "sum" and dtype.kind == "b") or (self.kind == "mean" and not is_floating(dtype)):
             raise DTypeError(f"all_reduce: there is no {self.kind} of {dtype}; cast it before")
+        if self.replicated and self.kind != "sum":
+            raise OperandError(f"all_reduce: replicated=True is for a sum, not for {self.kind!r}")
         return self
 
     def compute(self, x: Any) -> Any:
@@ -188,12 +193,41 @@ class AllReduce(Collective):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (turn, x), (delta,) = inputs, output_gradients
+        if self.replicated:
+            return [None, delta]
         if self.kind in ("sum", "mean"):
             return [None, self(turn, delta)]
         # Equal extremes share the delta.
         is_extreme = f.cast(f.eq(x, self(turn, x)), wide_dtype(delta.dtype))
         summed = self.make(group=self.group, kind="sum")
         return [None, f.cast(is_extreme / summed(turn, is_extreme), delta.dtype) * summed(turn, delta)]
+
+
+class Replicated(Op):
+    """A value that all ranks have, for parts of one cost: its derivative is the sum of theirs.
+
+    Attributes
+    ----------
+    group : Group
+    """
+
+    operands = ("x",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("group",)
+    group: Any = None
+    view_map = {0: [0]}
+    can_fail = False
+    keeps_shape = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return arrays[0]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [AllReduce.make(group=self.group, replicated=True)(self.group.turn, delta)]
 
 
 class Broadcast(RootCollective):

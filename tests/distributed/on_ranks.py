@@ -202,6 +202,7 @@ def arguments_are_checked_where_they_are_given(group: Group) -> None:
     x = tensor(group)
     for call, error in (
         (lambda: group.all_reduce(x, "median"), OperandError),
+        (lambda: group.all_reduce(x, "max", replicated=True), OperandError),
         (lambda: group.all_reduce(tensor(group, (3,), "int64"), "mean"), DTypeError),
         (lambda: group.broadcast(x, group.size), OperandError),
         (lambda: group.send(x, -1), OperandError),
@@ -335,6 +336,33 @@ def a_rank_goes_on_while_its_operation_waits_for_the_others(group: Group) -> Non
     finish_again()
     np.testing.assert_allclose(made, every(group).sum(0), rtol=1e-13)
     np.testing.assert_array_equal(again, every(group))
+
+
+@check
+def tensor_parallel_products_equal_whole_ones(group: Group) -> None:
+    """The columns of one product and the rows of the next on each rank: the value, and gradients by all operands."""
+    be, n = group.backend, group.size
+    rng = np.random.default_rng(2)
+    x, w, v = (be.array(rng.normal(size=size), dtype="float64") for size in ((5, 4), (4, 3 * n), (3 * n, 2)))
+    mine = slice(3 * group.rank, 3 * group.rank + 3)
+    part_w, part_v = be.array(w.get()[:, mine], dtype="float64"), be.array(v.get()[mine], dtype="float64")
+
+    def cost(x: Any) -> Any:
+        return be.sum(be.square(x), keepdims=False)
+
+    whole = cost(be.dot(be.tanh(be.dot(be.tanh(x), w)), v))
+    parts = cost(
+        group.all_reduce(be.dot(be.tanh(be.dot(group.replicated(be.tanh(x)), part_w)), part_v), replicated=True)
+    )
+    expected, found = (
+        be.evaluate([tree, *optree.grad(tree, given)])
+        for tree, given in ((whole, [x, w, v]), (parts, [x, part_w, part_v]))
+    )
+    np.testing.assert_allclose(found[0].get(), expected[0].get(), rtol=1e-12)
+    np.testing.assert_allclose(found[1].get(), expected[1].get(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[2].get(), expected[2].get()[:, mine], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[3].get(), expected[3].get()[mine], rtol=1e-10, atol=1e-12)
+    group.check_equal(found[:2])
 
 
 @check
