@@ -91,7 +91,7 @@ class Group:
         return AllReduce.make(group=self, kind=kind, replicated=replicated)(self.turn, x)
 
     def replicated(self, x: Any) -> Any:
-        """A value that all ranks have, of which each computes a part of one cost: the derivative is the sum of theirs."""
+        """A value of all ranks, each of which computes a part of one cost with it: their deltas are summed."""
         return Replicated.make(group=self)(x)
 
     def all_gather(self, x: Any, axis: int = 0) -> Any:

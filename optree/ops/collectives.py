@@ -168,7 +168,7 @@ class AllReduce(Collective):
     ----------
     kind : {'sum', 'mean', 'max', 'min'}
     replicated : bool
-        Whether all ranks' costs are one and the same, computed on each of them: then the derivative is the delta itself.
+        Whether all ranks' costs are one and the same, computed on each: then the derivative is the delta itself.
     """
 
     __props__ = ("group", "kind", "replicated")

@@ -351,13 +351,10 @@ def tensor_parallel_products_equal_whole_ones(group: Group) -> None:
         return be.sum(be.square(x), keepdims=False)
 
     whole = cost(be.dot(be.tanh(be.dot(be.tanh(x), w)), v))
-    parts = cost(
-        group.all_reduce(be.dot(be.tanh(be.dot(group.replicated(be.tanh(x)), part_w)), part_v), replicated=True)
-    )
-    expected, found = (
-        be.evaluate([tree, *optree.grad(tree, given)])
-        for tree, given in ((whole, [x, w, v]), (parts, [x, part_w, part_v]))
-    )
+    hidden = be.tanh(be.dot(group.replicated(be.tanh(x)), part_w))
+    parts = cost(group.all_reduce(be.dot(hidden, part_v), replicated=True))
+    expected = be.evaluate([whole, *optree.grad(whole, [x, w, v])])
+    found = be.evaluate([parts, *optree.grad(parts, [x, part_w, part_v])])
     np.testing.assert_allclose(found[0].get(), expected[0].get(), rtol=1e-12)
     np.testing.assert_allclose(found[1].get(), expected[1].get(), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found[2].get(), expected[2].get()[:, mine], rtol=1e-10, atol=1e-12)
