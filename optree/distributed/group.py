@@ -29,8 +29,9 @@ from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable
 
-#: The bytes of gradients that are summed by one operation, at most, unless one alone has more.
-BUCKET = 1 << 22
+#: The bytes of gradients that few ranks sum by one operation, at most, unless one alone has more. With the number of
+#: ranks latency grows, and so do buckets, up to the most and to a part of all bytes (benchmarks/scaling.py).
+BUCKET, FEW, LARGEST_BUCKET, PARTS = 1 << 22, 8, 1 << 25, 12
 
 #: The seconds that a function which one rank runs may take: the others wait.
 ONCE = 3600.0
@@ -155,7 +156,7 @@ class Group:
         (found,) = self.averaged([x], count)
         return found
 
-    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The mean over all ranks of each tree, such as gradients: joined to vectors, and summed by one operation each.
 
         Parameters
@@ -164,14 +165,14 @@ class Group:
             Of known sizes.
         count : number or tree of one element, optional
             See `mean`. A rank without examples counts for nothing, whatever its values are.
-        bucket : int
-            The bytes of a vector, at most.
+        bucket : int, optional
+            The bytes of a vector, at most; by default `bucket_of` the number of ranks.
         """
         given, kind = self._weighted([as_variable(as_operand(x, "averaged")) for x in trees], count)
         if self.size == 1:
             return given
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
+        for numbers in _buckets(given, self._bucket(given, bucket)):
             if len(numbers) == 1:
                 found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
                 continue
@@ -194,11 +195,11 @@ class Group:
         length = -(-x.size // self.size)
         return part if part.size == length else f.pad(part, (0, length - part.size))
 
-    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
         given, kind = self._weighted([as_variable(as_operand(x, "averaged_shards")) for x in trees], count)
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
+        for numbers in _buckets(given, self._bucket(given, bucket)):
             rows = [self._rows(given[i]) for i in numbers]
             mine = _flat(self.reduce_scatter(rows[0] if len(rows) == 1 else f.concatenate(rows, 1)))
             for i, part in zip(numbers, _split(mine, [x.shape[1] for x in rows]), strict=True):
@@ -211,11 +212,11 @@ class Group:
         flat = f.pad(_flat(x), (0, short)) if short else x
         return f.reshape(flat, (self.size, (x.size + short) // self.size))
 
-    def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int = BUCKET) -> list[Any]:
+    def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int | None = None) -> list[Any]:
         """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
         given: list[Any] = [as_variable(as_operand(x, "unsharded")) for x in shards]
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
+        for numbers in _buckets(given, self._bucket(given, bucket)):
             vector = self._vector([given[i] for i in numbers]) if len(numbers) > 1 else given[numbers[0]]
             whole = self.all_gather(f.reshape(vector, (1, vector.size)))
             start = 0
@@ -225,6 +226,9 @@ class Group:
                 found[i] = f.reshape(f.slice(flat, (slice(size),)) if size < flat.size else flat, shapes[i])
                 start += given[i].size
         return found
+
+    def _bucket(self, trees: Sequence[Any], bucket: int | None) -> int:
+        return bucket or bucket_of(self.size, sum(x.size * x.dtype.itemsize for x in trees))
 
     def _vector(self, trees: Sequence[Any]) -> Any:
         """The elements of trees as one vector, into which each is computed directly, as gradients are by a product."""
@@ -365,6 +369,17 @@ class Group:
     def split(self, color: int) -> Group:
         """The group of the ranks that give the same color, in the order of their ranks; all ranks call it."""
         return Group(self.backend, self.engine.split(color))
+
+
+def bucket_of(ranks: int, total: int) -> int:
+    """The bytes of gradients that as many ranks sum by one operation, at most, of a total.
+
+    Examples
+    --------
+    >>> [bucket_of(ranks, 1 << 30) >> 20 for ranks in (2, 16, 1024)], bucket_of(1024, 1 << 20) >> 20
+    ([4, 8, 32], 4)
+    """
+    return min(LARGEST_BUCKET, max(BUCKET, min(BUCKET * ranks // FEW, total // PARTS)))
 
 
 def _buckets(trees: Sequence[Any], most: int) -> list[list[int]]:
