@@ -35,7 +35,7 @@ WORDS = 240
 SMALL = 1 << 16
 
 #: Polls without a pause, and the longest pause between two, in seconds.
-POLLS, PAUSE = 50, 5e-4
+POLLS, PAUSE = 50, 1e-4
 
 #: Tags of operations between two ranks, and of the words about them.
 DATA, HEAD, WAITS = 1, 2, 3
