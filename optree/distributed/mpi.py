@@ -71,11 +71,11 @@ class MPIEngine(Engine):
         self._waiting: dict[int, str] = {}
         _engines.append(self)
 
-    def begin(self, method: str, x: Any, *args: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         if not self.overlaps:
-            return super().begin(method, x, *args)
+            return super().begin(method, x, *args, out=out)
         shapes = {"all_reduce": x.shape, "all_gather": (self.size, *x.shape), "reduce_scatter": x.shape[1:]}
-        made = np.empty(shapes[method], x.dtype)
+        made = np.empty(shapes[method], x.dtype) if out is None else out
         job = _beside.run(getattr(self, method), x, *args, made)  # type: ignore[union-attr]
 
         def finish() -> None:

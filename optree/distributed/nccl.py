@@ -50,9 +50,9 @@ class NCCLEngine(Engine):
         self._count = 0
         self._watch = Watch(self)
 
-    def begin(self, method: str, x: Any, *args: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         begin: Callable[..., tuple[Any, Callable[[], None]]] = getattr(self, f"_begin_{method}")
-        return begin(x, *args)
+        return begin(x, *args, out=out)
 
     def _launch(self, operation: Callable[..., None], *args: Any) -> Callable[[], None]:
         """Launch an operation on the stream; what lets the current stream wait for its end.
@@ -81,41 +81,45 @@ class NCCLEngine(Engine):
             self._comm.all_reduce(given, largest, "max", self.stream)
         self._watch.expect(words, given, largest)
 
+    def _memory(self, shape: Any, dtype: np.dtype, out: Any) -> Any:
+        """What an operation writes: the array that is given, if it is of its dtype."""
+        return out if out is not None and out.dtype == dtype else self.cupy.empty(shape, dtype)
+
     def _begun(
-        self, wait: Callable[[], None], given: Any, made: Any, dtype: np.dtype, divisor: int = 1
+        self, wait: Callable[[], None], given: Any, made: Any, dtype: np.dtype, out: Any, divisor: int = 1
     ) -> tuple[Any, Callable[[], None]]:
-        value = made if made.dtype == dtype else self.cupy.empty(made.shape, dtype)
+        value = made if made.dtype == dtype else self._memory(made.shape, dtype, out)
         return value, _Begun(wait, given, made, value, divisor).finish
 
     def all_reduce(self, x: Any, kind: str) -> Any:
         return _awaited(self._begin_all_reduce(x, kind))
 
-    def _begin_all_reduce(self, x: Any, kind: str) -> tuple[Any, Callable[[], None]]:
+    def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_reduce, {kind} of {_spec(x)}")
         given = _reducible(x)
-        made = self.cupy.empty_like(given)
+        made = self._memory(given.shape, given.dtype, out)
         op = kind if kind in ("max", "min") else "sum"
         wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
-        return self._begun(wait, given, made, x.dtype, self.size if kind == "mean" else 1)
+        return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
     def all_gather(self, x: Any) -> Any:
         return _awaited(self._begin_all_gather(x))
 
-    def _begin_all_gather(self, x: Any) -> tuple[Any, Callable[[], None]]:
+    def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_gather of {_spec(x)}")
-        made, given = self.cupy.empty((self.size, *x.shape), x.dtype), as_bytes(x)
+        made, given = self._memory((self.size, *x.shape), x.dtype, out), as_bytes(x)
         wait = self._launch(self._comm.all_gather, *([given, as_bytes(made), x.nbytes] if x.size else []))
-        return self._begun(wait, given, made, x.dtype)
+        return self._begun(wait, given, made, x.dtype, out)
 
     def reduce_scatter(self, parts: Any) -> Any:
         return _awaited(self._begin_reduce_scatter(parts))
 
-    def _begin_reduce_scatter(self, parts: Any) -> tuple[Any, Callable[[], None]]:
+    def _begin_reduce_scatter(self, parts: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
         given = _reducible(parts)
-        made = self.cupy.empty(given.shape[1:], given.dtype)
+        made = self._memory(given.shape[1:], given.dtype, out)
         wait = self._launch(self._comm.reduce_scatter, *([given, made, made.size, "sum"] if made.size else []))
-        return self._begun(wait, given, made, parts.dtype)
+        return self._begun(wait, given, made, parts.dtype, out)
 
     def broadcast(self, x: Any, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {_spec(x)}")

@@ -64,8 +64,8 @@ class Collective(Op):
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
 
-    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
-        """The array that the value will be in, and what waits until it is there."""
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        """The array that the value will be in, `out` if that is one, and what waits until it is there."""
         raise NotImplementedError
 
     def halves(self) -> tuple[Op, Op] | None:
@@ -108,7 +108,11 @@ class Begin(Half):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        made, finish = self.whole.begin(arrays[1])
+        return self.into(*arrays)
+
+    def into(self, turn: Any, x: Any, out: Any = None) -> Any:
+        """The value, in an array if one is given."""
+        made, finish = self.whole.begin(x, out)
         self.whole.group.begun[id(made)] = made, finish
         return made
 
@@ -191,8 +195,8 @@ class AllReduce(Collective):
     def compute(self, x: Any) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
 
-    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
-        return self.group.engine.begin("all_reduce", x, self.kind)  # type: ignore[no-any-return]
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        return self.group.engine.begin("all_reduce", x, self.kind, out=out)  # type: ignore[no-any-return]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (turn, x), (delta,) = inputs, output_gradients
@@ -291,9 +295,10 @@ class AllGather(AxisCollective):
     def compute(self, x: Any) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
-    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
-        stacked, finish = self.group.engine.begin("all_gather", x)
-        return _joined(stacked, self.axis), finish
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        whole = None if out is None else out.reshape(self.group.size, *x.shape)
+        stacked, finish = self.group.engine.begin("all_gather", x, out=whole)
+        return _joined(stacked, self.axis) if out is None else out, finish
 
     def _is_in_place(self) -> bool:
         return self.axis == 0
@@ -318,8 +323,9 @@ class ReduceScatter(AxisCollective):
     def compute(self, x: Any) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
 
-    def begin(self, x: Any) -> tuple[Any, Callable[[], None]]:
-        return self.group.engine.begin("reduce_scatter", _parts(x, self.axis, self.group))  # type: ignore[no-any-return]
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        parts = _parts(x, self.axis, self.group)
+        return self.group.engine.begin("reduce_scatter", parts, out=out)  # type: ignore[no-any-return]
 
     def adjoint(self) -> Collective:
         return AllGather.make(**self.props)
