@@ -10,13 +10,12 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
-from optree.ops.reduction import Max, mean_dtype, to_extremes, wide_dtype
+from optree.ops.reduction import Max, MeanDtypeOperator, mean_dtype, to_extremes, wide_dtype, widened
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     AxisOperator,
     BinaryOperator,
     CompositeOperator,
-    FloatOperator,
     ReductionOperator,
     UnaryOperator,
     any_axes,
@@ -25,13 +24,6 @@ from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, promote
 from optree.tree.variable import Variable, in_dtype
-
-
-class MeanDtypeOperator(FloatOperator):
-    """An op whose value has the dtype of a mean: float64 for integers."""
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), mean_dtype(dtypes[0])
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -64,11 +56,6 @@ class Supremum(Max):
         x = as_array(arrays[0])
         shape: Any = self.output_shape(x.shape)
         return super().value(x) if x.size else filled(shape, -np.inf, x.dtype, x)
-
-
-def _widened(x: Variable) -> Variable:
-    """An operand in the dtype of the computation."""
-    return in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
 
 
 def _supremum(x: Variable, axis: Any) -> Variable:
@@ -113,7 +100,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         return value if self.keepdims else value.squeeze(axes)
 
     def decompose(self, *inputs: Variable) -> Variable:
-        x = _widened(inputs[0])
+        x = widened(inputs[0])
         total = f.sum(f.exp(_shifted(x, self.axis)), axis=self.axis, keepdims=True)
         return self.squeezed(in_dtype(f.log(total) + _supremum(x, self.axis), mean_dtype(inputs[0].dtype)))
 
@@ -148,7 +135,7 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
     def decompose(self, *inputs: Variable) -> Variable:
-        exponentials = f.exp(_shifted(_widened(inputs[0]), self.axis))
+        exponentials = f.exp(_shifted(widened(inputs[0]), self.axis))
         return in_dtype(exponentials / _total(exponentials, self.axis), mean_dtype(inputs[0].dtype))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -179,7 +166,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
         return value.astype(mean_dtype(np.asarray(arrays[0]).dtype), copy=False)
 
     def decompose(self, *inputs: Variable) -> Variable:
-        shifted = _shifted(_widened(inputs[0]), self.axis)
+        shifted = _shifted(widened(inputs[0]), self.axis)
         exponentials = f.exp(shifted)
         total = f.sum(exponentials, axis=self.axis, keepdims=True)
         others = f.sum(f.where(f.eq(shifted, 0), 0, exponentials), axis=self.axis, keepdims=True)
@@ -238,7 +225,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
     def decompose(self, *inputs: Variable) -> Variable:
         x, labels = inputs
         keepdims = labels.ndim == x.ndim  # all beside x has the labels' shape, and joins its kernel
-        shifted = _shifted(_widened(x), -1)
+        shifted = _shifted(widened(x), -1)
         total = f.sum(f.exp(shifted), axis=-1, keepdims=keepdims)
         chosen = Supremum.make(axis=-1, keepdims=keepdims)(f.where(_hits(x, labels), shifted, -np.inf))
         return in_dtype(f.log(total) - chosen, mean_dtype(x.dtype))
@@ -328,7 +315,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         return found.astype(dtype, copy=False)
 
     def decompose(self, *inputs: Variable) -> Variable:
-        x = _widened(inputs[0])
+        x = widened(inputs[0])
         size = f.absolute(x)
         if self.ord == 0:
             found = f.sum(f.cast(f.ne(x, 0), x.dtype), axis=self.axis, keepdims=True)

@@ -13,7 +13,7 @@ from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError
 from optree.ops.op import Op
-from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
 from optree.ops.traits import MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
     Sliding,
@@ -28,7 +28,7 @@ from optree.ops.windows import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, normalise_axes, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import as_operand, as_variable
 
 INT32 = np.dtype("int32")
 
@@ -327,7 +327,7 @@ class TakePool(PoolOperator):
         return [self.other(MaxUnpool)(delta, indices, x), None]
 
 
-class MeanOperator(PoolOperator):
+class MeanOperator(MeanDtypeOperator, PoolOperator):
     """The mean of windows, or its derivative, computed in float32 at the least.
 
     Attributes
@@ -389,9 +389,6 @@ class AvgPool(MeanOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.pooled_shape(shapes[0])
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), mean_dtype(dtypes[0])
-
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
@@ -431,9 +428,6 @@ class AvgUnpool(MeanOperator):
         delta, like = shapes
         self.check_pooled([delta], like)
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -476,8 +470,7 @@ def lp_pool(
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or p <= 0:
         raise OperandError(f"lp_pool: p is a number above 0, not {p!r}")
-    x = as_variable(as_operand(x, "lp_pool"))
-    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
+    x = as_floats(as_variable(as_operand(x, "lp_pool")))
     pool = AvgPool.make(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
@@ -510,16 +503,11 @@ def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float
     array([[[1.],
             [1.]]], dtype=float32)
     """
-    x = as_variable(as_operand(x, "lrn"))
-    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
+    x = as_floats(as_variable(as_operand(x, "lrn")))
     (size,) = per_axis(size, 1, "lrn: size")
     if x.ndim < 2:
         raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")
     channels = layout_of(layout, x.ndim, "NC", "lrn: layout").index("C")
     around = ((size // 2, (size - 1) // 2),)
     mean = f.avg_pool(f.square(x), size, 1, around, axes=channels, count_padding=True)
-    return x * _power(k + alpha * mean, -beta)
-
-
-def _power(x: Variable, exponent: float) -> Variable:
-    return f.pow(x, exponent)
+    return x * (k + alpha * mean) ** -beta

@@ -16,6 +16,7 @@ from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     Accumulator,
     AxisOperator,
+    FloatOperator,
     IntegerOperator,
     LogicalOperator,
     NonDifferentiableOperator,
@@ -42,6 +43,23 @@ def mean_dtype(dtype: Any) -> np.dtype:
 def wide_dtype(dtype: np.dtype) -> np.dtype:
     """The accumulator's dtype for a floating dtype: float32 for narrow ones, as in NumPy's mean of float16."""
     return np.dtype("float32") if is_narrow(dtype) else dtype
+
+
+def as_floats(x: Variable) -> Variable:
+    """An operand in the dtype of its mean, in which the squares and differences of integers do not wrap."""
+    return in_dtype(x, mean_dtype(x.dtype))
+
+
+def widened(x: Variable) -> Variable:
+    """An operand in the dtype of its mean's accumulator."""
+    return in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+
+
+class MeanDtypeOperator(FloatOperator):
+    """An op whose value has the dtype of its first operand's mean: float64 for integers."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
 
 class UfuncReduction(ReductionOperator):
@@ -84,7 +102,7 @@ class Sum(ReductionOperator):
         return [self.spread(delta, x)]
 
 
-class Mean(ReductionOperator):
+class Mean(MeanDtypeOperator, ReductionOperator):
     """The mean over axes; nan for empty axes."""
 
     name = "mean"
@@ -98,9 +116,6 @@ class Mean(ReductionOperator):
         (((),), {"keepdims": False}),
         (((0, 3),), {"axis": 1}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), mean_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -428,7 +443,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
 def _centred(x: Variable, axis: Any) -> Variable:
     """An operand minus its mean, in a dtype wide enough for squares."""
-    x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+    x = widened(x)
     return x - f.mean(x, axis=axis, keepdims=True)
 
 

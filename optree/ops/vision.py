@@ -11,7 +11,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.op import Op
-from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, mean_dtype, wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
 from optree.ops.windows import arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
@@ -180,7 +180,7 @@ class Resize(ResizeOperator):
         return [self(eval_points[0])]
 
 
-class ResizeInput(ResizeOperator):
+class ResizeInput(MeanDtypeOperator, ResizeOperator):
     """The derivative of `resize` by its images `like`, whose shape alone is read, times delta."""
 
     name = "resize_input"
@@ -200,9 +200,6 @@ class ResizeInput(ResizeOperator):
         if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
             raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -403,6 +400,9 @@ class AlignOperator(RegionOperator):
         (samples,) = per_axis(self.samples, 1, f"{self.name}: samples")
         return self.make(**{**super().bind(types, backend).props, "samples": samples, "aligned": bool(self.aligned)})
 
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
     def weights(self, box: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
         """For rows and for columns, the weight of each element of the image in each bin.
 
@@ -468,9 +468,6 @@ class RoiAlign(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
-
     def value(self, *arrays: Any) -> Any:
         x, boxes = arrays
         dtype = mean_dtype(x.dtype)
@@ -509,9 +506,6 @@ class RoiAlignInput(AlignOperator):
         if len(delta) != len(wanted) or any(None not in p and p[0] != p[1] for p in zip(delta, wanted, strict=True)):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     def value(self, *arrays: Any) -> Any:
         delta, boxes, like = arrays
