@@ -15,7 +15,7 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, check_fits, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 
@@ -318,7 +318,7 @@ class Unrepeat(MorphOperator):
         x, like = shapes
         size = like[self.axis]
         wanted = (*like[: self.axis], None if size is None else size * self.repeats, *like[self.axis + 1 :])
-        if len(x) != len(wanted) or any(None not in (n, m) and n != m for n, m in zip(x, wanted, strict=True)):
+        if not may_equal(x, wanted):
             raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
         return like
 

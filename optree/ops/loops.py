@@ -22,7 +22,7 @@ from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
 
 
@@ -631,6 +631,5 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
                 f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
                 f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
             )
-        pairs = zip(x.shape, y.shape, strict=False)
-        if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(x.shape, y.shape):
             raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

@@ -22,7 +22,7 @@ from optree.ops.traits import (
 )
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f
-from optree.tree.types import Shape, TensorType, promote
+from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import Variable, in_dtype
 
 
@@ -210,7 +210,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
         if not x:
             raise ShapeError("x has no axis of classes")
         rows = labels[:-1] if len(labels) == len(x) and labels[-1:] == (1,) else labels
-        if len(rows) != len(x) - 1 or any(m != n for m, n in zip(rows, x, strict=False) if None not in (m, n)):
+        if not may_equal(rows, x[:-1]):
             raise ShapeError(f"the labels of x are of shape {x[:-1]} or {(*x[:-1], 1)}, not {labels}")
         return labels
 

@@ -14,26 +14,28 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
-from optree.ops.traits import MorphOperator, NonDifferentiableOperator
+from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
+    ImageOperator,
     Sliding,
     elements,
     layout_of,
     order_of,
     padding_of,
+    paddings,
     per_axis,
     sliding,
     spatial_of,
-    windows_along,
+    window_counts,
 )
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, normalise_axes, promote
+from optree.tree.types import Shape, TensorType, may_equal, normalise_axes, promote
 from optree.tree.variable import as_operand, as_variable
 
 INT32 = np.dtype("int32")
 
 
-class PoolOperator(Op):
+class PoolOperator(ImageOperator):
     """An op on windows along some axes, or the derivative of one.
 
     Attributes
@@ -49,8 +51,6 @@ class PoolOperator(Op):
         The axes along which windows slide, whatever they are, instead of a layout.
     ceil : bool
         Whether a last window may reach beyond the padding.
-    images : int
-        The operand that windows slide over.
     """
 
     can_fail = False
@@ -58,10 +58,8 @@ class PoolOperator(Op):
     window: Any = 2
     stride: Any = None
     padding: Any = 0
-    layout: Any = None
     axes: Any = None
     ceil: bool = False
-    images: ClassVar[int] = 0
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -103,15 +101,8 @@ class PoolOperator(Op):
 
     def slidings(self, shape: Sequence[int]) -> list[Sliding]:
         """The windows along each pooled axis of an operand of this shape."""
-        paddings = self.paddings()
-        return [
-            sliding(shape[axis], window, stride, 1, padding, self.ceil)
-            for axis, window, stride, padding in zip(self.axes, self.window, self.stride, paddings, strict=True)
-        ]
-
-    def paddings(self) -> Sequence[Any]:
-        """The padding of each pooled axis."""
-        return [self.padding] * len(self.axes) if isinstance(self.padding, str) else self.padding
+        each = zip(self.axes, self.window, self.stride, paddings(self.padding, len(self.axes)), strict=True)
+        return [sliding(shape[axis], window, stride, 1, padding, self.ceil) for axis, window, stride, padding in each]
 
     def pooled_shape(self, shape: Shape) -> Shape:
         """The shape of one number for each window.
@@ -122,8 +113,10 @@ class PoolOperator(Op):
             If a window is larger than its padded axis.
         """
         sizes = list(shape)
-        for axis, window, stride, padding in zip(self.axes, self.window, self.stride, self.paddings(), strict=True):
-            sizes[axis] = windows_along(shape[axis], window, stride, 1, padding, self.ceil)
+        pooled = tuple(shape[axis] for axis in self.axes)
+        counts = window_counts(pooled, self.window, self.stride, (1,) * len(pooled), self.padding, self.ceil)
+        for axis, count in zip(self.axes, counts, strict=True):
+            sizes[axis] = count
         return tuple(sizes)
 
     def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
@@ -135,7 +128,7 @@ class PoolOperator(Op):
         """
         wanted = self.pooled_shape(images)
         for shape in given:
-            if any(None not in pair and pair[0] != pair[1] for pair in zip(shape, wanted, strict=True)):
+            if not may_equal(shape, wanted):
                 raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
@@ -149,10 +142,6 @@ class PoolOperator(Op):
                 index[axis], place[axis] = window, at
             found.append((number, tuple(index), tuple(place)))
         return found
-
-    def other(self, cls: type[Op]) -> Any:
-        """Another op with these windows."""
-        return cls.make(**{name: getattr(self, name) for name in PoolOperator.__props__ or ()})
 
 
 _POOLS: tuple[Any, ...] = (
@@ -255,7 +244,7 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
         return found
 
 
-class MaxUnpool(PoolOperator):
+class MaxUnpool(PoolOperator, FirstDtypeOperator):
     """The derivative of `max_pool` by its images `like`, times delta: each delta added where its maximum was.
 
     `indices` are those of `argmax_pool`, with the same parameters; of `like` only the shape is read.
@@ -276,9 +265,6 @@ class MaxUnpool(PoolOperator):
         self.check_pooled(pooled, like)
         return like
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
-
     @portable
     def value(self, *arrays: Any) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
@@ -292,7 +278,7 @@ class MaxUnpool(PoolOperator):
         return [self.other(TakePool)(upon, indices), None, None]
 
 
-class TakePool(PoolOperator):
+class TakePool(PoolOperator, FirstDtypeOperator):
     """The element of each window of x that `indices`, as of `argmax_pool`, tell; 0 where there is none.
 
     The parameters are those of `max_pool`.
@@ -310,9 +296,6 @@ class TakePool(PoolOperator):
         x, indices = shapes
         self.check_pooled([indices], x)
         return indices if None not in indices else self.pooled_shape(x)
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -351,9 +334,6 @@ class MeanOperator(MeanDtypeOperator, PoolOperator):
             counts = np.asarray(along.cells(), total.dtype, like=total)
             total = total / counts.reshape(-1, *(1,) * (len(shape) - axis - 1))
         return total
-
-    def other(self, cls: type[Op]) -> Any:
-        return cls.make(**self.props)
 
 
 class AvgPool(MeanOperator):

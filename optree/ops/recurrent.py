@@ -14,7 +14,7 @@ from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType
+from optree.tree.types import Shape, TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable
 
 
@@ -232,8 +232,7 @@ class _Given:
         return found
 
     def _check(self, name: str, y: Variable, wanted: Sequence[int | None]) -> None:
-        pairs = zip(y.shape, wanted, strict=False)
-        if y.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(y.shape, tuple(wanted)):
             raise ShapeError(
                 f"{self.what}: {name} is {describe(y)}; for the sequence {describe(self.x)} and {self.units} units it "
                 f"has the shape {tuple(wanted)}"

@@ -28,7 +28,7 @@ from optree.ops.indexing import (
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, broadcasts_to, without_lead
-from optree.ops.traits import LogicalOperator
+from optree.ops.traits import FirstDtypeOperator, LogicalOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype
@@ -38,7 +38,7 @@ from optree.tree.variable import Variable, as_operand, as_variable, constant
 SPARSE = 4
 
 
-class IndexAdd(ArraysOperator):
+class IndexAdd(FirstDtypeOperator, ArraysOperator):
     """Zeros of the shape of `like`, with x added at the indices of an indexing op, whose derivative this is.
 
     Repeated indices add up, in order, in float64 if x is dense and floating, and float16 in
@@ -83,9 +83,6 @@ class IndexAdd(ArraysOperator):
         if not broadcasts_to(x, selected):
             raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:

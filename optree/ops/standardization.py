@@ -13,7 +13,7 @@ from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.registry import f, function
-from optree.tree.types import TensorType, normalise_axes, normalise_axis, promote
+from optree.tree.types import TensorType, may_equal, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 #: What is added to variances, so that constant values divide by no zero.
@@ -254,8 +254,7 @@ def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -
         return None
     value = as_variable(as_operand(value, f"{what}: {name}"))
     wanted = tuple(x.shape[i] for i in axes)
-    pairs = zip(value.shape, wanted, strict=False)
-    if value.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+    if not may_equal(value.shape, wanted):
         raise ShapeError(
             f"{what}: {name} is {describe(value)}; for {describe(x)} along the axes {tuple(axes)} it has the shape "
             f"{wanted}"

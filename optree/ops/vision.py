@@ -13,9 +13,9 @@ from optree.errors import OperandError, ShapeError, brief
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype, wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
-from optree.ops.windows import arranged, layout_of, order_of, per_axis, spatial_of
+from optree.ops.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, promote
+from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import as_operand, as_variable, is_neon
 
 INT64 = np.dtype("int64")
@@ -27,7 +27,7 @@ BOX = ("image", "x0", "y0", "x1", "y1")
 # Resizing
 
 
-class ResizeOperator(Op):
+class ResizeOperator(ImageOperator):
     """Images resized along their spatial axes, or the derivative of that.
 
     Attributes
@@ -50,8 +50,6 @@ class ResizeOperator(Op):
     scale: Any = None
     method: str = "bilinear"
     align_corners: bool = False
-    layout: Any = None
-    images: ClassVar[int] = 0
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
@@ -174,7 +172,7 @@ class Resize(ResizeOperator):
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [ResizeInput.make(**self.props)(output_gradients[0], inputs[0])]
+        return [self.other(ResizeInput)(output_gradients[0], inputs[0])]
 
     def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
         return [self(eval_points[0])]
@@ -197,7 +195,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, like = shapes
         wanted = self.resized_shape(like)
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
+        if not may_equal(delta, wanted):
             raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
         return like
 
@@ -214,7 +212,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [Resize.make(**self.props)(output_gradients[0]), None]
+        return [self.other(Resize)(output_gradients[0]), None]
 
 
 def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
@@ -232,7 +230,7 @@ def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
 # Regions of interest
 
 
-class RegionOperator(Op):
+class RegionOperator(ImageOperator):
     """An op on boxes of images.
 
     Attributes
@@ -248,8 +246,6 @@ class RegionOperator(Op):
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
     size: Any = 2
     scale: float = 1.0
-    layout: Any = None
-    images: ClassVar[int] = 0
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
@@ -276,11 +272,6 @@ class RegionOperator(Op):
             raise ShapeError(f"boxes have the shape (count, {len(BOX)}), columns {', '.join(BOX)}, not {boxes}")
         channels = images[self.layout.index("C")]
         return arranged((boxes[0], channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The images' axes in the order N, C, rows, columns."""
-        return order_of(self.layout, "NC" + spatial_of(self.layout))
 
 
 def _image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
@@ -482,7 +473,7 @@ class RoiAlign(AlignOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, boxes), (delta,) = inputs, output_gradients
-        return [RoiAlignInput.make(**self.props)(delta, boxes, x), None]
+        return [self.other(RoiAlignInput)(delta, boxes, x), None]
 
 
 class RoiAlignInput(AlignOperator):
@@ -503,7 +494,7 @@ class RoiAlignInput(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, boxes, like = shapes
         wanted = self.regions_shape(like, boxes)
-        if len(delta) != len(wanted) or any(None not in p and p[0] != p[1] for p in zip(delta, wanted, strict=True)):
+        if not may_equal(delta, wanted):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
 
@@ -520,7 +511,7 @@ class RoiAlignInput(AlignOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, boxes, _), (upon,) = inputs, output_gradients
-        return [RoiAlign.make(**self.props)(upon, boxes), None, None]
+        return [self.other(RoiAlign)(upon, boxes), None, None]
 
 
 # Overlapping boxes

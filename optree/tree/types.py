@@ -473,6 +473,11 @@ def _broadcast_sizes(sizes: Sequence[int | None]) -> int | None:
     return None if None in sizes else 1
 
 
+def may_equal(shape: Shape, wanted: Shape) -> bool:
+    """Whether shapes are equal as far as their sizes are known."""
+    return len(shape) == len(wanted) and all(m == n for m, n in zip(shape, wanted, strict=True) if None not in (m, n))
+
+
 def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     """An axis counted from the front.
 
