@@ -177,7 +177,27 @@ class Scan(Op):
         reverse: bool = False,
         axis: int = 0,
     ) -> Any:
-        return _scanned(step, initial, sequences, length, reverse, axis)
+        begun = [_typed(x, "a state") for x in _flat(initial)]
+        given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+        axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
+        cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
+        _check_lengths(given, axes, length)
+        if not given:
+            given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
+        states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+        shown = None if sequences is None else _like(sequences, cut)
+        result = step(_like(initial, states), shown)
+        if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
+            raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
+        new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+        _check_states(begun, new)
+        made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+        joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+        loop = _Loop(
+            list(zip(states, begun, strict=True)), list(zip(cut, given, axes, strict=True)), new, joined, bool(reverse)
+        )
+        found, outputs = loop.applied()
+        return _like(initial, found), _like(result[1], outputs)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -552,38 +572,6 @@ class _Sum(NamedTuple):
         for term in terms[1:]:
             total = total + term
         return total
-
-
-def _scanned(
-    step: Callable[..., Any],
-    initial: Any,
-    sequences: Any = None,
-    length: int | None = None,
-    reverse: bool = False,
-    axis: int = 0,
-) -> Any:
-    """What `Scan.function` gives."""
-    begun = [_typed(x, "a state") for x in _flat(initial)]
-    given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
-    axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
-    cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
-    _check_lengths(given, axes, length)
-    if not given:
-        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
-    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
-    shown = None if sequences is None else _like(sequences, cut)
-    result = step(_like(initial, states), shown)
-    if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
-        raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-    new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
-    _check_states(begun, new)
-    made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
-    joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
-    loop = _Loop(
-        list(zip(states, begun, strict=True)), list(zip(cut, given, axes, strict=True)), new, joined, bool(reverse)
-    )
-    found, outputs = loop.applied()
-    return _like(initial, found), _like(result[1], outputs)
 
 
 def _flat(given: Any) -> list[Any]:
