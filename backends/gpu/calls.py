@@ -76,7 +76,7 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """What computes convolutions on a device."""
+    """Implementations of convolutions on a device."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 

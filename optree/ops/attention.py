@@ -1,4 +1,4 @@
-"""Attention: sums of values, weighted by how well their keys fit a query.
+"""Scaled dot-product attention, computed in tiles.
 
 The matrix of scores is never whole in memory: it is computed in tiles, of some
 queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelshein,
@@ -106,7 +106,7 @@ SLOPE = Step(_slope, (0, 1), (2, 3))
 
 
 class Tiles:
-    """How tiles are computed; a backend has a subclass of its own."""
+    """The computation of tiles; a backend has a subclass of its own."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
         """The product of matrices, or of stacks of them."""
@@ -132,7 +132,7 @@ class AttentionOperator(Op):
     causal : bool
         Whether the query i has the keys up to i alone.
     scale : float or None
-        What scores are multiplied by; None is 1 over the root of the size of a query.
+        The factor of the scores; None is 1 over the root of the size of a query.
     count, buffers : int
         How many operands there are without a mask, and how many tiles are in memory together.
     """
@@ -144,7 +144,7 @@ class AttentionOperator(Op):
     count, buffers = 3, 1
 
     def factor(self, query: Any) -> float:
-        """What scores of queries are multiplied by."""
+        """The factor of the scores of queries."""
         return 1 / sqrt(max(query.shape[-1], 1)) if self.scale is None else float(self.scale)
 
     @portable
@@ -395,7 +395,7 @@ def _sums(out: TensorType) -> TensorType:
 
 
 def _tile(query: Any, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
-    """How many queries and keys a tile has at most, and how many heads are computed together."""
+    """The maximum numbers of queries and keys of a tile, and of heads computed together."""
     queries, features = query.shape[-2:]
     if isinstance(query, np.ndarray):
         most = max(1, QUERIES // 2) if causal else QUERIES

@@ -54,7 +54,7 @@ class ColumnsOperator(ImageOperator):
         return self.make(**self.bound_to(types[self.images].ndim))
 
     def bound_to(self, ndim: int) -> dict[str, Any]:
-        """The parameters in their normal form for images of so many dimensions."""
+        """The parameters in their normal form for images of `ndim` dimensions."""
         what = str(self.name)
         if ndim < 3:
             raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")

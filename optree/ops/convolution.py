@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions, their derivatives, which are ops like them, and columns of windows."""
+"""Convolutions of one to three dimensions, and their derivatives, which are ops like them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ConvolutionOperator(ImageOperator):
         The axes of weights: O are the output's channels, I those of the input in a group. By default O, I, and the
         spatial axes.
     roles : tuple of int
-        Which of the operands and the value are the images, the weights, and the convolution of these or its delta.
+        The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     """
 
     widens_halves = True
@@ -446,7 +446,7 @@ class ConvTranspose(ConvolutionOperator):
     def _size_before(
         count: int | None, window: int | None, stride: int, dilation: int, padding: Any, more: int
     ) -> int | None:
-        """The size of an axis that gives so many windows."""
+        """The size of an axis that has `count` windows."""
         if count is None or window is None:
             return None
         if padding == "same":

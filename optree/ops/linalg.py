@@ -465,7 +465,7 @@ def multi_dot(operands: Sequence[Any]) -> Any:
 
 
 def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each run of matrices, of these rows and then columns, for the fewest multiplications."""
+    """The optimal split of each run of matrices of these rows and columns: that of the fewest multiplications."""
     count = len(sizes) - 1
     costs = {(i, i + 1): 0 for i in range(count)}
     splits = {}

@@ -37,7 +37,7 @@ class Body:
     Parameters
     ----------
     states, slices, constants : sequence of Input
-        What a step reads: the states, a slice of each sequence, and what is the same in every step.
+        The inputs of a step: the states, a slice of each sequence, and the operands that are the same in every step.
     new_states, outputs : sequence of tree
         The states after the step, and what it gives beside.
 
@@ -204,7 +204,7 @@ class Scan(Op):
         return list(inspect.signature(cls.function).parameters.values())
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands, or what there is for each: the states, sequences and constants."""
+        """Operands, or an item for each, as states, sequences and constants."""
         first, second = len(self.body.states), len(self.body.states) + len(self.body.slices)
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
@@ -218,7 +218,7 @@ class Scan(Op):
         )
 
     def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-        """What there is for each of the body's results and states, in the order of the outputs."""
+        """Items for the body's results and for its states, in the order of the outputs."""
         count = len(self.body.states) + len(self.body.outputs)
         return [*results[:count], *states, *results[count:]]
 
@@ -290,7 +290,7 @@ class Scan(Op):
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
-        """How many steps there are.
+        """The number of steps.
 
         Raises
         ------
@@ -303,7 +303,7 @@ class Scan(Op):
         return lengths.pop()
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """Those of a step, for each."""
+        """The operations of a step, times the number of steps."""
         body = self.body
         states, sequences, constants = self.parts(inputs)
         length = sequences[0][self.axes[0]]
@@ -331,7 +331,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 class _Loop(NamedTuple):
-    """What a loop is made of, its step in inputs that stand for a state or a slice.
+    """The parts of a loop, with its step as trees of inputs that stand for states and slices.
 
     Attributes
     ----------
@@ -407,7 +407,7 @@ class _Derivative:
         first, second = len(self.states) + len(body.outputs), 2 * len(self.states) + len(body.outputs)
         self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
         self.by_state = output_gradients[first:second]
-        #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
+        #: The slices that a step reads: of sequences, of values stored by the loop, and of gradients.
         self.slices = [(x, y, axis) for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True)]
         self.slices += [(x, y, 0) for x, y in zip(body.states, outputs[first:second], strict=True)]
         self.kept = {x: Input(x.type) for x in body.products}
@@ -467,7 +467,7 @@ class _Derivative:
         return found
 
     def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
-        """What there is for each of the step's arguments, and the trees among that, of slices and outer operands."""
+        """The adjoint of each of the step's arguments, and those that are trees, of slices and outer operands."""
         body = self.op.body
         wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
         found: list[Any] = [None] * len(body.arguments)

@@ -241,7 +241,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
 
 
 def _hits(x: Variable, labels: Variable) -> Variable:
-    """Where x has the class of its label, found by its flat index: a label that is no class has none in its row."""
+    """Whether each element is that of its row's label, by flat indices: none is where a label is no class."""
     indices, size = f.flat_indices(x), x.type.shape[-1]
     classes = f.cast(f.count(indices, axis=-1), np.int64) if size is None else size
     wanted = f.flat_indices(labels) * classes + f.cast(labels, np.int64)

@@ -215,7 +215,7 @@ def _least(dtype: np.dtype) -> Any:
 
 
 class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
-    """Which element of its window each maximum of `max_pool` is, the first of equal ones: int32, in C order.
+    """The index of each maximum of `max_pool` within its window, the first of equal ones: int32, in C order.
 
     Elements are counted in the whole window, those in the padding too. The parameters are those of `max_pool`.
     """

@@ -58,7 +58,7 @@ def rnn(
     w, u, b : operand
         Weights of shape (features, units) and (units, units), and a bias of shape (units,), or None.
     state : operand, optional
-        What h begins with, of shape (batch, units); zeros by default.
+        The initial h, of shape (batch, units); zeros by default.
     mask : operand, optional
         Bools of shape (steps, batch), or as x has its axes: where false, the state stays, and the output is the same.
     activation : {'tanh', 'relu', 'sig'}
@@ -202,7 +202,7 @@ class _Given:
     Parameters
     ----------
     gates : int
-        How many times the units the weights have.
+        The number of gates: the weights have as many rows for each unit.
     """
 
     def __init__(self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool) -> None:

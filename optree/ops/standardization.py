@@ -1,4 +1,4 @@
-"""Values of mean 0 and variance 1 over axes, and the normalisations of networks that are made of them."""
+"""Standardization over axes, and the normalisations composed of it: batch, layer, instance, group and RMS norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optree.registry import f, function
 from optree.tree.types import TensorType, may_equal, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
-#: What is added to variances, so that constant values divide by no zero.
+#: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
 
 
@@ -216,7 +216,7 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     Raises
     ------
     ShapeError
-        If the channels do not divide into so many groups, or gain or bias have not one element for each channel.
+        If the channels do not divide into that number of groups, or gain or bias have not one element for each channel.
     """
     x = as_variable(as_operand(x, "group_norm"))
     (channel,) = channels = _channels(x, axis, "group_norm")

@@ -1,4 +1,4 @@
-"""Images resized, regions of them, and boxes chosen among overlapping ones."""
+"""Resizing of images, pooling of their regions of interest, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def _image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
 
 
 class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
-    """Where each maximum of `roi_pool` is: the index in the images, flattened in C order, and -1 of an empty bin.
+    """The index of each maximum of `roi_pool` in the images, flattened in C order; -1 for an empty bin.
 
     The parameters are those of `roi_pool`.
     """

@@ -187,7 +187,7 @@ def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, redu
 
 
 def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
-    """What a score lacks of the margin on its label's side: ``max(0, margin - label * score)``, labels -1 and 1."""
+    """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``."""
     scores, labels = _pair("hinge", scores, labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
