@@ -45,7 +45,7 @@ class Replay:
         trees : callable
             From the key and operands to pairs of a target and its value. Numbers go into trees as they come.
         key : hashable
-            What the trees depend on, other than the operands' types, which of them are the same or None, and which
+            All that the trees depend on besides the operands' types, which of them are the same or None, and which
             numbers are 0 or 1.
         *operands : Tensor, float or None
         """

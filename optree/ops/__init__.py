@@ -1,6 +1,6 @@
 """Every op, one class each, in a file a family. Importing this fills the registry."""
 
-from optree.ops import (
+from optree.ops import (  # noqa: F401, imported to be registered
     arrangement,
     assignment,
     attention,
@@ -38,42 +38,3 @@ from optree.ops import (
     vision,
     windows,
 )
-
-__all__ = [
-    "arrangement",
-    "assignment",
-    "attention",
-    "bits",
-    "choice",
-    "collectives",
-    "columns",
-    "contraction",
-    "convolution",
-    "einsum",
-    "elementwise",
-    "factorisation",
-    "indexing",
-    "interpolation",
-    "joining",
-    "linalg",
-    "logic",
-    "loops",
-    "network",
-    "normalization",
-    "ordering",
-    "padding",
-    "pooling",
-    "random",
-    "recurrent",
-    "reduction",
-    "scan",
-    "scattering",
-    "shape",
-    "sorting",
-    "standardization",
-    "statistics",
-    "structure",
-    "transcendental",
-    "vision",
-    "windows",
-]

@@ -134,7 +134,7 @@ class AttentionOperator(Op):
     scale : float or None
         The factor of the scores; None is 1 over the root of the size of a query.
     count, buffers : int
-        How many operands there are without a mask, and how many tiles are in memory together.
+        The number of operands without a mask, and that of tiles in memory together.
     """
 
     operands = None
