@@ -8,7 +8,6 @@ queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelsh
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod, sqrt
@@ -224,13 +223,6 @@ class Attention(AttentionOperator):
             raise OperandError(f"attention: scale is a number or None, not {scale!r}")
         operands = (query, key, value) if mask is None else (query, key, value, mask)
         return cls.make(causal=bool(causal), scale=scale)(*operands)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        defaults = {"mask": None, "causal": False, "scale": None}
-        names = [inspect.Parameter(name, kind) for name in ("query", "key", "value")]
-        return [*names, *(inspect.Parameter(name, kind, default=value) for name, value in defaults.items())]
 
     def make_node(self, *inputs: Any) -> Apply:
         if len(inputs) not in (3, 4):

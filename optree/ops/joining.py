@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,11 +40,6 @@ class Concatenate(AssociativeOperator):
         if is_one(operands):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return [inspect.Parameter("operands", kind), inspect.Parameter("axis", kind, default=0)]
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None:
@@ -191,12 +185,6 @@ class Pad(MorphOperator):
         if mode == "constant":
             options["constant_values"] = constant_values
         return f.pad_by(x, pad_width, mode, **options)
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        mode = inspect.Parameter("mode", kind, default="constant")
-        return [*super().parameters(), mode, inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)]
 
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]

@@ -28,7 +28,6 @@ from optree.ops.lapack import (
     check_matrices,
     iterated,
     on_diagonal,
-    parameter,
     transposed,
     wide,
 )
@@ -217,11 +216,6 @@ class PseudoInverse(MatrixOperator):
         if rcond is not None and rtol is not None:
             raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
         return cls.make(rtol=_tolerance("pinv: rtol", rcond if rtol is None else rtol))(x)
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        x, rtol = super().parameters()
-        return [x, parameter("rcond", None), rtol]
 
     def output_shape(self, *shapes: Shape) -> Shape:
         *stack, m, n = shapes[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -198,10 +197,6 @@ class Scan(Op):
         )
         found, outputs = loop.applied()
         return _like(initial, found), _like(result[1], outputs)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return list(inspect.signature(cls.function).parameters.values())
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Operands, or an item for each, as states, sequences and constants."""

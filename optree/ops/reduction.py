@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -232,16 +231,8 @@ class ExclusiveProdAlong(AxisOperator):
     )
 
     @classmethod
-    def function(cls, *args: Any, axis: Any = None) -> Any:
-        return cls.make(axis=axis)(*args)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return [
-            inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY),
-            inspect.Parameter("directions", inspect.Parameter.VAR_POSITIONAL),
-            inspect.Parameter("axis", inspect.Parameter.KEYWORD_ONLY, default=None),
-        ]
+    def function(cls, x: Any, /, *directions: Any, axis: Any = None) -> Any:  # type: ignore[override]
+        return cls.make(axis=axis)(x, *directions)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from optree.ops.indexing import (
     check_bounds,
     check_indices,
     out_of_range,
-    parameters_of,
     parsed,
     pick,
 )
@@ -67,11 +65,6 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     @classmethod
     def function(cls, x: Any, like: Any, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
         return cls.make(indexing=indexing)(x, like, *arrays)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        indexing = inspect.Parameter("indexing", inspect.Parameter.KEYWORD_ONLY, default=cls.indexing)
-        return [*parameters_of("x", "like", "*arrays"), indexing]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         check_indices(types[2:], "index_add")
@@ -240,10 +233,6 @@ class Scatter(TemplateOperator):
         x, template, arrays = parsed(x, index, "scatter")
         return cls.make(index=template)(x, value, *arrays)
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("x", "index", "value")
-
     def __call__(self, *inputs: Any) -> Any:
         try:
             return super().__call__(*inputs)
@@ -327,10 +316,6 @@ class IsLast(TemplateOperator, LogicalOperator):
     def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "is_last")
         return cls.make(index=template)(x, *arrays)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("x", "index")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes
