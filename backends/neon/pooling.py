@@ -354,13 +354,7 @@ def _bprop(key: Any, out: Any, errors: Any, argmax: Any, alpha: Any, beta: Any) 
 
 
 def _checked(value: Any, key: Any) -> Any:
-    """The pools, of the layer's sizes.
-
-    Raises
-    ------
-    ShapeError
-        If in Caffe's mode a window is beyond the image.
-    """
+    """The pools; ShapeError if they are not of the layer's sizes: in Caffe's mode a window may be beyond the image."""
     if value.shape != key[3]:
         raise ShapeError(f"pool: windows {dict(key[1])} on {key[2]} give {value.shape}, and the layer has {key[3]}")
     return value

@@ -424,13 +424,7 @@ def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 def _checked(query: Variable, key: Variable, value: Variable, mask: Sequence[Variable]) -> Shape:
-    """The leading axes of what attention gives.
-
-    Raises
-    ------
-    OperandError, ShapeError, DTypeError
-        If the operands do not fit.
-    """
+    """The leading axes of attention's value; OptreeError if the operands do not fit."""
     for name, x in (("queries", query), ("keys", key), ("values", value)):
         if not isinstance(x.type, TensorType) or x.ndim < 2:
             raise ShapeError(f"attention: {describe(x)} are no {name}, which have the shape (..., {name}, features)")

@@ -285,13 +285,7 @@ class Scan(Op):
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
-        """The number of steps.
-
-        Raises
-        ------
-        ShapeError
-            If sequences differ.
-        """
+        """The number of steps; ShapeError if sequences differ."""
         lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
         if len(lengths) > 1:
             raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")
@@ -379,12 +373,7 @@ class _Loop(NamedTuple):
 
 
 def _check_pure(node: OpTreeNode) -> None:
-    """Refuse what a step overwrites.
-
-    Raises
-    ------
-    OperandError
-    """
+    """Raise OperandError for an op of a step that overwrites a tensor."""
     if node.op.destroy_map:
         raise OperandError(
             f"scan: {node.op} in a step overwrites one of its operands, as a draw does its generator's state; draw for "

@@ -243,13 +243,7 @@ def _channels(x: Variable, axis: int, what: str) -> tuple[int]:
 
 
 def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -> Any:
-    """An operand with the sizes of some axes of another, as it broadcasts along these; None for None.
-
-    Raises
-    ------
-    ShapeError
-        If it has other sizes.
-    """
+    """An operand with the sizes of some axes of another, broadcast along these; ShapeError if it has other sizes."""
     if value is None:
         return None
     value = as_variable(as_operand(value, f"{what}: {name}"))

@@ -275,13 +275,7 @@ class RegionOperator(ImageOperator):
 
 
 def _image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
-    """The number of each box's image.
-
-    Raises
-    ------
-    OperandError
-        If there is no such image.
-    """
+    """The number of each box's image; OperandError if there is no such image."""
     numbers = boxes[:, 0]
     if not np.all((numbers >= 0) & (numbers < count)):
         wrong = int(np.argmin((numbers >= 0) & (numbers < count)))
