@@ -76,8 +76,9 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """Implementations of convolutions on a device."""
-    return "CuPy" if device.kernels is None else "CUDA kernels"
+    """The libraries that compute convolutions on a device, for printouts."""
+    own = "CuPy" if device.kernels is None else "CUDA kernels"
+    return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
 
 
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
