@@ -14,7 +14,7 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, check_fits, may_equal, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 
@@ -264,10 +264,8 @@ class Repeat(MorphOperator):
         return super().__call__(*inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        repeats = self.repeats
-        if isinstance(repeats, bool) or not hasattr(repeats, "__index__") or np.ndim(repeats) or repeats < 0:
-            raise OperandError(f"repeat: repeats is an integer of 0 or more, not {repeats!r}")
-        return self.make(repeats=int(repeats), axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
+        repeats = integer_of(self.repeats, "repeat: repeats", 0)
+        return self.make(repeats=repeats, axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape, axis = shapes[0], self.axis

@@ -35,7 +35,7 @@ from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
+from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 
@@ -319,14 +319,11 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Any, n: int) -> Any:
     """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
-    x = variable_of(x, "matrix_power")
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise OperandError(f"matrix_power: n is an integer, not {describe(n)}")
+    x, n = variable_of(x, "matrix_power"), integer_of(n, "matrix_power: n")
     try:
         check_matrices(x.shape, square=True)
     except ShapeError as error:
         raise ShapeError(f"matrix_power: {describe(x)}: {error}") from None
-    n = n.__index__()
     if n == 0:
         return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
     power, left, found = f.inv(x) if n < 0 else x, abs(n), None

@@ -11,7 +11,6 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of
 from optree.ops.indexing import Take, TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.scan import OneAxisOperator
@@ -19,7 +18,7 @@ from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, IntegerOperator, MorphOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
-from optree.tree.types import Shape, TensorType, normalise_axis
+from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of
 
 # Sorting

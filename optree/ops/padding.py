@@ -10,11 +10,10 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of
 from optree.ops.joining import widths_of
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import normalise_axis
+from optree.tree.types import integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 #: The modes that pad with elements of the operand, gathered by index.

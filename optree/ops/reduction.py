@@ -64,6 +64,13 @@ class MeanDtypeOperator(FloatOperator):
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
 
+class SumDtypeOperator(Op):
+    """An op whose value has the dtype of its operand's sum: 64 bits for integers."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+
 class UfuncReduction(ReductionOperator):
     """A reduction by a NumPy function."""
 
@@ -72,7 +79,7 @@ class UfuncReduction(ReductionOperator):
         return self.numpy(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
 
-class Sum(ReductionOperator):
+class Sum(SumDtypeOperator, ReductionOperator):
     """The sum over axes, as accurate as a pairwise sum over any axis of any layout."""
 
     name = "sum"
@@ -89,9 +96,6 @@ class Sum(ReductionOperator):
         (((0, 3),), {"axis": 0}),
         (((0, 3),), {"axis": 1, "keepdims": False}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -166,7 +170,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 # Products
 
 
-class Prod(UfuncReduction):
+class Prod(SumDtypeOperator, UfuncReduction):
     """The product over axes. Its gradient does not divide, so it is right at zeros."""
 
     name = "prod"
@@ -182,15 +186,12 @@ class Prod(UfuncReduction):
         (((0, 3),), {"axis": 0}),
     )
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
-
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [self.restore(delta, x) * f.exclusive_prod(x, self.axis)]
 
 
-class ExclusiveProd(AxisOperator, UnaryOperator):
+class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
     """For each element, the product of all others along axes."""
 
     name = "exclusive_prod"
@@ -202,9 +203,6 @@ class ExclusiveProd(AxisOperator, UnaryOperator):
         (((1, 3),), {"axis": 0}),
         (((0, 3),), {"axis": 0}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:

@@ -97,7 +97,17 @@ class Transpose(ViewOperator, MorphOperator):
         return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
 
 
-class Reshape(ViewOperator, MorphOperator):
+class ReshapeOperator(ViewOperator, MorphOperator):
+    """A view with its first operand's elements in the same order, in another shape."""
+
+    rearranges = keeps_order = True
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        x, *shapes = inputs
+        return [f.reshape_like(output_gradients[0], x), *[None] * len(shapes)]
+
+
+class Reshape(ReshapeOperator):
     """x in another shape of equal size, in C order; one size may be -1."""
 
     # -1 is kept in the bound op, so that one plan serves every batch size.
@@ -105,7 +115,6 @@ class Reshape(ViewOperator, MorphOperator):
     name = "reshape"
     __props__ = ("newshape",)
     newshape: Any = (-1,)
-    rearranges = keeps_order = True
     examples = (
         (((2, 6),), {"newshape": (3, 4)}),
         (((2, 6),), {"newshape": (-1, 3)}),
@@ -144,19 +153,14 @@ class Reshape(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         return np.reshape(arrays[0], self.newshape)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
-
-class ReshapeLike(ViewOperator, MorphOperator):
+class ReshapeLike(ReshapeOperator):
     """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
     random_props = staticmethod(no_props)
     shape_only = (1,)
     operands = ("x", "like")
-    rearranges = keeps_order = True
     examples = (
         (((2, 6), (3, 4)), {}),
         (((6,), (2, 3)), {}),
@@ -174,10 +178,6 @@ class ReshapeLike(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return np.reshape(x, np.shape(like))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, _), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x), None]
 
 
 class BroadcastTo(ViewOperator, MorphOperator):
@@ -212,14 +212,13 @@ class BroadcastTo(ViewOperator, MorphOperator):
         return list(output_gradients)
 
 
-class ExpandDims(ViewOperator, MorphOperator):
+class ExpandDims(ReshapeOperator):
     """x with new axes of size 1 at the positions `axis` of the result."""
 
     name = "expand_dims"
     __props__ = ("axis",)
     axis: Any = 0
     numpy = np.expand_dims
-    rearranges = keeps_order = True
     examples = (
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1}),
@@ -242,12 +241,8 @@ class ExpandDims(ViewOperator, MorphOperator):
         ndim = len(shapes[0]) + len(self.axis)
         return tuple(1 if i in self.axis else next(sizes) for i in range(ndim))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
-
-class Squeeze(ViewOperator, MorphOperator):
+class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
     On a backend in neon's mode the result has two dimensions at least.
@@ -257,7 +252,6 @@ class Squeeze(ViewOperator, MorphOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.squeeze
-    rearranges = keeps_order = True
     examples = (
         (((1, 3, 1),), {}),
         (((1, 3, 1),), {"axis": 0}),
@@ -285,10 +279,6 @@ class Squeeze(ViewOperator, MorphOperator):
         if wrong:
             raise ShapeError(f"axis {wrong[0]} has size {shape[wrong[0]]}; only an axis of size 1 can be squeezed")
         return tuple(size for i, size in enumerate(shape) if i not in self.axis)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
 
 class Slice(ViewOperator, MorphOperator):

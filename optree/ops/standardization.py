@@ -13,7 +13,7 @@ from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.registry import f, function
-from optree.tree.types import TensorType, may_equal, normalise_axes, normalise_axis, promote
+from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
 #: The default addend of variances, so that constant values divide by no zero.
@@ -221,11 +221,10 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     x = as_variable(as_operand(x, "group_norm"))
     (channel,) = channels = _channels(x, axis, "group_norm")
     size = x.shape[channel]
-    if isinstance(groups, bool) or not hasattr(groups, "__index__") or int(groups) < 1:
-        raise OperandError(f"group_norm: groups is an integer of 1 or more, not {groups!r}")
+    groups = integer_of(groups, "group_norm: groups", 1)
     if size is None or size % groups:
         raise ShapeError(f"group_norm: the {size} channels of {describe(x)} do not divide into {groups} groups")
-    split = (*x.shape[:channel], int(groups), size // groups, *x.shape[channel + 1 :])
+    split = (*x.shape[:channel], groups, size // groups, *x.shape[channel + 1 :])
     if split.count(None) > 1:
         raise ShapeError(f"group_norm: more than one size of {describe(x)} is unknown; give x a type with the others")
     parts = f.reshape(as_floats(x), tuple(-1 if n is None else n for n in split))
