@@ -17,7 +17,7 @@ import numpy as np
 from optree.dtypes import is_narrow
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.registry import f
-from optree.tree.types import normalise_axis
+from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -66,13 +66,13 @@ def cross_entropy(
     axis = normalise_axis(axis, scores.ndim, "cross_entropy")
     kept = (*scores.shape[:axis], *scores.shape[axis + 1 :])
     if labels.dtype.kind in "iu":
-        if labels.ndim != len(kept) or not _fits(labels.shape, kept):
+        if not may_equal(labels.shape, kept):
             raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {kept} of labels for the scores")
         scores = scores if axis == scores.ndim - 1 else f.moveaxis(scores, axis, -1)
         return _of_integers(scores, labels, weights, smoothing, ignored, reduce)
     if labels.dtype.kind == "b":
         raise DTypeError(f"cross_entropy: labels are integers or probabilities, not {describe(labels)}")
-    if labels.ndim != scores.ndim or not _fits(labels.shape, scores.shape):
+    if not may_equal(labels.shape, scores.shape):
         raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {scores.shape} of the scores")
     if ignored is not None:
         raise ParameterError("cross_entropy: ignored is a label, and these are probabilities")
@@ -213,13 +213,9 @@ def _operand(given: Any, what: str) -> Variable:
 def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
     """Values and targets of one shape, the targets in the values' dtype."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
-    if targets.ndim != values.ndim or not _fits(targets.shape, values.shape):
+    if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
     return values, targets if targets.dtype == values.dtype else f.cast(targets, values.dtype)
-
-
-def _fits(one: Any, other: Any) -> bool:
-    return all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _classes(scores: Variable, axis: int) -> int:
