@@ -171,8 +171,8 @@ class AttentionOperator(Op):
 
         def worker() -> Callable[[Any], None]:
             memory: list[Any] = [np.empty(room, wide_dtype(like.dtype), like=like) for _ in range(self.buffers)]
-            place = np.arange(size[0], dtype=np.int32, like=like)
-            memory.append(place[:, None] >= place if self.causal else None)
+            position = np.arange(size[0], dtype=np.int32, like=like)
+            memory.append(position[:, None] >= position if self.causal else None)
             return lambda task: self.compute(tiles, size, memory, *task)
 
         tiles.share(tasks, worker)

@@ -100,8 +100,8 @@ class ColumnsOperator(ImageOperator):
         x = x.transpose(self.order)
         slidings = self.slidings(x.shape[2:])
         out: Any = np.zeros((*x.shape[:2], *self.window, *(s.positions for s in slidings)), x.dtype, like=x)
-        for element, windows, places in elements(slidings):
-            out[(slice(None), slice(None), *element, *windows)] = x[(..., *places)]
+        for element, windows, slices in elements(slidings):
+            out[(slice(None), slice(None), *element, *windows)] = x[(..., *slices)]
         return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.positions for s in slidings))
 
     def folded(self, columns: Any, shape: Any) -> Any:
@@ -110,8 +110,8 @@ class ColumnsOperator(ImageOperator):
         target: Any = out.transpose(self.order)
         slidings = self.slidings(target.shape[2:])
         columns = columns.reshape(*target.shape[:2], *self.window, *(s.positions for s in slidings))
-        for element, windows, places in elements(slidings):
-            target[(..., *places)] += columns[(slice(None), slice(None), *element, *windows)]
+        for element, windows, slices in elements(slidings):
+            target[(..., *slices)] += columns[(slice(None), slice(None), *element, *windows)]
         return out.astype(columns.dtype, copy=False)
 
 

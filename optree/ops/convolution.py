@@ -155,9 +155,9 @@ class ConvolutionOperator(ImageOperator):
         dtype, groups = np.result_type(x, weights), self.groups
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
-        for element, windows, places in elements(self.slidings(x.shape[2:], weights.shape[2:])):
+        for element, windows, slices in elements(self.slidings(x.shape[2:], weights.shape[2:])):
             target[(..., *windows)] += _matched(
-                _factors(weights, element, groups), _grouped(x[(..., *places)], groups), target[(..., *windows)].shape
+                _factors(weights, element, groups), _grouped(x[(..., *slices)], groups), target[(..., *windows)].shape
             )
         return out
 
@@ -165,11 +165,11 @@ class ConvolutionOperator(ImageOperator):
         """The derivative of a convolution by its images, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(delta, weights), like=as_array(delta))
         delta, weights, target = self.as_image(delta), self.as_filters(weights), self.as_image(out)
-        for element, windows, places in elements(self.slidings(target.shape[2:], weights.shape[2:])):
-            target[(..., *places)] += _matched(
+        for element, windows, slices in elements(self.slidings(target.shape[2:], weights.shape[2:])):
+            target[(..., *slices)] += _matched(
                 _factors(weights, element, self.groups).swapaxes(-1, -2),
                 _grouped(delta[(..., *windows)], self.groups),
-                target[(..., *places)].shape,
+                target[(..., *slices)].shape,
             )
         return out
 
@@ -177,9 +177,9 @@ class ConvolutionOperator(ImageOperator):
         """The derivative of a convolution by its weights, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(x, delta), like=as_array(x))
         x, delta, target = self.as_image(x), self.as_image(delta), self.as_filters(out)
-        for element, windows, places in elements(self.slidings(x.shape[2:], target.shape[2:])):
+        for element, windows, slices in elements(self.slidings(x.shape[2:], target.shape[2:])):
             rows = _by_groups(delta[(..., *windows)], self.groups)
-            columns = _by_groups(x[(..., *places)], self.groups)
+            columns = _by_groups(x[(..., *slices)], self.groups)
             total = np.matmul(rows, columns.swapaxes(-1, -2))
             target[(..., *element)] += total.reshape(target.shape[:2])
         return out
@@ -203,13 +203,13 @@ class ConvolutionOperator(ImageOperator):
 
 
 def _grouped(x: Any, groups: int) -> Any:
-    """Images as (N, groups, channels of a group, places)."""
+    """Images as (N, groups, channels of a group, positions)."""
     n, c, *sizes = x.shape
     return x.reshape(n, groups, c // groups, prod(sizes))
 
 
 def _by_groups(x: Any, groups: int) -> Any:
-    """Images as (groups, channels of a group, places of all images)."""
+    """Images as (groups, channels of a group, positions of all images)."""
     n, c, *sizes = x.shape
     return _grouped(x, groups).transpose(1, 2, 0, 3).reshape(groups, c // groups, n * prod(sizes))
 

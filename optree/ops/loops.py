@@ -222,9 +222,9 @@ class Scan(Op):
         length = next((s[a] for s, a in zip(sequences, self.axes, strict=True) if s[a] is not None), None)
         slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
         results = self.body.shapes([*states, *slices, *constants])
-        places = [*self.out_axes, *[0] * len(self.body.products)]
+        axes = [*self.out_axes, *[0] * len(self.body.products)]
         count = len(states)
-        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], places, strict=True)]
+        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], axes, strict=True)]
         return self.joined([*results[:count], *joined], [(length, *s) for s in states])
 
     @portable
@@ -260,8 +260,8 @@ class Scan(Op):
             np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
             for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
         ]
-        places = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
-        joined = [(x, a) for x, a in zip(made[len(states) :], places, strict=True) if x is not None and a is not None]
+        axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
         before, current = made[first:second], states
         order = range(length - 1, -1, -1) if self.reverse else range(length)
         for i, x in enumerate(before):
@@ -310,9 +310,9 @@ class Scan(Op):
         return _Derivative(self, inputs, output_gradients).gradients()
 
 
-def _at(array: Any, axis: int, place: int) -> Any:
-    """The view of an array at a place along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, place, Ellipsis)]
+def _at(array: Any, axis: int, index: int) -> Any:
+    """The view of an array at an index along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -444,8 +444,8 @@ class _Derivative:
         found[: len(self.states)] = [None] * len(self.states)
         for i, gradient in zip(moving, states, strict=False):
             found[i] = gradient
-        for i, place in joined.items():
-            found[i] = outputs[place]
+        for i, index in joined.items():
+            found[i] = outputs[index]
         for i, total in sums.items():
             found[i] = total.value(states, outputs, self.inputs[i])
         return found
@@ -472,9 +472,9 @@ class _Derivative:
 
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
-    for place, (known, along) in enumerate(loop.outputs):
+    for index, (known, along) in enumerate(loop.outputs):
         if known is tree and along == axis:
-            return place
+            return index
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
 
@@ -503,9 +503,9 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
-        place = _output(loop, tree, 0) if place is None else place
-        return cls(place, steps, axis + (axis >= steps))
+        index, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
+        index = _output(loop, tree, 0) if index is None else index
+        return cls(index, steps, axis + (axis >= steps))
 
 
 class _Sum(NamedTuple):

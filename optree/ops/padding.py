@@ -128,8 +128,8 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
     if not last:
         return f.take(x, index, axis=axis)
     # Of two vectors NumPy's padding tells the coefficients, which together are 1.
-    places = np.arange(last + 1)
-    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (places, places**2))
+    indices = np.arange(last + 1)
+    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (indices, indices**2))
     sign = np.where(of_squares == index**2 + (of_index - index) * last, 1, -1)
     of_last = (of_index - sign * index) // last
     coefficients = np.stack([sign, 1 - sign - of_last, of_last])

@@ -135,12 +135,12 @@ class PoolOperator(ImageOperator):
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
         whole = [slice(None)] * len(shape)
         found = []
-        for element, windows, places in elements(self.slidings(shape)):
+        for element, windows, slices in elements(self.slidings(shape)):
             number = int(np.ravel_multi_index(element, self.window)) if element else 0
-            index, place = list(whole), list(whole)
-            for axis, window, at in zip(self.axes, windows, places, strict=True):
-                index[axis], place[axis] = window, at
-            found.append((number, tuple(index), tuple(place)))
+            window_index, index = list(whole), list(whole)
+            for axis, window, inside in zip(self.axes, windows, slices, strict=True):
+                window_index[axis], index[axis] = window, inside
+            found.append((number, tuple(window_index), tuple(index)))
         return found
 
 
@@ -198,8 +198,8 @@ class MaxPool(PoolOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         out = filled(self.pooled_shape(x.shape), _least(x.dtype), x.dtype, x)  # type: ignore[arg-type]
-        for _, windows, places in self.parts(x.shape):
-            out[windows] = np.maximum(out[windows], x[places])
+        for _, windows, slices in self.parts(x.shape):
+            out[windows] = np.maximum(out[windows], x[slices])
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -236,8 +236,8 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
         x = as_array(arrays[0])
         shape: Any = self.pooled_shape(x.shape)
         best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
-        for number, windows, places in self.parts(x.shape):
-            old, new = best[windows], x[places]
+        for number, windows, slices in self.parts(x.shape):
+            old, new = best[windows], x[slices]
             better = (found[windows] < 0) | (new > old) | ((new != new) & (old == old))
             best[windows] = np.where(better, new, old)
             found[windows] = np.where(better, INT32.type(number), found[windows])
@@ -269,8 +269,8 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
     def value(self, *arrays: Any) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
-        for number, windows, places in self.parts(like.shape):
-            out[places] += np.where(indices[windows] == number, delta[windows], delta.dtype.type(0))
+        for number, windows, slices in self.parts(like.shape):
+            out[slices] += np.where(indices[windows] == number, delta[windows], delta.dtype.type(0))
         return out.astype(delta.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -301,8 +301,8 @@ class TakePool(PoolOperator, FirstDtypeOperator):
     def value(self, *arrays: Any) -> Any:
         x, indices = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(indices.shape, x.dtype, like=x)
-        for number, windows, places in self.parts(x.shape):
-            out[windows] = np.where(indices[windows] == number, x[places], out[windows])
+        for number, windows, slices in self.parts(x.shape):
+            out[windows] = np.where(indices[windows] == number, x[slices], out[windows])
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -375,8 +375,8 @@ class AvgPool(MeanOperator):
         dtype = mean_dtype(x.dtype)
         shape: Any = self.pooled_shape(x.shape)
         total = np.zeros(shape, wide_dtype(dtype), like=x)
-        for _, windows, places in self.parts(x.shape):
-            total[windows] += x[places]
+        for _, windows, slices in self.parts(x.shape):
+            total[windows] += x[slices]
         return self.divided(total, x.shape).astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -415,8 +415,8 @@ class AvgUnpool(MeanOperator):
         dtype = mean_dtype(delta.dtype)
         share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)
         out = np.zeros(like.shape, share.dtype, like=delta)
-        for _, windows, places in self.parts(like.shape):
-            out[places] += share[windows]
+        for _, windows, slices in self.parts(like.shape):
+            out[slices] += share[windows]
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

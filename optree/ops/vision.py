@@ -86,18 +86,18 @@ class ResizeOperator(ImageOperator):
 
     def taps(self, before: int, after: int, dtype: np.dtype) -> list[tuple[np.ndarray, np.ndarray]]:
         """The elements of an axis that each of the resized one is of, in order, and their weights."""
-        place = np.arange(after, dtype=np.float64)
+        center = np.arange(after, dtype=np.float64)
         if self.align_corners:
-            place *= (before - 1) / (after - 1) if after > 1 else 0.0
+            center *= (before - 1) / (after - 1) if after > 1 else 0.0
         else:
-            place = (place + 0.5) * (before / after) - 0.5
+            center = (center + 0.5) * (before / after) - 0.5
         if self.method == "nearest":
             # A centre between two elements is the upper one's.
-            nearest = np.clip(np.floor(place + 0.5), 0, before - 1).astype(np.intp)
+            nearest = np.clip(np.floor(center + 0.5), 0, before - 1).astype(np.intp)
             return [(nearest, np.ones(after, dtype))]
-        place = np.clip(place, 0, before - 1)
-        low = np.floor(place).astype(np.intp)
-        weight = (place - low).astype(dtype)
+        center = np.clip(center, 0, before - 1)
+        low = np.floor(center).astype(np.intp)
+        weight = (center - low).astype(dtype)
         return [(low, 1 - weight), (np.minimum(low + 1, before - 1), weight)]
 
 
@@ -307,14 +307,14 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
         shape: Any = self.regions_shape(x.shape, boxes.shape)
         out = np.full(shape, -1, INT64)
         target, images = out.transpose(self.order), x.transpose(self.order)
-        places = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
+        indices = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
         boxes = np.asarray(boxes, np.float64)
         for box, image in enumerate(_image_numbers(boxes, len(images), "argmax_roi")):
             for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
                 part = images[image, :, rows, columns].reshape(images.shape[1], -1)
                 if part.shape[1]:
                     found = part.argmax(axis=1)[:, None]
-                    there = places[image, :, rows, columns].reshape(part.shape)
+                    there = indices[image, :, rows, columns].reshape(part.shape)
                     target[box, :, i, j] = np.take_along_axis(there, found, axis=1)[:, 0]
         return out
 
@@ -360,9 +360,9 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
     [[[[5.0, 7.0]]]]
     """
     x, boxes = (as_variable(as_operand(a, "roi_pool")) for a in (x, boxes))
-    places = f.argmax_roi(x, boxes, size, scale, layout)
-    is_some = f.ge(places, 0)
-    values = f.take(f.reshape(x, (-1,)), f.maximum(places, 0), axis=0)
+    indices = f.argmax_roi(x, boxes, size, scale, layout)
+    is_some = f.ge(indices, 0)
+    values = f.take(f.reshape(x, (-1,)), f.maximum(indices, 0), axis=0)
     return f.where(is_some, values, f.fill_like(values, 0))
 
 

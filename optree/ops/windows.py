@@ -64,9 +64,9 @@ def elements(slidings: Sequence[Sliding]) -> Iterator[tuple[tuple[int, ...], tup
     """Each element of a window, with the slices of the windows that have it inside, and of the axes that it is at."""
     for element in product(*(range(s.window) for s in slidings)):
         pairs = [s.slices(i) for s, i in zip(slidings, element, strict=True)]
-        windows, places = zip(*pairs, strict=True) if pairs else ((), ())
+        windows, slices = zip(*pairs, strict=True) if pairs else ((), ())
         if all(part.stop for part in windows):
-            yield element, tuple(windows), tuple(places)
+            yield element, tuple(windows), tuple(slices)
 
 
 # Parameters
