@@ -20,7 +20,7 @@ from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import convolutions_by, implementation_of
+from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
@@ -414,7 +414,9 @@ class GPUBackend(Backend):
         return lambda *values: plan.run(list(values), None)[0]
 
     def remark(self, instruction: Instruction) -> str:
-        return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
+        op = instruction.op
+        has_kernels = self.kernels is not None and type(op) in ROUTINES
+        return "" if is_portable(op) or has_kernels or isinstance(op, CompositeOperator) else "on the host"
 
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         written = _written_leaves(program)
