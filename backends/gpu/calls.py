@@ -88,7 +88,7 @@ def convolutions_by(device: Any) -> str:
 
 
 def _direct_by(device: Any) -> str:
-    """The kernels that compute ops with kernels of their own, for printouts."""
+    """The kernels of ops that have kernels of their own, or CuPy, for printouts."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
