@@ -110,6 +110,9 @@ class Checkpointed(_FirstOperand):
     def connection_pattern(self, node: Any) -> list[list[bool]]:
         return [[i > 0] for i in range(len(node.inputs))]
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return Checkpointed(_Body(inputs[0], inputs[1:]))(*inputs)
+
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [DisconnectedType()(), *self.body.gradients(inputs[1:], output_gradients[0])]
 
@@ -118,6 +121,7 @@ class Afterwards(_FirstOperand):
     """The first operand, but not before the second has been computed: no value that needs it is an earlier one."""
 
     __props__ = ()
+    leads_with_batch = True
 
     def connection_pattern(self, node: Any) -> list[list[bool]]:
         return [[True], [False]]

@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.traits import FirstDtypeOperator, MorphOperator
@@ -148,6 +149,9 @@ class Unfold(ColumnsOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.columns_shape(shapes[0])
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return with_images(self, inputs, batched, (self.layout.index("N"),), 0)
+
     @portable
     def value(self, *arrays: Any) -> Any:
         return self.unfolded(as_array(arrays[0]))
@@ -175,6 +179,10 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
             raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {len(columns)}")
         self.check_columns(columns, like)
         return like
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        axis = self.layout.index("N")
+        return with_images(self, inputs, batched, (0, axis), axis)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -232,6 +240,9 @@ class Fold(ColumnsOperator, MorphOperator):
         images = tuple(sizes[letter] for letter in self.layout)
         self.check_columns(columns, images)
         return images
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return with_images(self, inputs, batched, (0,), self.layout.index("N"))
 
     @portable
     def value(self, *arrays: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import OperandError, ShapeError
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.windows import (
     ImageOperator,
@@ -29,6 +30,9 @@ from optree.tree.types import Shape, TensorType, may_equal
 
 #: The most spatial dimensions.
 MOST = 3
+
+#: The weights among the operands of an op whose value is images.
+WEIGHTS = 1
 
 
 class ConvolutionOperator(ImageOperator):
@@ -90,6 +94,11 @@ class ConvolutionOperator(ImageOperator):
                 "weights_layout": weights,
             }
         )
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        place = self.layout.index("N")
+        places = [None if i == WEIGHTS else place for i in range(len(inputs))]
+        return with_images(self, inputs, batched, places, place)
 
     # Geometry
 
@@ -352,6 +361,7 @@ class ConvWeights(ConvDerivative):
 
     name = "conv_weights"
     operands = ("x", "delta", "like")
+    batch = Op.batch_in_loop
     roles = (0, 2, 1)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
