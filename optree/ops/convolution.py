@@ -31,9 +31,6 @@ from optree.tree.types import Shape, TensorType, may_equal
 #: The most spatial dimensions.
 MOST = 3
 
-#: The weights among the operands of an op whose value is images.
-WEIGHTS = 1
-
 
 class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
@@ -96,9 +93,9 @@ class ConvolutionOperator(ImageOperator):
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        place = self.layout.index("N")
-        places = [None if i == WEIGHTS else place for i in range(len(inputs))]
-        return with_images(self, inputs, batched, places, place)
+        axis, (_, weights, _) = self.layout.index("N"), self.roles
+        axes = [None if i == weights else axis for i in range(len(inputs))]
+        return with_images(self, inputs, batched, axes, axis)
 
     # Geometry
 
