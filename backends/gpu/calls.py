@@ -91,13 +91,13 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """What computes convolutions on a device."""
+    """The libraries that compute convolutions on a device, for printouts."""
     own = _direct_by(device)
     return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
 
 
 def _direct_by(device: Any) -> str:
-    """What computes ops that have kernels of their own."""
+    """The kernels of ops that have kernels of their own, or CuPy, for printouts."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
