@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -19,6 +20,12 @@ INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 
 #: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
+
+#: `cudaStreamPerThread`: one handle for the default streams of all threads.
+PER_THREAD = 2
+
+#: The maximum bytes of constants that are dropped and not freed.
+MOST_DROPPED = 16 << 20
 
 #: The least compute capability that has TensorFloat-32.
 TF32_CAPABILITY = 80
@@ -94,6 +101,65 @@ class InFlight(Locked):
         event = self.cupy.cuda.get_current_stream().record()
         self.keep(event, copy)
         return event, copy
+
+
+class InOrder(Locked):
+    """Work of one object on several streams, each time after all that came before: it uses the same memory."""
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__()
+        self._current = cupy.cuda.get_current_stream
+        #: The stream of the last work, and if it was a per-thread one, the event that ends the work.
+        self._last: Any = None
+        self._done: Any = None
+
+    def __enter__(self) -> Any:
+        """The current stream, which waits for the last one's work."""
+        stream = self._current()
+        with self.lock:
+            if self._done is not None:
+                stream.wait_event(self._done)
+                self._done = None
+            elif self._last is not None and self._last is not stream and self._last != stream:
+                stream.wait_event(self._last.record())
+            self._last = stream
+        return stream
+
+    def __exit__(self, *error: Any) -> None:
+        stream = self._current()
+        if stream.ptr == PER_THREAD:  # of which only this thread can record an event
+            self._done = stream.record()
+
+
+class Constants(Locked):
+    """Arrays of the host that are copied to the device once, and live there as long as the host's.
+
+    Streams that nothing orders may read them. So the memory of those that are dropped is
+    freed when the device is idle, which is waited for when it becomes much.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__()
+        self._cupy = cupy
+        self._found: dict[int, Any] = {}
+        self._dropped: list[Any] = []
+
+    def uploaded(self, value: np.ndarray) -> Any:
+        """The array on the current device: copied there before it returns, as other streams read it."""
+        found = self._found.get(id(value))
+        if found is None:
+            if sum(array.nbytes for array in self._dropped) > MOST_DROPPED:
+                count = len(self._dropped)
+                self._cupy.cuda.Device().synchronize()
+                del self._dropped[:count]
+            found = self._found[id(value)] = self._cupy.array(value, order="C", blocking=True)
+            finalize(value, _drop, self._found, id(value), self._dropped)
+        return found
+
+
+def _drop(found: dict[int, Any], key: int, dropped: list[Any]) -> None:
+    """Move a constant to those that are dropped, in whatever thread the collector of garbage runs."""
+    dropped.append(found.pop(key))
 
 
 class Uploads:
