@@ -247,14 +247,12 @@ class GPUBackend(Backend):
         """Whether a value is a CuPy array."""
         return isinstance(value, self.cupy.ndarray)
 
-    def value_of(self, leaf: Any) -> Any:
-        value = super().value_of(leaf)
-        return self._uploaded(value) if isinstance(leaf, Constant) and isinstance(value, np.ndarray) else value
-
-    def _uploaded(self, value: np.ndarray) -> Any:
-        """A constant's array on the device."""
+    def value_of(self, leaf: Any, is_kept: bool = True) -> Any:
+        value = super().value_of(leaf, is_kept)
+        if not isinstance(leaf, Constant) or not isinstance(value, np.ndarray):
+            return value
         with self.active():
-            return self._constants.uploaded(value)
+            return self._constants.uploaded(value, is_kept)
 
     # Tensors over the memory of other libraries
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -131,35 +132,53 @@ class InOrder(Locked):
             self._done = stream.record()
 
 
-class Constants(Locked):
+@dataclass
+class _Constant:
+    """An array on the device, the stream that its memory belongs to, and whether other streams may read it."""
+
+    array: Any
+    stream: int
+    is_shared: bool
+
+
+class Constants:
     """Arrays of the host that are copied to the device once, and live there as long as the host's.
 
-    Streams that nothing orders may read them. So the memory of those that are dropped is
-    freed when the device is idle, which is waited for when it becomes much.
+    The memory of those that streams share, which nothing orders, is freed when the
+    device is idle: that is waited for when it becomes much.
     """
 
     def __init__(self, cupy: Any) -> None:
-        super().__init__()
         self._cupy = cupy
-        self._found: dict[int, Any] = {}
+        self._found: dict[int, _Constant] = {}
         self._dropped: list[Any] = []
 
-    def uploaded(self, value: np.ndarray) -> Any:
-        """The array on the current device: copied there before it returns, as other streams read it."""
-        found = self._found.get(id(value))
+    def uploaded(self, value: np.ndarray, is_kept: bool = True) -> Any:
+        """The array on the current device: copied there before it returns, as other streams read it.
+
+        Parameters
+        ----------
+        is_kept : bool
+            Whether it is used after this call, and so by any stream.
+        """
+        found, stream = self._found.get(id(value)), self._cupy.cuda.get_current_stream().ptr
         if found is None:
             if sum(array.nbytes for array in self._dropped) > MOST_DROPPED:
                 count = len(self._dropped)
                 self._cupy.cuda.Device().synchronize()
                 del self._dropped[:count]
-            found = self._found[id(value)] = self._cupy.array(value, order="C", blocking=True)
+            array = self._cupy.array(value, order="C", blocking=True)
+            found = self._found[id(value)] = _Constant(array, stream, False)
             finalize(value, _drop, self._found, id(value), self._dropped)
-        return found
+        found.is_shared |= is_kept or stream != found.stream or stream == PER_THREAD
+        return found.array
 
 
-def _drop(found: dict[int, Any], key: int, dropped: list[Any]) -> None:
-    """Move a constant to those that are dropped, in whatever thread the collector of garbage runs."""
-    dropped.append(found.pop(key))
+def _drop(found: dict[int, _Constant], key: int, dropped: list[Any]) -> None:
+    """Drop a constant, in whatever thread the collector of garbage runs."""
+    constant = found.pop(key)
+    if constant.is_shared:
+        dropped.append(constant.array)
 
 
 class Uploads:

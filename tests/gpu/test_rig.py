@@ -670,6 +670,7 @@ def test_dropped_constants_are_freed_when_they_are_many(on: Rig, monkeypatch: py
     constants = cupy_device.Constants(on.cupy)
     for number in range(8):
         constants.uploaded(np.full(1000, number, "float32"))
+        constants.uploaded(np.full(1000, number, "float32"), is_kept=False)  # of one stream: freed at once
     assert len(constants._found) == 0 and len(constants._dropped) <= 3
 
 
@@ -695,3 +696,15 @@ def test_kernels_of_a_graph_stay_loaded_and_others_do_not(on: Rig) -> None:
     assert after <= before + 1, "kernels that only the cache had are unloaded"
     np.testing.assert_array_equal(step().get(), wanted)
     assert not on.recovered()
+
+
+def test_cupy_compiles_its_kernels_to_flush_denormals_and_ours_keep_them(on: Rig) -> None:
+    be, tiny = gen_backend("gpu"), np.float32(1e-40)
+    options = on.compiler.options
+    x = be.array(np.full(3, tiny))
+    del options[:]
+    assert (x * 1.5).asnumpyarray().tolist() == [float(tiny * np.float32(1.5))] * 3
+    assert options and not any("ftz" in option for given in options for option in given)
+    del options[:]
+    on.cupy.ElementwiseKernel("float32 x", "float32 y", "y = x + 3", "no_other_test_makes_this")(x.raw())
+    assert options and all("-ftz=true" in given for given in options), "docs/gpu.md says so"
