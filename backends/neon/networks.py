@@ -231,6 +231,14 @@ def _bn_inference(
     return [(y, blended(f.reshape(value, y.shape), y, 1, accumulate))]
 
 
+def _statistics(key: Any, x: Any, xsum: Any, binary: bool) -> tuple[Any, Any, Any]:
+    """The sums of rows, those less the means, and the variances."""
+    x = f.cast(x, xsum.dtype)
+    total = f.sum(x, axis=1) if key[2] else xsum
+    centred = x - total * (1 / x.shape[1])
+    return total, centred, f.mean(f.shift(centred, centred) if binary else f.square(centred), axis=1)
+
+
 def _bn(
     key: Any,
     y: Any,
@@ -244,22 +252,19 @@ def _bn(
     accumulate: Any,
     rho: Any,
     more: Any,
-) -> list[tuple[Any, Any]]:
-    epsilon, relu, computes_sum, binary = key
-    mean = xsum * (1 / x.shape[1])
-    centred, root = x - mean, f.sqrt(xvar + epsilon)
-    if binary:
-        square, value = f.shift(centred, centred), f.shift(f.shift(centred, 1 / root), gamma) + beta
-    else:
-        square, value = f.square(centred), centred / root * gamma + beta
-    value = f.maximum(value, 0) if relu else value
-    return [
-        *([(xsum, f.sum(x, axis=1))] if computes_sum else []),
-        (gmean, gmean * rho + mean * more),
-        (xvar, f.mean(square, axis=1)),
-        (gvar, gvar * rho + xvar * more),
-        (y, blended(f.reshape(value, y.shape), y, 1, accumulate)),
-    ]
+) -> dict[Any, Any]:
+    is_binary = key[3]
+    times = f.shift if is_binary else f.mul
+    total, centred, variance = _statistics(key, x, xsum, is_binary)
+    value = times(times(centred, 1 / f.sqrt(variance + key[0])), gamma) + beta
+    value = f.maximum(value, 0) if key[1] else value
+    return {
+        **({xsum: total} if key[2] else {}),
+        gmean: gmean * rho + total * (1 / x.shape[1]) * more,
+        xvar: variance,
+        gvar: gvar * rho + variance * more,
+        y: blended(f.reshape(value, y.shape), y, 1, accumulate),
+    }
 
 
 def _bn_gradient(
@@ -272,18 +277,19 @@ def _bn_gradient(
     xsum: Any,
     xvar: Any,
     gamma: Any,
-) -> list[tuple[Any, Any]]:
+) -> dict[Any, Any]:
     times = f.shift if key[1] else f.mul
     share = 1 / x.shape[1]
     inverse = 1 / f.sqrt(xvar + key[0])
-    value = times(x - xsum * share, inverse)
-    delta = f.reshape(delta_in, x.shape)
-    spread = delta - (times(value, grad_gamma) + grad_beta) * share
-    return [
-        (grad_gamma, f.sum(value * delta, axis=1)),
-        (grad_beta, f.sum(delta, axis=1)),
-        (delta_out, f.reshape(times(times(spread, gamma), inverse), delta_out.shape)),
-    ]
+    value = times(f.cast(x, xsum.dtype) - xsum * share, inverse)
+    delta = f.cast(f.reshape(delta_in, x.shape), xsum.dtype)
+    by_gamma, by_beta = f.sum(value * delta, axis=1), f.sum(delta, axis=1)
+    spread = delta - (times(value, by_gamma) + by_beta) * share
+    return {
+        grad_gamma: by_gamma,
+        grad_beta: by_beta,
+        delta_out: f.reshape(times(times(spread, gamma), inverse), delta_out.shape),
+    }
 
 
 def _lut(pad_idx: Any, dW: Any, error_t: Any, inputs: Any, error: Any) -> list[tuple[Any, Any]]:
