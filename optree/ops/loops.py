@@ -186,7 +186,34 @@ class Scan(Op):
         axis: int = 0,
         truncate: int | None = None,
     ) -> Any:
-        return _scanned(step, initial, sequences, length, reverse, axis, truncate)
+        if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
+            raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
+        begun = [_typed(x, "a state") for x in _flat(initial)]
+        given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+        axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
+        cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
+        _check_lengths(given, axes, length)
+        if not given:
+            given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
+        states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+        shown = None if sequences is None else _like(sequences, cut)
+        result = step(_like(initial, states), shown)
+        if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
+            raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
+        new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+        _check_states(begun, new)
+        made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+        joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+        loop = _Loop(
+            list(zip(states, begun, strict=True)),
+            list(zip(cut, given, axes, strict=True)),
+            new,
+            joined,
+            bool(reverse),
+            None if truncate is None else int(truncate),
+        )
+        found, outputs = loop.applied()
+        return _like(initial, found), _like(result[1], outputs)
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Operands, or an item for each, as states, sequences and constants."""
@@ -340,9 +367,9 @@ def _in_order(x: Any) -> Any:
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-def _at(array: Any, axis: int, place: int) -> Any:
-    """The view of an array at a place along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, place, Ellipsis)]
+def _at(array: Any, axis: int, index: int) -> Any:
+    """The view of an array at an index along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -425,7 +452,7 @@ class _Derivative:
         first, second = len(self.states) + len(body.outputs), 2 * len(self.states) + len(body.outputs)
         self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
         self.by_state = output_gradients[first:second]
-        #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
+        #: The slices that a step reads: of sequences, of values stored by the loop, and of gradients.
         self.slices: list[tuple[Input, Any, int]] = []
         for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True):
             self._read(x, y, axis)
@@ -513,8 +540,8 @@ class _Derivative:
         found[: len(self.states)] = [None] * len(self.states)
         for i, gradient in zip(moving, states, strict=False):
             found[i] = self._begun(gradient)
-        for i, place in joined.items():
-            found[i] = self._padded(outputs[place], self.inputs[i], self.op.axes[i - len(self.states)])
+        for i, index in joined.items():
+            found[i] = self._padded(outputs[index], self.inputs[i], self.op.axes[i - len(self.states)])
         for i, total in sums.items():
             found[i] = total.value(states, outputs, self.inputs[i])
         return found
@@ -541,9 +568,9 @@ class _Derivative:
 
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
-    for place, (known, along) in enumerate(loop.outputs):
+    for index, (known, along) in enumerate(loop.outputs):
         if along == axis and equal(known, tree):
-            return place
+            return index
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
 
@@ -572,9 +599,9 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
-        place = _output(loop, tree, 0) if place is None else place
-        return cls(place, steps, axis + (axis >= steps))
+        index, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
+        index = _output(loop, tree, 0) if index is None else index
+        return cls(index, steps, axis + (axis >= steps))
 
 
 class _Sum(NamedTuple):
@@ -625,46 +652,6 @@ class _Sum(NamedTuple):
         for term in terms[1:]:
             total = total + term
         return total
-
-
-def _scanned(
-    step: Callable[..., Any],
-    initial: Any,
-    sequences: Any = None,
-    length: int | None = None,
-    reverse: bool = False,
-    axis: int = 0,
-    truncate: int | None = None,
-) -> Any:
-    """Trace a step, and apply the loop of it: the values of `Scan.function`."""
-    if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
-        raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
-    begun = [_typed(x, "a state") for x in _flat(initial)]
-    given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
-    axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
-    cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
-    _check_lengths(given, axes, length)
-    if not given:
-        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
-    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
-    shown = None if sequences is None else _like(sequences, cut)
-    result = step(_like(initial, states), shown)
-    if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
-        raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-    new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
-    _check_states(begun, new)
-    made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
-    joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
-    loop = _Loop(
-        list(zip(states, begun, strict=True)),
-        list(zip(cut, given, axes, strict=True)),
-        new,
-        joined,
-        bool(reverse),
-        None if truncate is None else int(truncate),
-    )
-    found, outputs = loop.applied()
-    return _like(initial, found), _like(result[1], outputs)
 
 
 def _flat(given: Any) -> list[Any]:
