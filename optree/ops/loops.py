@@ -330,8 +330,9 @@ class Scan(Op):
         # The loop gives all that this one does: states before each step and products are outputs of it.
         outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
         outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
-        pairs = list(zip(given.values(), states, strict=False))
-        loop = _Loop(pairs, slices, trees[:count], outputs, self.reverse, self.truncate)
+        loop = _Loop(
+            list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse, self.truncate
+        )
         final, joined = loop.applied()
         return [*final, *joined]
 
@@ -339,15 +340,15 @@ class Scan(Op):
         return _Derivative(self, inputs, output_gradients).gradients()
 
 
-def _in_order(x: Any) -> Any:
-    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
-
-
 def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
     """An input for a batch of what another stands for; `axis` is that of steps in the batch."""
     sizes = [size for i, size in enumerate(batch.shape) if i != axis]
     return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
+
+
+def _in_order(x: Any) -> Any:
+    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
 def _at(array: Any, axis: int, place: int) -> Any:
