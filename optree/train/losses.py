@@ -173,18 +173,25 @@ def ctc(
     steps, counts = _integers(input_lengths, "ctc: input_lengths"), _integers(label_lengths, "ctc: label_lengths")
     _check_ctc(scores, labels, steps, counts, blank)
     steps, counts = f.expand_dims(steps, 1), f.expand_dims(counts, 1)
-    places = _columns(labels)
-    used = f.lt(places, counts)
+    used = f.lt(_columns(labels), counts)
     is_class = f.logical_and(f.logical_and(f.ge(labels, 0), f.lt(labels, scores.shape[2])), f.ne(labels, blank))
-    is_valid = f.all(f.logical_or(f.logical_not(used), is_class), axis=1, keepdims=False)
     states = _ctc_states(f.where(f.logical_and(used, is_class), labels, blank), blank)
-    columns = _columns(states)
-    # What each step gives each state, of the states' classes alone.
-    given = f.take_along_axis(f.log_softmax(scores, axis=-1), f.expand_dims(states, 0), axis=-1)
-    given = f.maximum(given, NEVER)
+    each = -_log_probability(f.log_softmax(scores, axis=-1), states, steps, counts, blank)
+    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
+    is_valid = f.all(f.logical_or(f.logical_not(used), is_class), axis=1, keepdims=False)
+    for length, most in ((steps, f.count(scores, 0)), (counts, f.count(labels, 1))):
+        fits = f.logical_and(f.ge(length, 0), f.le(length, f.cast(most, np.int64)))
+        is_valid = f.logical_and(is_valid, f.squeeze(fits, 1))
+    return _reduced(f.where(is_valid, each, np.nan), reduce, "ctc")
+
+
+def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
+    """The logarithm of the probability of each example's states, in order; of none, as much as `NEVER` or less."""
+    # Those of the states' classes alone, in all steps.
+    given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
     two_before = f.head_like(f.pad(states, ((0, 0), (2, 0)), blank), states, 1)
     skips = f.logical_and(f.ne(states, blank), f.ne(states, two_before))
-    times = f.flat_indices(f.sum(scores, axis=(1, 2), keepdims=False))
+    times = f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False))
 
     def step(alpha: Any, at: Any) -> Any:
         given, time = at
@@ -193,17 +200,12 @@ def ctc(
         reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, skipped, NEVER)) + given
         return f.where(f.lt(time, steps), reached, alpha), None
 
-    first = f.where(f.eq(columns, 0), f.cast(0, scores.dtype), f.cast(NEVER, scores.dtype))
-    first = f.broadcast_like(first, states)
-    alpha, _ = f.scan(step, first, (given, times))
-    last = columns - 2 * counts
-    is_end = f.logical_and(f.le(last, 0), f.ge(last, -1))
-    each = -f.logsumexp(f.where(is_end, alpha, NEVER), axis=1, keepdims=False)
-    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
-    for length, most in ((steps, f.count(times)), (counts, f.count(places, 1))):
-        fits = f.logical_and(f.ge(length, 0), f.le(length, f.cast(most, np.int64)))
-        is_valid = f.logical_and(is_valid, f.squeeze(fits, 1))
-    return _reduced(f.where(is_valid, each, np.nan), reduce, "ctc")
+    columns = _columns(states)
+    first = f.where(f.eq(columns, 0), f.cast(0, shares.dtype), f.cast(NEVER, shares.dtype))
+    alpha, _ = f.scan(step, f.broadcast_like(first, states), (given, times))
+    beyond = columns - 2 * counts  # the last label, or the blank after it
+    is_end = f.logical_and(f.le(beyond, 0), f.ge(beyond, -1))
+    return f.logsumexp(f.where(is_end, alpha, NEVER), axis=1, keepdims=False)
 
 
 def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int) -> None:
