@@ -113,6 +113,132 @@ def _of_integers(
     return _reduced(each, reduce, "cross_entropy", share)
 
 
+#: The logarithm of a probability that is none: finite, so that derivatives are, and sums of thousands are no infinity.
+NEVER = -1e30
+
+
+def ctc(
+    scores: Any,
+    labels: Any,
+    input_lengths: Any,
+    label_lengths: Any,
+    blank: int = 0,
+    reduce: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """Minus the logarithm of the probability of labels, whichever steps they are aligned with (Graves et al., 2006).
+
+    An alignment gives each step a label or a blank; it is of the labels that stay when repeated ones are merged, and
+    then blanks left out. The sum over all alignments is a loop over steps, as is its gradient.
+
+    Parameters
+    ----------
+    scores : Variable
+        Logits, or logarithms of probabilities, of shape (steps, batch, classes).
+    labels : Variable
+        Integers of shape (batch, most labels); what is beyond a length has no meaning.
+    input_lengths, label_lengths : Variable or array
+        Integers of shape (batch,): the steps and labels of each example.
+    blank : int
+        The class of blanks.
+    reduce : {'mean', 'sum', 'none'}
+        The mean is over examples; torch's divides each loss by its number of labels before.
+    zero_infinity : bool
+        Whether the loss of labels that no alignment of so few steps gives is 0, and not infinite. Its gradient is 0.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ParameterError
+        If shapes do not fit, labels or lengths are no integers, or `blank` is no class. A label that is blank or no
+        class, or a length that is longer than there is, gives nan.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> scores = be.zeros((3, 1, 2))  # three steps of a blank or a 1: of 8 alignments, 6 give one 1
+    >>> loss = ctc(scores, np.array([[1]]), np.array([3]), np.array([1]))
+    >>> round(float(np.exp(-loss.item())) * 8, 4)
+    6.0
+    """
+    scores, labels = _operand(scores, "ctc: the scores"), _integers(labels, "ctc: labels")
+    steps, counts = _integers(input_lengths, "ctc: input_lengths"), _integers(label_lengths, "ctc: label_lengths")
+    _check_ctc(scores, labels, steps, counts, blank)
+    steps, counts = f.expand_dims(steps, 1), f.expand_dims(counts, 1)
+    used = f.lt(_columns(labels), counts)
+    is_class = f.logical_and(f.logical_and(f.ge(labels, 0), f.lt(labels, scores.shape[2])), f.ne(labels, blank))
+    states = _ctc_states(f.where(f.logical_and(used, is_class), labels, blank), blank)
+    each = -_log_probability(f.log_softmax(scores, axis=-1), states, steps, counts, blank)
+    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
+    is_valid = f.all(f.logical_or(f.logical_not(used), is_class), axis=1, keepdims=False)
+    for length, most in ((steps, f.count(scores, 0)), (counts, f.count(labels, 1))):
+        fits = f.logical_and(f.ge(length, 0), f.le(length, f.cast(most, np.int64)))
+        is_valid = f.logical_and(is_valid, f.squeeze(fits, 1))
+    return _reduced(f.where(is_valid, each, np.nan), reduce, "ctc")
+
+
+def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
+    """The logarithm of the probability of each example's states, in order; of none, as much as `NEVER` or less."""
+    # Those of the states' classes alone, in all steps.
+    given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
+    two_before = f.head_like(f.pad(states, ((0, 0), (2, 0)), blank), states, 1)
+    skips = f.logical_and(f.ne(states, blank), f.ne(states, two_before))
+    times = f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False))
+
+    def step(alpha: Any, at: Any) -> Any:
+        given, time = at
+        wide = f.pad(alpha, ((0, 0), (2, 0)), NEVER)
+        before, skipped = (f.slice(wide, (slice(None), slice(2 - n, -n))) for n in (1, 2))
+        reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, skipped, NEVER)) + given
+        return f.where(f.lt(time, steps), reached, alpha), None
+
+    columns = _columns(states)
+    first = f.where(f.eq(columns, 0), f.cast(0, shares.dtype), f.cast(NEVER, shares.dtype))
+    alpha, _ = f.scan(step, f.broadcast_like(first, states), (given, times))
+    beyond = columns - 2 * counts  # the last label, or the blank after it
+    is_end = f.logical_and(f.le(beyond, 0), f.ge(beyond, -1))
+    return f.logsumexp(f.where(is_end, alpha, NEVER), axis=1, keepdims=False)
+
+
+def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int) -> None:
+    """Refuse operands of `ctc` whose shapes do not fit, and a blank that is no class."""
+    if scores.ndim != 3 or scores.shape[2] is None:
+        raise ShapeError(
+            f"ctc: the scores are of shape (steps, batch, classes), the number of classes known, not {describe(scores)}"
+        )
+    batch, classes = scores.shape[1:]
+    if labels.ndim != 2 or not _fits(labels.shape[:1], (batch,)):
+        raise ShapeError(
+            f"ctc: labels are of shape (batch, most labels), a row for each of {batch}, not {describe(labels)}"
+        )
+    for name, lengths in (("input_lengths", steps), ("label_lengths", counts)):
+        if lengths.ndim != 1 or not _fits(lengths.shape, (batch,)):
+            raise ShapeError(f"ctc: {name} are one for each of {batch} examples, not {describe(lengths)}")
+    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < classes:
+        raise ParameterError(f"ctc: blank is one of the {classes} classes, 0 to {classes - 1}, not {blank!r}")
+
+
+def _ctc_states(labels: Variable, blank: int) -> Variable:
+    """The labels with a blank before, between and after them."""
+    twice = f.repeat(labels, 2, axis=1)
+    is_label = f.eq(f.mod(_columns(twice), 2), 0)
+    return f.pad(f.where(is_label, twice, blank), ((0, 0), (1, 0)), blank)
+
+
+def _columns(x: Variable) -> Variable:
+    """The index of each column of a matrix."""
+    return f.flat_indices(f.any(x, axis=0, keepdims=True))
+
+
+def _integers(given: Any, what: str) -> Variable:
+    """An operand of integers, as int64."""
+    is_list = isinstance(given, list | tuple) and not isinstance(given, Variable)  # a tree is a tuple
+    found = as_variable(as_operand(np.asarray(given) if is_list else given, what))
+    if found.dtype.kind not in "iu":
+        raise DTypeError(f"{what} are integers, not {describe(found)}")
+    return found if found.dtype == np.int64 else f.cast(found, np.dtype(np.int64))
+
+
 def binary_cross_entropy(
     scores: Any, labels: Any, weights: Any = None, positive: Any = 1.0, smoothing: Any = 0.0, reduce: str = "mean"
 ) -> Any:
