@@ -37,8 +37,9 @@ FLAGS = (
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
-#: Flags that not every compiler supports, each with its alternatives.
-OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
+#: Flags that not every compiler supports, each with its alternatives. Compilers prefer vectors of 256 bits even where
+#: there are some of 512, with which the C library's vector functions take half to a third of the time.
+OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",), ("-mprefer-vector-width=512",))
 
 #: The version of the cached files, part of every key.
 FORMAT = 1
