@@ -128,6 +128,9 @@ class Op:
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
+    fill : callable, optional
+        A method of an array, of any layout, and of the operands, which it shares no memory with: it writes the value
+        into the array, and nothing if it raises.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -171,6 +174,7 @@ class Op:
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
+    fill: ClassVar[Callable[..., None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
