@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
@@ -17,7 +17,6 @@ from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOp
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
-
 
 #: The maximum number of copies that are written one after the other.
 FEW = 16
