@@ -135,8 +135,6 @@ class Op:
         For a linear combination, the factor of each operand.
     random_props : callable, optional
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
-    bounds_numbers : bool
-        Whether a Python integer must fit the integer dtype of the other operand.
     takes_parents : bool
         Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
@@ -177,7 +175,6 @@ class Op:
     fill: ClassVar[Callable[..., None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
-    bounds_numbers: ClassVar[bool] = True
     takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
@@ -462,7 +459,7 @@ class Op:
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
-            if type(x) in (int, float) and (self.bounds_numbers or is_floating(dtype)):
+            if type(x) in (int, float):
                 check_fits(x, dtype, str(self))
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
