@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from optree.cache import Cache
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.dtypes import ufunc_dtypes
 from optree.errors import (
     AxisError,
     DefinitionError,

@@ -45,7 +45,7 @@ class ArgSort(OneAxisOperator, IntegerOperator):
 
 def _is_quick(x: np.ndarray) -> bool:
     """Whether the dtype has keys of `_argsorted`; NumPy's stable sort of narrower integers is a radix sort."""
-    return x.dtype.kind == "f" and x.dtype.itemsize <= 8 or (x.dtype.kind in "iu" and x.dtype.itemsize >= 4)
+    return (x.dtype.kind == "f" and x.dtype.itemsize <= 8) or (x.dtype.kind in "iu" and x.dtype.itemsize >= 4)
 
 
 def _argsorted(x: np.ndarray) -> np.ndarray:
