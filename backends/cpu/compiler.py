@@ -38,8 +38,14 @@ FLAGS = (
 )
 
 #: Flags that not every compiler supports, each with its alternatives. Compilers prefer vectors of 256 bits even where
-#: there are some of 512, with which the C library's vector functions take half to a third of the time.
-OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",), ("-mprefer-vector-width=512",))
+#: there are some of 512, with which the C library's vector functions take half to a third of the time. GCC sinks calls
+#: into the branches of a conditional that alone need them, and does not vectorise it then.
+OPTIONAL_FLAGS = (
+    ("-march=native", "-mcpu=native"),
+    ("-fopenmp-simd",),
+    ("-mprefer-vector-width=512",),
+    ("-fno-tree-sink",),
+)
 
 #: The version of the cached files, part of every key.
 FORMAT = 1

@@ -101,6 +101,7 @@ def test_loops_are_vectorised(be: Any, dtype: np.dtype, flags: list[str], tmp_pa
             *FLAGS,
             *flags,
             "-fopenmp-simd",
+            "-fno-tree-sink",
             "-fopt-info-vec-optimized",
             "kernel.c",
             "-o",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH
+from backends.cpu.codegen.vector_math import EXP, POW, VECTOR_MATH
 from backends.execution.dialect import (
     Dialect,
     Lines,
@@ -63,7 +63,7 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
-{EXP}{SHARED}"""
+{EXP}{POW}{SHARED}"""
 
 #: Bools are read as bytes: compilers vectorise no loop over _Bool.
 C = Dialect(
