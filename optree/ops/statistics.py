@@ -125,7 +125,8 @@ NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 @function(numpy=np.count_nonzero)
 def count_nonzero(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """How many elements over axes are not zero; a nan is not."""
-    return f.sum(f.ne(variable_of(x, "count_nonzero"), 0), axis=axis, keepdims=keepdims)
+    x = variable_of(x, "count_nonzero")
+    return f.sum(x if x.dtype.kind == "b" else f.ne(x, 0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.ptp)
