@@ -37,15 +37,9 @@ FLAGS = (
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
-#: Flags that not every compiler supports, each with its alternatives. Compilers prefer vectors of 256 bits even where
-#: there are some of 512, with which the C library's vector functions take half to a third of the time. GCC sinks calls
-#: into the branches of a conditional that alone need them, and does not vectorise it then.
-OPTIONAL_FLAGS = (
-    ("-march=native", "-mcpu=native"),
-    ("-fopenmp-simd",),
-    ("-mprefer-vector-width=512",),
-    ("-fno-tree-sink",),
-)
+#: Flags that not every compiler supports, each with its alternatives. GCC moves calls into the branches of a
+#: conditional that alone need them, and then does not vectorise it.
+OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",), ("-fno-tree-sink",))
 
 #: The version of the cached files, part of every key.
 FORMAT = 1

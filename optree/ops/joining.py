@@ -220,7 +220,8 @@ class Pad(MorphOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
-        out = np.empty(self.output_shape(x.shape), x.dtype, like=x)  # type: ignore[arg-type]
+        shape: Any = self.output_shape(x.shape)
+        out = np.empty(shape, x.dtype, like=x)
         self.fill(out, x)
         return out
 

@@ -31,7 +31,7 @@ static inline uint32_t bits_of(float x)
 
 #: The functions by instructions, from float16's bits, to them, and rounded to them: of scalars, and of vectors by the
 #: prefixes of their names, which tell the processor and the number of lanes.
-_INSTRUCTIONS = {
+_INSTRUCTIONS: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
     "half_widened": {
         ("",): ("vmovd %edi, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
         ("_ZGVbN4v_",): ("vpackusdw %xmm0, %xmm0, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
@@ -59,7 +59,8 @@ _INSTRUCTIONS = {
 
 def _assembly() -> str:
     """The functions of `_INSTRUCTIONS` as a statement of C, those on 16 lanes for processors that have them."""
-    common, wide = [], []
+    common: list[str] = []
+    wide: list[str] = []
     for function, variants in _INSTRUCTIONS.items():
         for prefixes, instructions in variants.items():
             names = [prefix + function for prefix in prefixes]
