@@ -144,8 +144,8 @@ static inline float pow_of_float(float x, float y)
 {_horner("q", "r", _EXP2)}
     scale.bits = (shifted.bits << 52) + 0x3ff0000000000000u;
     const float power = (float)(q * scale.x);
-    const float half = y * 0.5f;
-    const int is_whole = truncf(y) == y, is_odd = is_whole & (truncf(half) != half);
+    const float middle = y * 0.5f;
+    const int is_whole = truncf(y) == y, is_odd = is_whole & (truncf(middle) != middle);
     const float found = (x < 0) & (size != INFINITY) & !is_whole ? NAN : copysignf(power, is_odd ? x : 1.0f);
     return (x == 1) | (y == 0) ? 1.0f : found;
 }}
