@@ -185,7 +185,9 @@ def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float
     found = reduce(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
     if not is_floating(x.dtype):
         return found
-    return f.where(f.all(f.isnan(x), axis=axis, keepdims=keepdims), of_none, found)
+    # A sum in the operand's own dtype, which kernels reduce in the same vectors.
+    numbers = f.sum(in_dtype(f.where(f.isnan(x), 0.0, 1.0), x.dtype), axis=axis, keepdims=keepdims)
+    return f.where(f.eq(numbers, 0), of_none, found)
 
 
 @function(numpy=np.nanargmax)
