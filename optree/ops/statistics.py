@@ -186,7 +186,7 @@ def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float
     if not is_floating(x.dtype):
         return found
     # A sum in the operand's own dtype, which kernels reduce in the same vectors.
-    numbers = f.sum(in_dtype(f.where(f.isnan(x), 0.0, 1.0), x.dtype), axis=axis, keepdims=keepdims)
+    numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
     return f.where(f.eq(numbers, 0), of_none, found)
 
 
