@@ -103,6 +103,9 @@ class AllReduce(Collective):
     __props__ = ("group", "kind")
     kind: str = "sum"
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self(*inputs)
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if self.kind not in KINDS:
             raise OperandError(f"all_reduce: the kind is {', '.join(KINDS)}, not {self.kind!r}")

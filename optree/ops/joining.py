@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
@@ -94,6 +95,9 @@ class Concatenate(AssociativeOperator):
     def fill(self, out: Any, *arrays: Any) -> None:
         np.concatenate([as_array(x, *arrays) for x in arrays], self.axis, out=out)
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Views, each relative to the one before, so that the tree contains no sizes.
         (rest,) = output_gradients
@@ -142,6 +146,9 @@ class HeadLike(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
@@ -234,6 +241,9 @@ class Pad(MorphOperator):
             inner = inner[(*along, slice(before, inner.shape[axis] - after))]
         inner[...] = arrays[0]
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.pad(*inputs, ((0, 0), *self.pad_width), self.constant_values)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.slice(delta, tuple((before, -after or None, None) for before, after in self.pad_width))]
@@ -314,6 +324,9 @@ class Repeat(MorphOperator):
         for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
             runs[(*along, slice(None), i)] = x
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.repeat(*inputs, self.repeats, self.axis + 1)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [Unrepeat.make(repeats=self.repeats, axis=self.axis)(delta, x)]
@@ -352,6 +365,9 @@ class Unrepeat(MorphOperator):
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

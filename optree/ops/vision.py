@@ -10,6 +10,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, brief
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
@@ -67,6 +68,10 @@ class ResizeOperator(Op):
         return self.make(
             size=size, scale=scale, method=self.method, align_corners=bool(self.align_corners), layout=layout
         )
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        place = self.layout.index("N")
+        return with_images(self, inputs, batched, [place] * len(inputs), place)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -254,6 +259,7 @@ class RegionOperator(Op):
     scale: float = 1.0
     layout: Any = None
     images: ClassVar[int] = 0
+    batch = Op.batch_in_loop
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
@@ -560,6 +566,7 @@ class Nms(NonDifferentiableOperator):
     """
 
     name = "nms"
+    batch = Op.batch_in_loop
     operands = ("boxes",)
     __props__ = ("threshold", "normalized", "keepdims")
     threshold: float = 0.5
