@@ -14,6 +14,7 @@ from backends.cpu.pooling import Pool
 from backends.cpu.products import merging
 from backends.execution.loops import loop
 from backends.execution.routines import (
+    BEGINNING,
     Implementation,
     ImplementationOf,
     Routine,
@@ -29,6 +30,7 @@ from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.dtypes import is_floating
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
@@ -99,6 +101,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),
+    Begin: BEGINNING,
 }
 
 

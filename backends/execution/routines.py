@@ -116,6 +116,14 @@ def views(backend: Any, op: Any) -> Callable[..., Any]:
     return op.views  # type: ignore[no-any-return]
 
 
+def _into(backend: Any, op: Any) -> Callable[..., Any]:
+    return op.into  # type: ignore[no-any-return]
+
+
 def always(program: Program, index: int) -> bool:
     """For `Routine.takes`: whatever the operands are."""
     return True
+
+
+#: What begins an operation beside others, into memory that a function keeps from call to call.
+BEGINNING = Routine(_into, always, writes_out=True, computes=False)

@@ -14,7 +14,15 @@ import numpy as np
 
 from backends.execution.loops import loop
 from backends.execution.pooling import ROLES
-from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
+from backends.execution.routines import (
+    BEGINNING,
+    Implementation,
+    Routine,
+    always,
+    routine_of,
+    takes_floats,
+    views,
+)
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
 from backends.gpu.direct import takes_images
@@ -26,6 +34,7 @@ from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
@@ -108,6 +117,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
+    Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(ROLES, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),

@@ -79,7 +79,7 @@ class Replay:
                 operands[target].advance(name)
 
     def _recorded(self, trees: Trees, key: Any, operands: Sequence[Any]) -> tuple[bool, list[tuple[Any, ...]]]:
-        """Whether all is one plan; of each its key, the indices of its leaves among the operands, others, trees, targets."""
+        """Whether all is one plan; and of each its key, its leaves among the operands, other trees and targets."""
         made: dict[int, Any] = {id(x): self._bare(x) for x in operands if isinstance(x, Tensor)}
         bare = [made[id(x)] if isinstance(x, Tensor) else _fresh(x) for x in operands]
         indices = {id(x): i for i, x in enumerate(bare) if x is not None}

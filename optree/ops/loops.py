@@ -330,7 +330,9 @@ class Scan(Op):
         # The loop gives all that this one does: states before each step and products are outputs of it.
         outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
         outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
-        loop = _Loop(list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse)
+        loop = _Loop(
+            list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse, self.truncate
+        )
         final, joined = loop.applied()
         return [*final, *joined]
 

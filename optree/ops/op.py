@@ -122,6 +122,8 @@ class Op:
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+    begins, waits : bool
+        Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     calls_lapack : bool
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
@@ -176,6 +178,8 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
@@ -299,6 +303,13 @@ class Op:
     def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
+
+    def halves(self) -> tuple[Op, Op] | None:
+        """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
+
+        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
+        """
+        return None
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""

@@ -327,7 +327,8 @@ class Optimizer:
             goes = is_finite if is_last is None else f.logical_and(is_last, is_finite)
         after = [unit.after(g, goes) for unit, g in zip(self._units, self._clipped(given), strict=True)]
         wholes = self._unsharded([new for new, _ in after])
-        for unit, whole, (_, slots) in zip(self._units, wholes, after, strict=True):
+        # The last weights first: a backward pass has their gradients first, and trees run in the order of updates.
+        for unit, whole, (_, slots) in reversed(list(zip(self._units, wholes, after, strict=True))):
             found.update({**slots, unit.target: whole})
         for numbers in self._groups:
             found.update({t: _chosen(goes, new, t) for t, new in numbers.powers_after().items()})
@@ -388,7 +389,8 @@ class Optimizer:
         for unit, g in zip(self._units, given, strict=True):
             slot = unit.slots["sum"]
             sums.append(slot + g / in_dtype(count, g.dtype))
-            found[slot] = f.where(is_last, f.fill_like(slot, 0), sums[-1])
+        for unit, total in reversed(list(zip(self._units, sums, strict=True))):
+            found[unit.slots["sum"]] = f.where(is_last, f.fill_like(total, 0), total)
         found[batch] = f.where(is_last, 0, batch + 1)
         return sums, is_last
 
@@ -658,7 +660,7 @@ def _chosen(goes: Any, new: Any, old: Any) -> Any:
 def sum_of_squares(trees: Sequence[Any]) -> Any:
     """The sum of all elements' squares."""
     total: Any = None
-    for tree in trees:
+    for tree in reversed(trees):  # a backward pass has the last ones first
         squares = f.sum(f.square(tree), keepdims=False)
         total = squares if total is None else total + squares
     return total
@@ -672,7 +674,7 @@ def _shrinking(norm: Any, bound: Any) -> Any:
 def _all_finite(trees: Sequence[Any]) -> Any:
     """Whether all elements of all trees are finite."""
     found: Any = None
-    for tree in trees:
+    for tree in reversed(trees):
         flag = f.all(f.finite(tree), keepdims=False)
         found = flag if found is None else f.logical_and(found, flag)
     return found
