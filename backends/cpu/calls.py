@@ -24,6 +24,7 @@ from backends.execution.routines import (
     views,
 )
 from backends.execution.tiles import BackendTiles
+from optree.arrays import overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
@@ -59,6 +60,15 @@ def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
 def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
     """Attention, in tiles that BLAS multiplies; threads share the heads."""
     return partial(op.run, BackendTiles(backend, backend.product, share_products))
+
+
+def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, out: Any) -> Any:
+    """An op's value, written into an array that may overlap the operands."""
+    if any(overlap(out, x) for x in arrays):
+        out[...] = call(*arrays)
+    else:
+        fill(out, *arrays)
+    return out
 
 
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
@@ -130,5 +140,7 @@ def _implementation(backend: Any, program: Program, last: Sequence[int] | None, 
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):
-        return Implementation(checked(instruction), update=op.update)
+        call = checked(instruction)
+        into = None if op.fill is None or is_widened(instruction.node) else partial(_filled, op.fill, call)
+        return Implementation(call, into, update=op.update, is_atomic=into is not None)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

@@ -27,6 +27,8 @@ class Implementation(NamedTuple):
     update : callable or None
         Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
         raises, nothing is written.
+    is_atomic : bool
+        Whether `into` writes nothing if it raises.
     takes_epilogue : bool
         Whether it computes what an `Epilogue` says along with a product.
     is_captured : bool
@@ -42,6 +44,7 @@ class Implementation(NamedTuple):
     is_strided: bool = True
     in_place: bool = False
     update: Callable[..., Any] | None = None
+    is_atomic: bool = False
     takes_epilogue: bool = False
     is_captured: bool = False
     is_routine: bool = False

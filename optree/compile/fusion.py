@@ -395,11 +395,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return True
     if not (isinstance(op, ElementwiseOperator) or op.broadcasts is not None):
         return False
-    loop = loop_dtypes(program, instruction)
-    for i, dtype in zip(instruction.inputs, loop, strict=True):
-        if not op.bounds_numbers and dtype.kind in "iu" and i < len(program.leaves) and type(program.leaves[i]) is int:
-            return False  # the number may not fit the dtype
-    return not op.destroy_map and op.kernel_for(*loop) is not None
+    return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
 
 
 def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:

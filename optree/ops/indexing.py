@@ -283,6 +283,12 @@ class Take(Indexing):
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
+        index = self.index_of(x.shape, [positions])
+        check_bounds(str(self.name), x.shape, index)
+        x.take(index[self.axis], self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
+
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         if not any(batched):
             return BatchedIndexing(self.make(axis=self.axis + 1, flat=self.flat), list(arrays), None)

@@ -17,7 +17,7 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
-from optree.tree.variable import variable_of
+from optree.tree.variable import Variable, number_of, variable_of
 
 # Comparisons
 
@@ -26,7 +26,14 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """A comparison, by a `symbol` of Python and C; a Python integer may be out of range of x's dtype."""
 
     symbol: str
-    bounds_numbers = False
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        for i, y in enumerate(inputs if len(inputs) == 2 else ()):
+            number, x = y if type(y) is int else number_of(y), inputs[1 - i]
+            if type(number) is int and isinstance(x, Variable) and _is_beyond(number, x.dtype):
+                known = bool(self.numpy(number, 0) if i == 0 else self.numpy(0, number))
+                return f.fill_like(super().__call__(*(0 if k == i else x for k in range(2))), known)
+        return super().__call__(*inputs, **kwargs)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which compares a negative integer with an unsigned one by value."""
@@ -39,6 +46,11 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
 
     def _signed(self, operand: str, holds: bool) -> str:
         return f"{operand} < 0 || {self.kernel}" if holds else f"{operand} >= 0 && {self.kernel}"
+
+
+def _is_beyond(number: int, dtype: np.dtype) -> bool:
+    """Whether an integer is out of range of an integer dtype."""
+    return dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
 
 
 class Equal(Comparison):

@@ -16,7 +16,7 @@ import numpy as np
 
 from optree.arrays import is_value
 from optree.cache import Cache
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.dtypes import ufunc_dtypes
 from optree.errors import (
     AxisError,
     BatchingError,
@@ -134,12 +134,13 @@ class Op:
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
+    fill : callable, optional
+        A method of an array, of any layout, and of the operands, which it shares no memory with: it writes the value
+        into the array, and nothing if it raises.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
-    bounds_numbers : bool
-        Whether a Python integer must fit the integer dtype of the other operand.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     leads_with_batch : bool
@@ -184,9 +185,9 @@ class Op:
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
+    fill: ClassVar[Callable[..., None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
-    bounds_numbers: ClassVar[bool] = True
     draws: ClassVar[bool] = False
     leads_with_batch: ClassVar[bool] = False
     takes_parents: ClassVar[bool] = False
@@ -487,7 +488,7 @@ class Op:
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
-            if type(x) in (int, float) and (self.bounds_numbers or is_floating(dtype)):
+            if type(x) in (int, float):
                 check_fits(x, dtype, str(self))
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit

@@ -319,11 +319,13 @@ class ExtremeOperator(UfuncReduction):
         The accumulator's initial value.
     further : str
         The C condition on which ``{1}`` replaces ``{0}``.
+    of_bools : Accumulator
     """
 
     has_identity = False
     start: ClassVar[str]
     further: ClassVar[str]
+    of_bools: ClassVar[Accumulator]
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -336,6 +338,8 @@ class ExtremeOperator(UfuncReduction):
     )
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
+        if dtype == np.bool_:
+            return self.of_bools
         of_numbers = f"{self.further} ? {{1}} : {{0}}"
         if not is_floating(dtype):
             return Accumulator(self.start, of_numbers)
@@ -357,6 +361,7 @@ class Max(ExtremeOperator):
     numpy_names = (np.max, np.amax)
     start = "{lowest}"
     further = "{1} > {0}"
+    of_bools = Accumulator("0", "{0} | {1}", absorbing="1")
 
 
 class Min(ExtremeOperator):
@@ -367,6 +372,7 @@ class Min(ExtremeOperator):
     numpy_names = (np.min, np.amin)
     start = "{highest}"
     further = "{1} < {0}"
+    of_bools = Accumulator("1", "{0} & {1}", absorbing="0")
 
 
 class ArgExtremeOperator(ReductionOperator, IntegerOperator):

@@ -148,6 +148,10 @@ def check_facts(example: Example, backend: Any = None) -> None:
         written = arrays[0].copy()
         in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
         _expect(in_place, example, "update does not write the value over the first operand")
+    if op.fill is not None:
+        for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
+            op.fill(filled, *arrays)
+            _expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
