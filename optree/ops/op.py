@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from optree.arrays import is_value
 from optree.cache import Cache
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import (
@@ -44,6 +45,7 @@ from optree.tree.variable import (
     check_same_backend,
     spec_of,
 )
+from optree.tree.waiting import Waiting
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
@@ -388,14 +390,17 @@ class Op:
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
-            for i, x in enumerate(inputs):
-                if error.obj is x and not isinstance(x, Variable):
-                    raise UntypedOperandError(
-                        f"{self}: make_node asks input {i}, {describe(x)}, for its {error.name}, which a variable has: "
-                        "give a tensor, as be.array makes one; optree.constant(x) makes one of a number or an array, "
-                        f"in make_node too ({error})"
-                    ) from error
-            raise
+            x = error.obj
+            i = next((i for i, given in enumerate(inputs) if given is x), None)
+            if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
+                raise
+            asked = "an array or number of its own" if i is None else f"input {i}"
+            remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
+            raise UntypedOperandError(
+                f"{self}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
+                f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
+                f"({error})"
+            ) from error
 
     def makes_nodes(self) -> bool:
         """Whether the op defines `make_node` or `itypes`, and does not use its traits."""
