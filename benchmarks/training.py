@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--only",
         default="",
-        help="measure networks whose names have this in them, or 'first', 'checkpoint' or 'processes'",
+        help="networks whose names have this, 'first', 'checkpoint' or 'processes'",
     )
     parser.add_argument("--megabytes", type=int, default=1024, help="the size of the checkpoint (1024)")
     parser.add_argument("--first", help=argparse.SUPPRESS)
