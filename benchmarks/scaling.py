@@ -1,4 +1,4 @@
-"""How a data parallel step scales to 1,024 GPUs: a simulation of compute, buckets, latency and bandwidth.
+"""Scaling of a data parallel step to 1,024 GPUs: a simulation of compute, buckets, latency and bandwidth.
 
 No GPU is needed: the numbers of the machine are stated, and can be others. The schedule is that of op-tree's plans: the
 backward pass goes from the last layer to the first, a bucket is summed when its last gradient is there, one bucket

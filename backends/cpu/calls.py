@@ -73,7 +73,7 @@ def _floats_first(program: Program, index: int) -> bool:
 
 
 def windows_by(backend: Any) -> str:
-    """What computes convolutions and pools on a CPU backend."""
+    """Implementations of convolutions and pools on a CPU backend."""
     if backend.compiler is None:
         return "NumPy"
     return "compiled C" if backend.jit is True else "compiled C where it pays"

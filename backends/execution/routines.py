@@ -64,7 +64,7 @@ class Routine(NamedTuple):
     writes_out : bool
         Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
-        What else it can do (`Implementation`).
+        Further capabilities (`Implementation`).
     computes : bool
         Whether it does more than to make views.
     label : callable, optional
@@ -109,7 +109,7 @@ def takes_floats(program: Program, index: int) -> bool:
 
 
 def views(backend: Any, op: Any) -> Callable[..., Any]:
-    """For `Routine.bind`: an op's views, which need no check."""
+    """`Routine.bind` of an op's views, which need no check."""
     return op.views  # type: ignore[no-any-return]
 
 
@@ -118,7 +118,7 @@ def _into(backend: Any, op: Any) -> Callable[..., Any]:
 
 
 def always(program: Program, index: int) -> bool:
-    """For `Routine.takes`: whatever the operands are."""
+    """`Routine.takes` of any operands."""
     return True
 
 

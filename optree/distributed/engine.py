@@ -1,4 +1,4 @@
-"""What runs collective operations: the interface, and the engine of a process alone."""
+"""Engines of collective operations: the interface, and the engine of a single process."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Group:
     backend : Backend
     engine : Engine
     turn : Tensor
-        What collective operations overwrite, so that they run in order.
+        The tensor that collective operations overwrite, so that they run in order.
 
     Examples
     --------

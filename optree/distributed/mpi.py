@@ -83,7 +83,7 @@ class MPIEngine(Engine):
 
         return made, finish
 
-    # What the ranks agree on
+    # Agreement of the ranks
 
     def agree(self, words: str) -> None:
         self._settle()
@@ -228,7 +228,7 @@ class MPIEngine(Engine):
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
         ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
         self._say(f"send or recv of {_spec(x)} {' and '.join(ends)}")
-        # What is sent is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
+        # The message is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
         self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
         if to is not None:
             memory, head = np.array(x, order="C"), _encoded(_spec(x))

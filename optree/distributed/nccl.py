@@ -82,7 +82,7 @@ class NCCLEngine(Engine):
         self._watch.expect(words, given, largest)
 
     def _memory(self, shape: Any, dtype: np.dtype, out: Any) -> Any:
-        """What an operation writes: the array that is given, if it is of its dtype."""
+        """The array that an operation writes: the one given, if it is of the dtype."""
         return out if out is not None and out.dtype == dtype else self.cupy.empty(shape, dtype)
 
     def _begun(

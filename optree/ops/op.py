@@ -362,6 +362,10 @@ class Op:
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The parameters of `function`, for its signature."""
+        if cls.function.__func__ is not Op.function.__func__:  # type: ignore[attr-defined]
+            own = list(inspect.signature(cls.function).parameters.values())
+            if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own):
+                return [p.replace(annotation=p.empty) for p in own]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         operands = [inspect.Parameter(name, kind) for name in cls.operands or ()]
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]

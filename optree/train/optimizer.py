@@ -19,7 +19,7 @@ from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable, check_same_backend
 
-#: What clipping adds to a norm before it divides by it.
+#: The addend of a norm that clipping divides by.
 TINY = 1e-6
 
 
@@ -30,7 +30,7 @@ class NonFiniteError(OptreeError, FloatingPointError):
 class LossScale(NamedTuple):
     """A factor of the loss that keeps small gradients of float16 from vanishing, adapted on the device.
 
-    A step whose gradients are not finite is skipped, and the factor falls; after so many good ones it grows. The loss
+    A step whose gradients are not finite is skipped, and the factor falls; it grows after `every` good ones. The loss
     itself is best computed in float32, as of scores cast to it: in float16 the factor may be an infinity.
 
     Attributes
@@ -49,7 +49,7 @@ class LossScale(NamedTuple):
 
 
 class Optimizer:
-    """What optimizers share: groups, clipping, decay, accumulation, averages, masters and loss scaling.
+    """The base of optimizers: groups, clipping, decay, accumulation, averages, masters and loss scaling.
 
     Every number may be a Python number, an input of the function, a tensor or another tree of one element; or a
     function of the step (`optree.train.schedules`), which gets the counter on the device. Another value of an input
@@ -105,7 +105,7 @@ class Optimizer:
     powers: ClassVar[tuple[str, ...]] = ()
     #: Whether each element is updated by itself, so that weights may be one vector.
     is_elementwise: ClassVar[bool] = True
-    #: Whether `weight_decay` is apart from the gradients.
+    #: Whether `weight_decay` is decoupled from the gradients.
     is_decoupled: ClassVar[bool] = False
     #: Whether the formula sees to `weight_decay`.
     decays: ClassVar[bool] = False
@@ -233,7 +233,7 @@ class Optimizer:
         return found
 
     def initial(self, slot: str, numbers: Numbers) -> float:
-        """What a slot of the formula begins with."""
+        """The initial value of a slot of the formula."""
         return 0.0
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
@@ -247,7 +247,7 @@ class Optimizer:
 
     @property
     def averages(self) -> dict[Tensor, Any]:
-        """From each weight to the moving average of it: ``optree.function([x], scores, givens=opt.averages)``.
+        """Each weight's moving average, by weight: ``optree.function([x], scores, givens=opt.averages)``.
 
         With `shard`, to a tree of it, which all ranks run.
 
@@ -527,7 +527,7 @@ class Shard(NamedTuple):
 
 
 class Unit:
-    """What one formula updates: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
+    """The operand of one formula: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
 
     Attributes
     ----------
