@@ -207,12 +207,12 @@ def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Vari
             f"ctc: the scores are of shape (steps, batch, classes), the number of classes known, not {describe(scores)}"
         )
     batch, classes = scores.shape[1:]
-    if labels.ndim != 2 or not _fits(labels.shape[:1], (batch,)):
+    if labels.ndim != 2 or not may_equal(labels.shape[:1], (batch,)):
         raise ShapeError(
             f"ctc: labels are of shape (batch, most labels), a row for each of {batch}, not {describe(labels)}"
         )
     for name, lengths in (("input_lengths", steps), ("label_lengths", counts)):
-        if lengths.ndim != 1 or not _fits(lengths.shape, (batch,)):
+        if lengths.ndim != 1 or not may_equal(lengths.shape, (batch,)):
             raise ShapeError(f"ctc: {name} are one for each of {batch} examples, not {describe(lengths)}")
     if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < classes:
         raise ParameterError(f"ctc: blank is one of the {classes} classes, 0 to {classes - 1}, not {blank!r}")
