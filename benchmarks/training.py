@@ -225,7 +225,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison (15)")
     parser.add_argument("--calls", type=int, help="calls of each step in a round (each network has its own)")
-    parser.add_argument("--only", default="", help="measure steps of the networks alone whose names have this in them")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="networks whose names have this, 'first', 'checkpoint' or 'processes'",
+    )
     parser.add_argument("--megabytes", type=int, default=1024, help="the size of the checkpoint (1024)")
     parser.add_argument("--first", help=argparse.SUPPRESS)
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
@@ -236,10 +240,14 @@ def main(arguments: list[str] | None = None) -> None:
         step_of_rank()
     else:
         compare_steps(options.rounds, options.calls, options.only)
-        if not options.only:
-            first_steps()
-            compare_checkpoint(options.megabytes, min(options.rounds, 5))
-            compare_processes(min(options.rounds, 3))
+        parts = {
+            "first": first_steps,
+            "checkpoint": lambda: compare_checkpoint(options.megabytes, min(options.rounds, 5)),
+            "processes": lambda: compare_processes(min(options.rounds, 3)),
+        }
+        for name, part in parts.items():
+            if options.only in name:
+                part()
 
 
 if __name__ == "__main__":
