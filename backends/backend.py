@@ -222,7 +222,7 @@ class Backend(RandomMethods):
         Parameters
         ----------
         key : hashable
-            What tells it from others.
+            All that the function depends on.
         build : callable
             Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
         """

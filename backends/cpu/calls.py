@@ -14,6 +14,7 @@ from backends.cpu.pooling import Pool
 from backends.cpu.products import merging
 from backends.execution.loops import loop
 from backends.execution.routines import (
+    BEGINNING,
     Implementation,
     ImplementationOf,
     Routine,
@@ -28,6 +29,7 @@ from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.dtypes import is_floating
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
@@ -71,7 +73,7 @@ def _floats_first(program: Program, index: int) -> bool:
 
 
 def windows_by(backend: Any) -> str:
-    """What computes convolutions and pools on a CPU backend."""
+    """Implementations of convolutions and pools on a CPU backend."""
     if backend.compiler is None:
         return "NumPy"
     return "compiled C" if backend.jit is True else "compiled C where it pays"
@@ -89,6 +91,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),
+    Begin: BEGINNING,
 }
 
 

@@ -14,7 +14,15 @@ import numpy as np
 
 from backends.execution.loops import loop
 from backends.execution.pooling import ROLES
-from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
+from backends.execution.routines import (
+    BEGINNING,
+    Implementation,
+    Routine,
+    always,
+    routine_of,
+    takes_floats,
+    views,
+)
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
 from backends.gpu.direct import takes_images
@@ -26,6 +34,7 @@ from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
@@ -82,13 +91,13 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """What computes convolutions on a device."""
+    """The libraries that compute convolutions on a device, for printouts."""
     own = _direct_by(device)
     return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
 
 
 def _direct_by(device: Any) -> str:
-    """What computes ops that have kernels of their own."""
+    """The kernels of ops that have kernels of their own, or CuPy, for printouts."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
@@ -108,6 +117,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
+    Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(ROLES, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),

@@ -110,7 +110,10 @@ class Graphs:
         #: The arguments that graphs read, and the values of uncaptured steps that are copied to a buffer for them.
         self.arguments = [i for i in arguments if i in needed]
         resident = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
-        self.buffered = {i for i in needed - resident if origins[i] == {i}}
+        first = len(program.leaves)
+        # What has begun is not there yet, and cannot be copied.
+        begun = {first + n for n, instruction in enumerate(program.instructions) if instruction.op.begins}
+        self.buffered = {i for i in needed - resident - begun if origins[i] == {i}}
         #: Views that uncaptured steps make for graphs: a graph is valid only while their addresses stay the same.
         self.views = {i for i in needed - made if origins[i] != {i}}
         own = made.union(self.buffered, self.arguments, *(step.defines for step in self.constant))
@@ -459,4 +462,5 @@ def _location(array: Any) -> tuple[int, tuple[int, ...]]:
 
 def _named(step: CallStep) -> str:
     is_here = is_portable(step.op) or step.implementation.is_routine
-    return str(step.op.name) if is_here else f"{step.op.name} runs on the host"
+    name = step.op.name or type(step.op).__name__
+    return name if is_here else f"{name} runs on the host"

@@ -97,7 +97,7 @@ class Store(Assign):
 
 
 class Joined(NonDifferentiableOperator):
-    """Tensors that are adjacent in memory, as one vector of so many elements, gaps included: a view of them.
+    """Tensors that are adjacent in memory, as one vector, gaps included: a view of them.
 
     Its operands are the `Store` of each, so that it is read after all have been written.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
 
 #: Steps of a loop from which its constants are worth a copy.
@@ -42,7 +41,7 @@ class Body:
     Parameters
     ----------
     states, slices, constants : sequence of Input
-        What a step reads: the states, a slice of each sequence, and what is the same in every step.
+        The inputs of a step: the states, a slice of each sequence, and the operands that are the same in every step.
     new_states, outputs : sequence of tree
         The states after the step, and what it gives beside.
 
@@ -189,12 +188,8 @@ class Scan(Op):
     ) -> Any:
         return _scanned(step, initial, sequences, length, reverse, axis, truncate)
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return list(inspect.signature(cls.function).parameters.values())
-
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands, or what there is for each: the states, sequences and constants."""
+        """Operands, or an item for each, as states, sequences and constants."""
         first, second = len(self.body.states), len(self.body.states) + len(self.body.slices)
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
@@ -208,7 +203,7 @@ class Scan(Op):
         )
 
     def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-        """What there is for each of the body's results and states, in the order of the outputs."""
+        """Items for the body's results and for its states, in the order of the outputs."""
         count = len(self.body.states) + len(self.body.outputs)
         return [*results[:count], *states, *results[count:]]
 
@@ -217,9 +212,9 @@ class Scan(Op):
         length = next((s[a] for s, a in zip(sequences, self.axes, strict=True) if s[a] is not None), None)
         slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
         results = self.body.shapes([*states, *slices, *constants])
-        places = [*self.out_axes, *[0] * len(self.body.products)]
+        axes = [*self.out_axes, *[0] * len(self.body.products)]
         count = len(states)
-        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], places, strict=True)]
+        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], axes, strict=True)]
         return self.joined([*results[:count], *joined], [(length, *s) for s in states])
 
     @portable
@@ -256,8 +251,8 @@ class Scan(Op):
             np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
             for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
         ]
-        places = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
-        joined = [(x, a) for x, a in zip(made[len(states) :], places, strict=True) if x is not None and a is not None]
+        axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
         before, current = made[first:second], states
         order = range(length - 1, -1, -1) if self.reverse else range(length)
         for i, x in enumerate(before):
@@ -281,20 +276,14 @@ class Scan(Op):
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
-        """How many steps there are.
-
-        Raises
-        ------
-        ShapeError
-            If sequences differ.
-        """
+        """The number of steps; ShapeError if sequences differ."""
         lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
         if len(lengths) > 1:
             raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")
         return lengths.pop()
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """Those of a step, for each."""
+        """The operations of a step, times the number of steps."""
         body = self.body
         states, sequences, constants = self.parts(inputs)
         length = sequences[0][self.axes[0]]
@@ -361,7 +350,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 class _Loop(NamedTuple):
-    """What a loop is made of, its step in inputs that stand for a state or a slice.
+    """The parts of a loop, with its step as trees of inputs that stand for states and slices.
 
     Attributes
     ----------
@@ -418,12 +407,7 @@ class _Loop(NamedTuple):
 
 
 def _check_pure(node: OpTreeNode) -> None:
-    """Refuse what a step overwrites.
-
-    Raises
-    ------
-    OperandError
-    """
+    """Raise OperandError for an op of a step that overwrites a tensor."""
     if node.op.destroy_map:
         raise OperandError(
             f"scan: {node.op} in a step overwrites one of its operands, as a draw does its generator's state; draw for "
@@ -536,7 +520,7 @@ class _Derivative:
         return found
 
     def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
-        """What there is for each of the step's arguments, and the trees among that, of slices and outer operands."""
+        """The adjoint of each of the step's arguments, and those that are trees, of slices and outer operands."""
         body = self.op.body
         wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
         found: list[Any] = [None] * len(body.arguments)
@@ -652,7 +636,7 @@ def _scanned(
     axis: int = 0,
     truncate: int | None = None,
 ) -> Any:
-    """What `Scan.function` gives."""
+    """Trace a step, and apply the loop of it: the values of `Scan.function`."""
     if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
         raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
     begun = [_typed(x, "a state") for x in _flat(initial)]
@@ -728,6 +712,5 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
                 f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
                 f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
             )
-        pairs = zip(x.shape, y.shape, strict=False)
-        if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(x.shape, y.shape):
             raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

@@ -122,6 +122,8 @@ class Op:
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+    begins, waits : bool
+        Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     calls_lapack : bool
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
@@ -175,6 +177,8 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
@@ -299,6 +303,13 @@ class Op:
         """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
 
+    def halves(self) -> tuple[Op, Op] | None:
+        """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
+
+        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
+        """
+        return None
+
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
         return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
@@ -351,6 +362,10 @@ class Op:
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The parameters of `function`, for its signature."""
+        if cls.function.__func__ is not Op.function.__func__:  # type: ignore[attr-defined]
+            own = list(inspect.signature(cls.function).parameters.values())
+            if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own):
+                return [p.replace(annotation=p.empty) for p in own]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         operands = [inspect.Parameter(name, kind) for name in cls.operands or ()]
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]

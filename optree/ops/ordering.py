@@ -1,9 +1,9 @@
-"""Functions by order: searchsorted, histograms, top k, partitions, nonzero, unique."""
+"""Functions by order: sorting, searchsorted, histograms, top k, partitions, nonzero, unique."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,70 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of
-from optree.ops.indexing import Take
+from optree.ops.indexing import Take, TakeAlongAxis
 from optree.ops.op import Op
+from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
-from optree.ops.traits import BinaryOperator, IntegerOperator
-from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, TensorType, normalise_axis
+from optree.ops.traits import BinaryOperator, IntegerOperator, MorphOperator
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
+from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of
+
+# Sorting
+
+_SORTED: tuple[Any, ...] = (
+    (((3, 4),), {}),
+    (((3, 4),), {"axis": 0}),
+    (((2, 3, 2),), {"axis": 1}),
+    (((5,),), {}),
+    (([3, 1, 2, 1],), {}),
+    (((0, 3),), {"axis": 0}),
+)
+
+
+class ArgSort(OneAxisOperator, IntegerOperator):
+    """The indices that sort the operand along an axis, stably; nan sorts last."""
+
+    name = "argsort"
+    axis: Any = -1
+    examples = _SORTED
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.argsort(as_array(arrays[0]), axis=self.axis, kind="stable")
+
+
+class Sort(OneAxisOperator, MorphOperator):
+    """The elements along an axis in ascending order; nan sorts last."""
+
+    name = "sort"
+    axis: Any = -1
+    examples = _SORTED
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.sort(as_array(arrays[0]), axis=self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        indexing = TakeAlongAxis.make(axis=self.axis)
+        return [IndexAdd.make(indexing=indexing)(delta, x, f.argsort(x, self.axis))]
+
+
+def _numpys(name: str) -> Callable[..., Any]:
+    """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
+
+    def ours(a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Any:
+        return getattr(f, name)(a, axis)
+
+    ours.__name__ = name
+    return ours
+
+
+NUMPY_FUNCTIONS[np.sort] = _numpys("sort")
+NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")
+
 
 # Bins
 

@@ -124,7 +124,7 @@ NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
 @function(numpy=np.count_nonzero)
 def count_nonzero(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-    """How many elements over axes are not zero; a nan is not."""
+    """The number of elements over axes that are not zero; a nan is not."""
     return f.sum(f.ne(variable_of(x, "count_nonzero"), 0), axis=axis, keepdims=keepdims)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from optree.dtypes import is_narrow
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.registry import f
-from optree.tree.types import normalise_axis
+from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -64,61 +64,53 @@ def cross_entropy(
     """
     scores, labels = _operand(scores, "cross_entropy: the scores"), _operand(labels, "cross_entropy: the labels")
     axis = normalise_axis(axis, scores.ndim, "cross_entropy")
-    factors = None if weights is None else _along(weights, scores, axis)
     kept = (*scores.shape[:axis], *scores.shape[axis + 1 :])
     if labels.dtype.kind in "iu":
-        if labels.ndim != len(kept) or not _fits(labels.shape, kept):
+        if not may_equal(labels.shape, kept):
             raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {kept} of labels for the scores")
-        return _of_integers(scores, labels, factors, smoothing, ignored, axis, reduce)
+        scores = scores if axis == scores.ndim - 1 else f.moveaxis(scores, axis, -1)
+        return _of_integers(scores, labels, weights, smoothing, ignored, reduce)
     if labels.dtype.kind == "b":
         raise DTypeError(f"cross_entropy: labels are integers or probabilities, not {describe(labels)}")
-    if labels.ndim != scores.ndim or not _fits(labels.shape, scores.shape):
+    if not may_equal(labels.shape, scores.shape):
         raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {scores.shape} of the scores")
     if ignored is not None:
         raise ParameterError("cross_entropy: ignored is a label, and these are probabilities")
     shares = _smoothed(labels, smoothing, _classes(scores, axis))
-    shares = shares if factors is None else shares * factors
+    shares = shares if weights is None else shares * _along(weights, scores, axis)
     each = -f.sum(f.log_softmax(scores, axis=axis) * shares, axis=axis, keepdims=False)
     return _reduced(each, reduce, "cross_entropy")
 
 
 def _of_integers(
-    scores: Variable, labels: Variable, factors: Any, smoothing: Any, ignored: int | None, axis: int, reduce: str
+    scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
-    """The cross entropy with a label for each place."""
-    classes = _classes(scores, axis)
-    shape = [1] * scores.ndim
-    shape[axis] = classes
-    wide = f.expand_dims(labels, axis)
-    is_right = f.eq(wide, np.arange(classes).reshape(shape))
-    logarithm = f.logsumexp(scores, axis=axis)
-
-    def summed(tree: Any) -> Any:
-        return f.sum(tree, axis=axis, keepdims=True)
-
-    # The score of the right class is compared out of its row, not gathered: that fuses, forwards and backwards.
-    each = logarithm - summed(f.where(is_right, scores, 0))
-    counts = f.cast(f.logical_and(f.ge(wide, np.int64(0)), f.lt(wide, np.int64(classes))), scores.dtype)
-    share: Any = 1.0
-    if factors is not None:
-        share = summed(f.where(is_right, f.broadcast_like(factors, scores), 0))
+    """The cross entropy with a label for each place, of scores with the classes along their last axis."""
+    classes = _classes(scores, -1)
+    factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
+    labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis
+    is_class = f.logical_and(f.ge(labels, np.int64(0)), f.lt(labels, np.int64(classes)))
+    each = f.cross_entropy(scores, f.where(is_class, labels, np.int64(0)))
+    share: Any = f.cast(is_class, each.dtype)
+    if factors is not None:  # compared out of their row, not gathered: that fuses, forwards and backwards
+        is_right = f.eq(labels, np.arange(classes))
+        share = f.sum(f.where(is_right, f.broadcast_like(factors, scores), 0), axis=-1)
         each = share * each
     if isinstance(smoothing, Variable) or smoothing:
-        spread = logarithm - summed(scores) / classes
+        logarithm, total = f.logsumexp(scores, axis=-1), classes
         if factors is not None:
-            spread = (logarithm * f.sum(factors) - summed(scores * factors)) / classes
+            scores, total = scores * factors, f.sum(factors)
+        spread = (logarithm * total - f.sum(scores, axis=-1)) / classes
         each = (1 - smoothing) * each + smoothing * spread
-    is_known = f.ne(counts, 0) if ignored is None else f.logical_or(f.ne(counts, 0), f.eq(wide, np.int64(ignored)))
-    each = f.where(is_known, each, np.nan)
     if ignored is None:
-        total = None if factors is None else share
-        return _reduced(
-            f.squeeze(each, axis), reduce, "cross_entropy", None if total is None else f.squeeze(total, axis)
-        )
-    is_there = f.ne(wide, np.int64(ignored))
-    each = f.where(is_there, each, 0)
-    share = f.where(is_there, share, f.cast(0, scores.dtype) if factors is None else 0)
-    return _reduced(f.squeeze(each, axis), reduce, "cross_entropy", f.squeeze(f.cast(share, scores.dtype), axis))
+        each = f.where(is_class, each, np.nan)
+        share = None if factors is None else share
+    else:
+        is_ignored = f.eq(labels, np.int64(ignored))
+        each = f.where(is_ignored, 0, f.where(is_class, each, np.nan))
+        share = f.where(is_ignored, 0, share)
+    each, share = (x if x is None else f.squeeze(x, -1) for x in (each, share))
+    return _reduced(each, reduce, "cross_entropy", share)
 
 
 def binary_cross_entropy(
@@ -195,7 +187,7 @@ def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, redu
 
 
 def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
-    """What a score lacks of the margin on its label's side: ``max(0, margin - label * score)``, labels -1 and 1."""
+    """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``."""
     scores, labels = _pair("hinge", scores, labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
@@ -221,13 +213,9 @@ def _operand(given: Any, what: str) -> Variable:
 def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
     """Values and targets of one shape, the targets in the values' dtype."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
-    if targets.ndim != values.ndim or not _fits(targets.shape, values.shape):
+    if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
     return values, targets if targets.dtype == values.dtype else f.cast(targets, values.dtype)
-
-
-def _fits(one: Any, other: Any) -> bool:
-    return all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _classes(scores: Variable, axis: int) -> int:
