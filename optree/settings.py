@@ -186,6 +186,20 @@ def value(name: str) -> Any:
     return _environment[name]
 
 
+def carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that has this thread's settings in whichever thread it is called."""
+    values = _overrides.values
+
+    def call(*args: Any) -> Any:
+        before, _overrides.values = _overrides.values, values
+        try:
+            return function(*args)
+        finally:
+            _overrides.values = before
+
+    return call
+
+
 @contextmanager
 def override(**values: Any) -> Iterator[None]:
     """Set these settings within a block, in this thread alone; None stands for the default."""
