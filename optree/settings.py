@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.errors import OptreeError, names
+from optree.records import NamedTuple
 
 #: The stages that can be printed: those of `optree.compile.pipeline`, and the two of backends.
 STAGES = ("program", "passes", "copies", "order", "parts", "fusion", "source", "plan")

@@ -12,7 +12,6 @@ import ctypes
 import gc
 import os
 import platform
-import shlex
 import sys
 import threading
 import time
@@ -23,13 +22,14 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from backends import lazy
 from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import CompilerError
+from optree.records import NamedTuple
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
@@ -73,7 +73,7 @@ class Compiler(NamedTuple):
     identity: str
 
     def __str__(self) -> str:
-        return shlex.join(self.command)
+        return lazy.shlex.join(self.command)
 
 
 class _Loaded:
@@ -189,7 +189,7 @@ def find_compiler() -> Compiler | None:
     if not chosen:
         return next((found for name in ("cc", "gcc", "clang") if (found := _compiler([name]))), None)
     try:
-        found = _compiler(shlex.split(chosen))
+        found = _compiler(lazy.shlex.split(chosen))
     except ValueError as error:
         raise CompilerError(f"CC is {chosen!r}: {error}") from None
     if found is None:

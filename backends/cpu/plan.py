@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
+from optree.records import NamedTuple
 
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25

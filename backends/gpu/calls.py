@@ -24,7 +24,6 @@ from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.loops import Scan
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
@@ -111,7 +110,7 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     routine = routine_of(ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(device, op)
-    if isinstance(op, Scan):
+    if op.runs_body:
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
         made = instruction.inputs[0] - len(program.leaves)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -28,6 +28,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
+from optree.records import NamedTuple
 
 #: `cudaStreamPerThread`: one handle for the default streams of all threads.
 PER_THREAD = 2

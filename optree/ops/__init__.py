@@ -1,42 +1,23 @@
-"""Every op, one class each, in a file a family. Importing this fills the registry."""
+"""Every op, one class each, in a file a family; importing this registers those of the families that most programs need.
+
+`optree.ops.rest` has the others, which are imported when one of them is first asked for (`optree.registry`).
+"""
+
+from importlib import import_module
+from typing import Any
 
 from optree.ops import (
-    arrangement,
     assignment,
-    attention,
-    bits,
     choice,
-    collectives,
-    columns,
     contraction,
-    convolution,
-    einsum,
     elementwise,
-    factorisation,
     indexing,
-    interpolation,
-    joining,
-    linalg,
     logic,
-    loops,
-    network,
-    normalization,
-    ordering,
-    padding,
-    pooling,
-    random,
-    recurrent,
     reduction,
-    scan,
-    scattering,
     shape,
-    sorting,
-    standardization,
     statistics,
     structure,
     transcendental,
-    vision,
-    windows,
 )
 
 __all__ = [
@@ -77,3 +58,9 @@ __all__ = [
     "vision",
     "windows",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return import_module(f"optree.ops.{name}")
+    raise AttributeError(f"module 'optree.ops' has no attribute {name!r}")

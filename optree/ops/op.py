@@ -118,6 +118,8 @@ class Op:
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+    runs_body : bool
+        Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
     calls_lapack : bool
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
@@ -166,6 +168,7 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    runs_body: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from optree.ops.normalization import MeanDtypeOperator
 from optree.ops.op import Op
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
+from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import TensorType, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.errors import OperandError, ShapeError, brief
+from optree.records import NamedTuple
 from optree.tree.types import Shape
 
 #: The letters of the spatial axes, the last first where there are fewer.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from optree.records import NamedTuple
 
 
 class Kind(NamedTuple):
