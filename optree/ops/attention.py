@@ -21,6 +21,7 @@ from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
 from optree.ops.arrangement import rows_and_columns
+from optree.ops.batching import aligned, outputs_of, spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
@@ -147,6 +148,10 @@ class AttentionOperator(Op):
     def factor(self, query: Any) -> float:
         """What scores of queries are multiplied by."""
         return 1 / sqrt(max(query.shape[-1], 1)) if self.scale is None else float(self.scale)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        given = spread_all(inputs, batched)
+        return outputs_of(self, aligned(given, [True] * len(given)))
 
     @portable
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:

@@ -13,6 +13,7 @@ from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import in_float32, is_floating, widens
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.apply import Apply
+from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.op import Op
@@ -299,8 +300,40 @@ class Scan(Op):
             total += node.op.flops(shapes, found)
         return int(length or 0) * total
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        """A loop whose steps are those of all examples together."""
+        body = self.body
+        states = self.parts(spread_all(inputs, batched, len(body.states)))[0]
+        _, sequences, constants = self.parts(inputs)
+        _, moving, differing = self.parts(batched)
+        given = {x: _stand_in(x, y) for x, y in zip(body.states, states, strict=True)}
+        axes = [axis + each for axis, each in zip(self.axes, moving, strict=True)]
+        slices = []
+        for x, sequence, axis, each in zip(body.slices, sequences, axes, moving, strict=True):
+            given |= {x: _stand_in(x, sequence, axis)} if each else {}
+            slices.append((given.get(x, x), sequence, axis))
+        outer = {x: y for x, y, each in zip(body.constants, constants, differing, strict=True) if each}
+        same = [(x, y) for x, y, each in zip(body.constants, constants, differing, strict=True) if not each]
+        roots = replace([*body.results, *body.states], dict(same))
+        found = batched_trees(roots, {**given, **outer})
+        batch = first_batch(inputs, batched)
+        trees = [x if each else spread(x, batch) for x, each in found]
+        count, first = len(states), len(states) + len(body.outputs)
+        # The loop gives all that this one does: states before each step and products are outputs of it.
+        outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
+        outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
+        loop = _Loop(list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse)
+        final, joined = loop.applied()
+        return [*final, *joined]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return _Derivative(self, inputs, output_gradients).gradients()
+
+
+def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
+    """An input for a batch of what another stands for; `axis` is that of steps in the batch."""
+    sizes = [size for i, size in enumerate(batch.shape) if i != axis]
+    return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
 
 
 def _at(array: Any, axis: int, place: int) -> Any:
@@ -362,6 +395,7 @@ class _Loop(NamedTuple):
             reverse=self.reverse,
         )
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
+        found = found if isinstance(found, list) else [found]
         return found[:count], found[count : len(roots)]
 
 

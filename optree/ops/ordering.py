@@ -53,6 +53,9 @@ class SearchSorted(BinaryOperator, IntegerOperator):
             raise ShapeError("the first operand is a sorted vector, of one dimension")
         return y
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)

@@ -166,6 +166,7 @@ class Parts(Op):
 
     __props__ = ("count",)
     count: int = 2
+    leads_with_batch = True
     can_fail = False
     is_captured = True
 

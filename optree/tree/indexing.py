@@ -234,22 +234,30 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         If the index arrays do not broadcast.
     """
     sizes: list[int | None] = []
-    advanced: list[int] = []  # positions in the template
-    start = 0  # of the arrays' axes if they are adjacent
     axis = 0
-    for i, entry in enumerate(template):
+    for entry in template:
         if entry is None:
             sizes.append(1)
             continue
         if isinstance(entry, tuple):
             sizes.append(_slice_size(entry, shape[axis]))
-        else:
-            start = start if advanced else len(sizes)
-            advanced.append(i)
         axis += 1
-    adjacent = not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
-    start = start if adjacent else 0
+    start = place_of_arrays(template)
     return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
+
+
+def place_of_arrays(template: Template) -> int:
+    """The axis of the value at which the index arrays' broadcast axes begin."""
+    advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
+    if not advanced or not are_adjacent(template):
+        return 0
+    return advanced[0]
+
+
+def are_adjacent(template: Template) -> bool:
+    """Whether index arrays, and integers, which count as such, are next to each other."""
+    advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
+    return not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
 
 
 def _slice_size(entry: tuple[Any, Any, Any], size: int | None) -> int | None:
