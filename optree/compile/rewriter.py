@@ -159,11 +159,12 @@ class Value:
     @property
     def op(self) -> Any:
         """The op that computes it; None for a leaf."""
-        return None if self.is_leaf else self.node.op
+        return None if self.number >= 0 else self._rewriter.nodes[~self.number].op
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names computes it, and not of a subclass."""
-        return self.is_among(names)
+        op = self.op
+        return op is not None and op.name in names and type(op) is OPS[op.name]
 
     def is_among(self, names: Names) -> bool:
         """The same of a collection of names."""
@@ -173,11 +174,13 @@ class Value:
     @property
     def inputs(self) -> list[Value]:
         """The operands of its op."""
-        return [] if self.is_leaf else [Value(self._rewriter, i) for i in self._rewriter.inputs[~self.number]]
+        number, rewriter = self.number, self._rewriter
+        return [] if number >= 0 else [Value(rewriter, i) for i in rewriter.inputs[~number]]
 
     @property
     def type(self) -> Any:
-        return as_variable(self._leaf).type if self.is_leaf else self.node.type
+        number, rewriter = self.number, self._rewriter
+        return rewriter.nodes[~number].type if number < 0 else as_variable(rewriter.leaves[number]).type
 
     @property
     def dtype(self) -> np.dtype:
