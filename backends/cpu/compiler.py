@@ -88,7 +88,6 @@ class _Loaded:
         self.crowded = CROWDED
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
         self.announced = False  # whether the message on compiling has appeared
-        self.waiting = 0  # the sources that `concurrently` has yet to compile
         self.begin()
 
     def begin(self) -> None:
@@ -96,6 +95,7 @@ class _Loaded:
         self.lock = threading.Lock()
         self.compiling: dict[str, threading.Lock] = {}
         self.running, self.since = 0, 0.0
+        self.waiting = 0  # the sources that `concurrently` has yet to compile
 
     @contextmanager
     def timed(self) -> Iterator[None]:
