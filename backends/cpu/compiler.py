@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
@@ -481,7 +481,7 @@ def concurrently(jobs: Sequence[Callable[[], Any]], count: int) -> list[Any]:
             work.ended.get()  # an interrupted Thread.join takes a thread that runs for one that has ended
             ended += 1
     except BaseException:
-        work.stop(begun - ended)
+        work.stop()
         raise
     finally:
         _loaded.waiting = 0
@@ -496,6 +496,8 @@ class _Work:
     results : list
     ended : SimpleQueue
         One entry for each thread that has ended.
+    running : set of int
+        The threads that have begun, and not ended.
     processes : set of subprocess.Popen
     is_stopped : bool
         Whether no more compilers are run.
@@ -504,6 +506,7 @@ class _Work:
     def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
         self.results: list[Any] = [None] * len(jobs)
         self.ended: SimpleQueue[None] = SimpleQueue()
+        self.running: set[int] = set()
         self.processes: set[Any] = set()
         self.is_stopped = False
         self._rest = deque(enumerate(jobs))
@@ -511,6 +514,7 @@ class _Work:
     def run(self) -> None:
         """Run jobs until none is left."""
         _local.work = self
+        self.running.add(_thread.get_ident())
         try:
             while not self.is_stopped:
                 index, job = self._rest.popleft()
@@ -523,19 +527,21 @@ class _Work:
         except IndexError:  # none is left
             pass
         finally:
+            self.running.discard(_thread.get_ident())
             self.ended.put(None)
 
-    def stop(self, running: int) -> None:
-        """Kill the compilers, and wait for the threads that run; one may be about to start a compiler."""
+    def stop(self) -> None:
+        """Kill the compilers, and wait for the threads that run; one may be about to start a compiler.
+
+        It does not count what has ended: the interrupt may have come after an entry was taken, and before its count.
+        """
         self.is_stopped = True
-        while running:
+        while self.running:
             for process in list(self.processes):
                 with suppress(OSError):
                     if process.returncode is None:
                         os.killpg(process.pid, lazy.signal.SIGKILL)
-            with suppress(Empty):
-                self.ended.get(timeout=0.01)
-                running -= 1
+            time.sleep(0.01)
 
 
 #: `_local.work`: the work of a thread of `concurrently`.
