@@ -47,6 +47,11 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__array_function__")
 
 
+def is_value(x: Any) -> bool:
+    """Whether it is a number or an array of any library, which a constant can be made of."""
+    return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(x, "__array_namespace__")
+
+
 def check_unmasked(values: Any, what: str) -> None:
     """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
 
@@ -118,6 +123,11 @@ def putting_off() -> Iterator[list[Any]]:
         yield found
     finally:
         _deferred.reset(token)
+
+
+def is_put_off() -> bool:
+    """Whether `putting_off` defers checks here, as where work is captured."""
+    return _deferred.get() is not None
 
 
 def is_any(wrong: Any) -> bool:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -268,6 +269,38 @@ def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convn
     assert accuracy_of(capsys.readouterr().out) >= 0.95
     for name in ("filters.png", "errors.png"):
         assert (tmp_path / name).stat().st_size > 1000
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert rows[0] == "step,loss,accuracy" and len(rows) == 1 + 4 * (1437 // 64)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_a_convolutional_network_that_is_stopped_goes_on_to_the_same_end(convnet, tmp_path, capsys, monkeypatch):
+    images, labels = _stripes(60)
+    np.savez(tmp_path / "stripes.npz", images=images, labels=labels)
+    options = ["--epochs", "4", "--batch-size", "12", "--shift", "1", "--dataset", str(tmp_path / "stripes.npz")]
+    convnet.main([*options, "--output", str(tmp_path / "whole")])
+    whole = capsys.readouterr().out.replace(str(tmp_path / "whole"), "")
+    save = train.save
+
+    def stops(folder, state, step, keep):
+        save(folder, state, step, keep)
+        if step == 2:
+            raise KeyboardInterrupt
+
+    stopped = ["--output", str(tmp_path / "stopped")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save", stops)
+        convnet.main([*options, *stopped])
+    convnet.main([*options, *stopped, "--resume"])
+    assert capsys.readouterr().out.replace(str(tmp_path / "stopped"), "") == whole
+    last = [train.read(tmp_path / run / "checkpoints") for run in ("whole", "stopped")]
+    assert last[0].keys() == last[1].keys() >= {"running.conv1_mean", "weights.conv1", "optimizer.momentum.w"}
+    assert all((last[0][name] == last[1][name]).all() for name in last[0] if not name.startswith("random"))
+    logs = [(tmp_path / run / "log.csv").read_text() for run in ("whole", "stopped")]
+    assert logs[0] == logs[1]
+    with pytest.raises(SystemExit):
+        convnet.main([*options, *stopped, "--batch-size", "10", "--resume"])
+    assert "size is 10, and was 12" in capsys.readouterr().err
 
 
 def _stripes(count):
@@ -320,6 +353,22 @@ def test_the_benchmark_of_networks_prints_times_and_memory():
     assert run.returncode == 0, run.stderr
     assert "training step: optree" in run.stdout
     assert float(re.search(r"([\d.]+) of its operands", run.stdout)[1]) < 1.3
+
+
+def test_the_simulation_of_many_gpus_says_what_its_document_says(capsys):
+    scaling = runpy.run_path(str(ROOT / "benchmarks" / "scaling.py"))
+    scaling["main"]([])
+    assert "1.3e9 weights: 333.0 ms on one GPU" in capsys.readouterr().out
+    machine, (transformer, resnet) = scaling["Machine"](), scaling["MODELS"].values()
+    found = scaling["table"](transformer, machine)
+    assert all(values[0] == 1 and min(values) > 0 for values in found.values())
+    assert round(found["op-tree's buckets"][-1], 2) == 0.95 and round(found["buckets of 4 MiB"][-1], 2) == 0.67
+    # By hand: one bucket, no latency, no jitter: what is sent, after what is computed.
+    machine = machine._replace(hop_inside=0, hop_outside=0, launch=0, jitter=0)
+    step = scaling["simulate"](resnet, 8, 1e12, machine)
+    sent, alone = 2 * 7 / 8 * resnet.weights * 4 / machine.inside, 3 * resnet.flops / machine.flops
+    assert step.operations == 1 and abs(step.seconds - alone - sent - resnet.weights * 28 / machine.memory) < 1e-12
+    assert abs(step.waiting - sent) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["overhead", "training_step"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
+from backends.cpu.products import merging
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
@@ -30,11 +31,18 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
+def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
+    return merging(backend.product)
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
 #: The routines by which libraries compute ops; `backends.cpu.libraries` has those for the ops of `FAMILIES`.
-ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: _PRODUCT}
-FAMILIES = frozenset(f"optree.ops.{name}" for name in ("attention", "convolution", "pooling", "recurrent"))
+ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True)}
+_LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
+FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
+    f"optree.ops.{name}" for name in ("attention", "collectives", "convolution", "pooling", "recurrent")
+)
 
 
 def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:

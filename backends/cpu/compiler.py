@@ -398,13 +398,7 @@ def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
 
 
 def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
-    """The optional flags that a compiler supports, tried on a trivial source.
-
-    Raises
-    ------
-    CompilerError
-        If it does not compile that without any.
-    """
+    """The optional flags that a compiler supports, tried on a trivial source; CompilerError if it fails without any."""
     (folder / "kernel.c").write_text("int nothing;\n")
     status, output = _run(compiler, [], folder)
     if status:

@@ -10,11 +10,12 @@ from typing import Any
 from backends.cpu.convolution import Convolution
 from backends.cpu.openblas import share_products
 from backends.cpu.pooling import Pool
-from backends.execution.routines import Routine, always, takes_floats, views
+from backends.execution.routines import BEGINNING, Routine, always, takes_floats, views
 from backends.execution.tiles import BackendTiles
 from optree.compile.program import Program
 from optree.dtypes import is_floating
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 from optree.ops.recurrent import Parts
@@ -38,7 +39,7 @@ _ATTENTION = Routine(_in_tiles, always)
 _POOL = Routine(Pool, _floats_first, writes_out=True, label=_WINDOWS_BY)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=_WINDOWS_BY)
 
-ROUTINES: dict[type, Routine] = {Parts: Routine(views, always, computes=False)}
+ROUTINES: dict[type, Routine] = {Parts: Routine(views, always, computes=False), Begin: BEGINNING}
 ROUTINES.update(dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION))
 ROUTINES.update(dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL))
 ROUTINES.update(dict.fromkeys((Attention, AttentionGradient), _ATTENTION))

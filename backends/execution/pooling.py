@@ -7,7 +7,7 @@ from optree.records import NamedTuple
 
 
 class Kind(NamedTuple):
-    """What a pool does, in statements on a window's ``y`` and index ``z``, an element ``x``, and a ``t`` beside it.
+    """The statements of a pool, on a window's ``y`` and index ``z``, an element ``x``, and a ``t`` beside it.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class Routine(NamedTuple):
     writes_out : bool
         Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
-        What else it can do (`Implementation`).
+        Further capabilities (`Implementation`).
     computes : bool
         Whether it does more than to make views.
     label : callable, optional
@@ -110,10 +110,18 @@ def takes_floats(program: Program, index: int) -> bool:
 
 
 def views(backend: Any, op: Any) -> Callable[..., Any]:
-    """For `Routine.bind`: an op's views, which need no check."""
+    """`Routine.bind` of an op's views, which need no check."""
     return op.views  # type: ignore[no-any-return]
 
 
+def _into(backend: Any, op: Any) -> Callable[..., Any]:
+    return op.into  # type: ignore[no-any-return]
+
+
 def always(program: Program, index: int) -> bool:
-    """For `Routine.takes`: whatever the operands are."""
+    """`Routine.takes` of any operands."""
     return True
+
+
+#: What begins an operation beside others, into memory that a function keeps from call to call.
+BEGINNING = Routine(_into, always, writes_out=True, computes=False)

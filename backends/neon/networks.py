@@ -69,13 +69,12 @@ class Networks(Pools):
         normalise, and only y is written.
         """
         check_sizes("compound_fprop_bn", y=(y, x.size))
-        key = (float(eps), bool(relu), bool(compute_batch_sum))
         if inference:
-            self.replay("compound_fprop_bn", _bn_inference, key, y, x, gmean, gvar, gamma, beta, accumbeta)
+            self.replay("compound_fprop_bn", _bn_inference, float(eps), y, x, gmean, gvar, gamma, beta, accumbeta)
             return
-        trees = _bn_binary if binary else _bn
-        running = rho, 1 - rho
-        self.replay("compound_fprop_bn", trees, key, y, x, xsum, xvar, gmean, gvar, gamma, beta, accumbeta, *running)
+        key = (float(eps), bool(relu), bool(compute_batch_sum), bool(binary))
+        factors = gamma, beta, accumbeta, rho, 1 - rho
+        self.replay("compound_fprop_bn", _bn, key, y, x, xsum, xvar, gmean, gvar, *factors)
 
     def compound_bprop_bn(
         self,
@@ -226,16 +225,10 @@ def _rnn_delta(transform: Transform, delta: Any, h: Any) -> list[tuple[Any, Any]
 
 
 def _bn_inference(
-    key: Any, y: Any, x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, accumulate: Any
+    epsilon: Any, y: Any, x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, accumulate: Any
 ) -> list[tuple[Any, Any]]:
-    value = (x - mean) / f.sqrt(variance + key[0]) * gamma + beta
+    value = (x - mean) / f.sqrt(variance + epsilon) * gamma + beta
     return [(y, blended(f.reshape(value, y.shape), y, 1, accumulate))]
-
-
-def _statistics(key: Any, x: Any, xsum: Any, gmean: Any, rho: Any, more: Any) -> list[tuple[Any, Any]]:
-    """The sums of rows, if they are computed here, and the running means."""
-    written = [(xsum, f.sum(x, axis=1))] if key[2] else []
-    return [*written, (gmean, gmean * rho + xsum * (1 / x.shape[1]) * more)]
 
 
 def _bn(
@@ -251,44 +244,23 @@ def _bn(
     accumulate: Any,
     rho: Any,
     more: Any,
-) -> list[tuple[Any, Any]]:
-    centred = x - xsum * (1 / x.shape[1])
-    value = centred / f.sqrt(xvar + key[0]) * gamma + beta
-    return [
-        *_statistics(key, x, xsum, gmean, rho, more),
-        (xvar, f.mean(f.square(centred), axis=1)),
-        (gvar, gvar * rho + xvar * more),
-        (y, _accumulated(key, value, y, accumulate)),
-    ]
-
-
-def _bn_binary(
-    key: Any,
-    y: Any,
-    x: Any,
-    xsum: Any,
-    xvar: Any,
-    gmean: Any,
-    gvar: Any,
-    gamma: Any,
-    beta: Any,
-    accumulate: Any,
-    rho: Any,
-    more: Any,
-) -> list[tuple[Any, Any]]:
-    centred = x - xsum * (1 / x.shape[1])
-    value = f.shift(f.shift(centred, 1 / f.sqrt(xvar + key[0])), gamma) + beta
-    return [
-        *_statistics(key, x, xsum, gmean, rho, more),
-        (xvar, f.mean(f.shift(centred, centred), axis=1)),
-        (gvar, gvar * rho + xvar * more),
-        (y, _accumulated(key, value, y, accumulate)),
-    ]
-
-
-def _accumulated(key: Any, value: Any, y: Any, accumulate: Any) -> Any:
-    value = f.maximum(value, 0) if key[1] else value
-    return blended(f.reshape(value, y.shape), y, 1, accumulate)
+) -> dict[Any, Any]:
+    epsilon, relu, computes_sum, binary = key
+    times = f.shift if binary else f.mul
+    x = f.cast(x, xsum.dtype)
+    total = f.sum(x, axis=1) if computes_sum else xsum
+    mean = total * (1 / x.shape[1])
+    centred = x - mean
+    variance = f.mean(times(centred, centred), axis=1)
+    value = times(times(centred, 1 / f.sqrt(variance + epsilon)), gamma) + beta
+    value = f.maximum(value, 0) if relu else value
+    return {
+        **({xsum: total} if computes_sum else {}),
+        gmean: gmean * rho + mean * more,
+        xvar: variance,
+        gvar: gvar * rho + variance * more,
+        y: blended(f.reshape(value, y.shape), y, 1, accumulate),
+    }
 
 
 def _bn_gradient(
@@ -301,18 +273,19 @@ def _bn_gradient(
     xsum: Any,
     xvar: Any,
     gamma: Any,
-) -> list[tuple[Any, Any]]:
+) -> dict[Any, Any]:
     times = f.shift if key[1] else f.mul
     share = 1 / x.shape[1]
     inverse = 1 / f.sqrt(xvar + key[0])
-    value = times(x - xsum * share, inverse)
-    delta = f.reshape(delta_in, x.shape)
-    spread = delta - (times(value, grad_gamma) + grad_beta) * share
-    return [
-        (grad_gamma, f.sum(value * delta, axis=1)),
-        (grad_beta, f.sum(delta, axis=1)),
-        (delta_out, f.reshape(times(times(spread, gamma), inverse), delta_out.shape)),
-    ]
+    value = times(f.cast(x, xsum.dtype) - xsum * share, inverse)
+    delta = f.cast(f.reshape(delta_in, x.shape), xsum.dtype)
+    by_gamma, by_beta = f.sum(value * delta, axis=1), f.sum(delta, axis=1)
+    spread = delta - (times(value, by_gamma) + by_beta) * share
+    return {
+        grad_gamma: by_gamma,
+        grad_beta: by_beta,
+        delta_out: f.reshape(times(times(spread, gamma), inverse), delta_out.shape),
+    }
 
 
 def _lut(pad_idx: Any, dW: Any, error_t: Any, inputs: Any, error: Any) -> list[tuple[Any, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 
@@ -42,11 +41,6 @@ class Concatenate(AssociativeOperator):
         if is_one(operands):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return [inspect.Parameter("operands", kind), inspect.Parameter("axis", kind, default=0)]
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None:
@@ -199,12 +193,6 @@ class Pad(MorphOperator):
             options["constant_values"] = constant_values
         return f.pad_by(x, pad_width, mode, **options)
 
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        mode = inspect.Parameter("mode", kind, default="constant")
-        return [*super().parameters(), mode, inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)]
-
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"pad_width": choose((0, 1, (1, 0)))}
@@ -286,10 +274,8 @@ class Repeat(MorphOperator):
         return super().__call__(*inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        repeats = self.repeats
-        if isinstance(repeats, bool) or not hasattr(repeats, "__index__") or np.ndim(repeats) or repeats < 0:
-            raise OperandError(f"repeat: repeats is an integer of 0 or more, not {repeats!r}")
-        return self.make(repeats=int(repeats), axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
+        repeats = integer_of(self.repeats, "repeat: repeats", 0)
+        return self.make(repeats=repeats, axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape, axis = shapes[0], self.axis
@@ -331,7 +317,7 @@ class Unrepeat(MorphOperator):
         x, like = shapes
         size = like[self.axis]
         wanted = (*like[: self.axis], None if size is None else size * self.repeats, *like[self.axis + 1 :])
-        if len(x) != len(wanted) or any(None not in (n, m) and n != m for n, m in zip(x, wanted, strict=True)):
+        if not may_equal(x, wanted):
             raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
         return like
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import is_floating
-from optree.errors import DTypeError, OperandError, brief, describe
+from optree.errors import DTypeError, describe
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -16,7 +16,7 @@ from optree.ops.traits import (
     UnaryOperator,
 )
 from optree.registry import f, function, numpy_function
-from optree.tree.types import promote
+from optree.tree.types import integer_of, may_equal, promote
 from optree.tree.variable import variable_of
 
 # Comparisons
@@ -246,9 +246,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:
     """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
-    x = variable_of(x, "round")
-    if isinstance(decimals, bool) or not hasattr(decimals, "__index__"):
-        raise OperandError(f"round: decimals is an integer, not {brief(decimals)}")
+    x, decimals = variable_of(x, "round"), integer_of(decimals, "round: decimals")
     if x.dtype.kind == "b" and decimals:
         raise DTypeError(f"round: {describe(x)} is bool, and has no decimals")
     if x.dtype.kind in "iu" and decimals >= 0:
@@ -280,9 +278,7 @@ def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
     x, y = (variable_of(operand, "array_equal") for operand in (x, y))
-    if x.ndim != y.ndim or any(
-        None not in sizes and len(set(sizes)) > 1 for sizes in zip(x.shape, y.shape, strict=True)
-    ):
+    if not may_equal(x.shape, y.shape):
         return f.fill_like(f.all(x, keepdims=False), False)
     same = x == y
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,12 +19,16 @@ from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
 from optree.registry import f
+from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
+
+#: Steps of a loop from which its constants are worth a copy.
+MANY = 8
 
 
 def _operands(x: Any) -> list[Any]:
@@ -39,7 +42,7 @@ class Body:
     Parameters
     ----------
     states, slices, constants : sequence of Input
-        What a step reads: the states, a slice of each sequence, and what is the same in every step.
+        The inputs of a step: the states, a slice of each sequence, and the operands that are the same in every step.
     new_states, outputs : sequence of tree
         The states after the step, and what it gives beside.
 
@@ -140,6 +143,9 @@ class Scan(Op):
         Whether the last slice comes first. Outputs are joined in the order of the slices.
     axis : int
         The axis of steps in sequences and in joined outputs.
+    truncate : int, optional
+        The derivative goes through at most this many of the last steps; those before, and what the states begin with,
+        have a derivative of zero (truncated backpropagation through time).
 
     Returns
     -------
@@ -164,11 +170,12 @@ class Scan(Op):
     name = "scan"
     runs_body = True
     operands = None
-    __props__ = ("body", "axes", "out_axes", "reverse")
+    __props__ = ("body", "axes", "out_axes", "reverse", "truncate")
     body: Any = None
     axes: Any = ()
     out_axes: Any = ()
     reverse: bool = False
+    truncate: Any = None
 
     @classmethod
     def function(  # type: ignore[override]
@@ -179,15 +186,39 @@ class Scan(Op):
         length: int | None = None,
         reverse: bool = False,
         axis: int = 0,
+        truncate: int | None = None,
     ) -> Any:
-        return _scanned(step, initial, sequences, length, reverse, axis)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return list(inspect.signature(cls.function).parameters.values())
+        if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
+            raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
+        begun = [_typed(x, "a state") for x in _flat(initial)]
+        given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+        axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
+        cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
+        _check_lengths(given, axes, length)
+        if not given:
+            given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
+        states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+        shown = None if sequences is None else _like(sequences, cut)
+        result = step(_like(initial, states), shown)
+        if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
+            raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
+        new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+        _check_states(begun, new)
+        made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+        joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+        loop = _Loop(
+            list(zip(states, begun, strict=True)),
+            list(zip(cut, given, axes, strict=True)),
+            new,
+            joined,
+            bool(reverse),
+            None if truncate is None else int(truncate),
+        )
+        found, outputs = loop.applied()
+        return _like(initial, found), _like(result[1], outputs)
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands, or what there is for each: the states, sequences and constants."""
+        """Operands, or an item for each, as states, sequences and constants."""
         first, second = len(self.body.states), len(self.body.states) + len(self.body.slices)
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
@@ -201,7 +232,7 @@ class Scan(Op):
         )
 
     def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-        """What there is for each of the body's results and states, in the order of the outputs."""
+        """Items for the body's results and for its states, in the order of the outputs."""
         count = len(self.body.states) + len(self.body.outputs)
         return [*results[:count], *states, *results[count:]]
 
@@ -210,9 +241,9 @@ class Scan(Op):
         length = next((s[a] for s, a in zip(sequences, self.axes, strict=True) if s[a] is not None), None)
         slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
         results = self.body.shapes([*states, *slices, *constants])
-        places = [*self.out_axes, *[0] * len(self.body.products)]
+        axes = [*self.out_axes, *[0] * len(self.body.products)]
         count = len(states)
-        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], places, strict=True)]
+        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], axes, strict=True)]
         return self.joined([*results[:count], *joined], [(length, *s) for s in states])
 
     @portable
@@ -241,6 +272,7 @@ class Scan(Op):
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
+        constants = [_in_order(x) if length > MANY else x for x in constants]
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
@@ -248,8 +280,8 @@ class Scan(Op):
             np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
             for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
         ]
-        places = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
-        joined = [(x, a) for x, a in zip(made[len(states) :], places, strict=True) if x is not None and a is not None]
+        axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
         before, current = made[first:second], states
         order = range(length - 1, -1, -1) if self.reverse else range(length)
         for i, x in enumerate(before):
@@ -273,20 +305,14 @@ class Scan(Op):
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
-        """How many steps there are.
-
-        Raises
-        ------
-        ShapeError
-            If sequences differ.
-        """
+        """The number of steps; ShapeError if sequences differ."""
         lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
         if len(lengths) > 1:
             raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")
         return lengths.pop()
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """Those of a step, for each."""
+        """The operations of a step, times the number of steps."""
         body = self.body
         states, sequences, constants = self.parts(inputs)
         length = sequences[0][self.axes[0]]
@@ -322,7 +348,9 @@ class Scan(Op):
         # The loop gives all that this one does: states before each step and products are outputs of it.
         outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
         outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
-        loop = _Loop(list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse)
+        loop = _Loop(
+            list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse, self.truncate
+        )
         final, joined = loop.applied()
         return [*final, *joined]
 
@@ -336,9 +364,14 @@ def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
     return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
 
 
-def _at(array: Any, axis: int, place: int) -> Any:
-    """The view of an array at a place along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, place, Ellipsis)]
+def _in_order(x: Any) -> Any:
+    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
+
+
+def _at(array: Any, axis: int, index: int) -> Any:
+    """The view of an array at an index along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -346,7 +379,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 class _Loop(NamedTuple):
-    """What a loop is made of, its step in inputs that stand for a state or a slice.
+    """The parts of a loop, with its step as trees of inputs that stand for states and slices.
 
     Attributes
     ----------
@@ -358,6 +391,7 @@ class _Loop(NamedTuple):
     outputs : list of (tree, int)
         With the axis along which they are joined.
     reverse : bool
+    truncate : int or None
     """
 
     states: list[tuple[Input, Any]]
@@ -365,6 +399,7 @@ class _Loop(NamedTuple):
     new_states: list[Any]
     outputs: list[tuple[Any, int]]
     reverse: bool
+    truncate: int | None = None
 
     def applied(self) -> tuple[list[Variable], list[Variable]]:
         """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
@@ -393,6 +428,7 @@ class _Loop(NamedTuple):
             axes=tuple(axis for *_, axis in self.slices),
             out_axes=tuple(axis for _, axis in self.outputs),
             reverse=self.reverse,
+            truncate=self.truncate,
         )
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
         found = found if isinstance(found, list) else [found]
@@ -400,12 +436,7 @@ class _Loop(NamedTuple):
 
 
 def _check_pure(node: OpTreeNode) -> None:
-    """Refuse what a step overwrites.
-
-    Raises
-    ------
-    OperandError
-    """
+    """Raise OperandError for an op of a step that overwrites a tensor."""
     if node.op.destroy_map:
         raise OperandError(
             f"scan: {node.op} in a step overwrites one of its operands, as a draw does its generator's state; draw for "
@@ -423,11 +454,15 @@ class _Derivative:
         first, second = len(self.states) + len(body.outputs), 2 * len(self.states) + len(body.outputs)
         self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
         self.by_state = output_gradients[first:second]
-        #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
-        self.slices = [(x, y, axis) for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True)]
-        self.slices += [(x, y, 0) for x, y in zip(body.states, outputs[first:second], strict=True)]
+        #: The slices that a step reads: of sequences, of values stored by the loop, and of gradients.
+        self.slices: list[tuple[Input, Any, int]] = []
+        for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True):
+            self._read(x, y, axis)
+        for x, y in zip(body.states, outputs[first:second], strict=True):
+            self._read(x, y, 0)
         self.kept = {x: Input(x.type) for x in body.products}
-        self.slices += [(self.kept[x], y, 0) for x, y in zip(body.products, outputs[second:], strict=True)]
+        for x, y in zip(body.products, outputs[second:], strict=True):
+            self._read(self.kept[x], y, 0)
         self.seeds: dict[Variable, Any] = {}
         for x, gradient, axis in zip(body.outputs, given, op.out_axes, strict=True):
             self._seed(x, gradient, axis)
@@ -437,8 +472,39 @@ class _Derivative:
     def _slice_of(self, x: Variable, gradient: Any, axis: int) -> Any:
         """An input for the slices of a gradient, of the type of what it is the gradient of."""
         found = Input(TensorType(gradient.dtype, x.shape))
-        self.slices.append((found, gradient, axis))
+        self._read(found, gradient, axis)
         return found
+
+    def _read(self, x: Input, sequence: Any, axis: int) -> None:
+        """Read the slices of a sequence, those of the steps that have a derivative."""
+        self.slices.append((x, self._steps(sequence, axis, True), axis))
+
+    def _steps(self, x: Any, axis: int, is_last: bool) -> Any:
+        """The slices of the last steps that run, as many as have a derivative, or of those before them."""
+        count = self.op.truncate
+        if count is None:
+            return x
+        early, late = (
+            (slice(count, None), slice(0, count)) if self.op.reverse else (slice(0, -count), slice(-count, None))
+        )
+        return f.slice(x, (*(slice(None),) * axis, late if is_last else early))
+
+    def _padded(self, gradient: Any, sequence: Any, axis: int) -> Any:
+        """The gradient by a sequence, with zeros for the steps that have none."""
+        if self.op.truncate is None:
+            return gradient
+        zeros = f.fill_like(self._steps(in_dtype(sequence, gradient.dtype), axis, False), 0.0)
+        return f.concatenate([gradient, zeros] if self.op.reverse else [zeros, gradient], axis=axis)
+
+    def _begun(self, gradient: Any) -> Any:
+        """The gradient by what a state begins with: zeros where that is before the steps that have one."""
+        if self.op.truncate is None:
+            return gradient
+        sequence, axis = self.sequences[0], self.op.axes[0]
+        steps = f.count(sequence, axis) if sequence.shape[axis] is None else sequence.shape[axis]
+        if isinstance(steps, int):
+            return gradient if steps <= self.op.truncate else f.fill_like(gradient, 0.0)
+        return f.where(steps <= self.op.truncate, gradient, f.fill_like(gradient, 0.0))
 
     def _seed(self, x: Variable, gradient: Any, axis: int) -> None:
         if not is_disconnected(gradient) and is_floating(x.dtype):
@@ -475,15 +541,15 @@ class _Derivative:
         states, outputs = loop.applied()
         found[: len(self.states)] = [None] * len(self.states)
         for i, gradient in zip(moving, states, strict=False):
-            found[i] = gradient
-        for i, place in joined.items():
-            found[i] = outputs[place]
+            found[i] = self._begun(gradient)
+        for i, index in joined.items():
+            found[i] = self._padded(outputs[index], self.inputs[i], self.op.axes[i - len(self.states)])
         for i, total in sums.items():
             found[i] = total.value(states, outputs, self.inputs[i])
         return found
 
     def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
-        """What there is for each of the step's arguments, and the trees among that, of slices and outer operands."""
+        """The adjoint of each of the step's arguments, and those that are trees, of slices and outer operands."""
         body = self.op.body
         wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
         found: list[Any] = [None] * len(body.arguments)
@@ -504,9 +570,9 @@ class _Derivative:
 
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
-    for place, (known, along) in enumerate(loop.outputs):
-        if known is tree and along == axis:
-            return place
+    for index, (known, along) in enumerate(loop.outputs):
+        if along == axis and equal(known, tree):
+            return index
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
 
@@ -535,9 +601,9 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
-        place = _output(loop, tree, 0) if place is None else place
-        return cls(place, steps, axis + (axis >= steps))
+        index, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
+        index = _output(loop, tree, 0) if index is None else index
+        return cls(index, steps, axis + (axis >= steps))
 
 
 class _Sum(NamedTuple):
@@ -590,38 +656,6 @@ class _Sum(NamedTuple):
         return total
 
 
-def _scanned(
-    step: Callable[..., Any],
-    initial: Any,
-    sequences: Any = None,
-    length: int | None = None,
-    reverse: bool = False,
-    axis: int = 0,
-) -> Any:
-    """What `Scan.function` gives."""
-    begun = [_typed(x, "a state") for x in _flat(initial)]
-    given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
-    axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
-    cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
-    _check_lengths(given, axes, length)
-    if not given:
-        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
-    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
-    shown = None if sequences is None else _like(sequences, cut)
-    result = step(_like(initial, states), shown)
-    if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
-        raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-    new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
-    _check_states(begun, new)
-    made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
-    joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
-    loop = _Loop(
-        list(zip(states, begun, strict=True)), list(zip(cut, given, axes, strict=True)), new, joined, bool(reverse)
-    )
-    found, outputs = loop.applied()
-    return _like(initial, found), _like(result[1], outputs)
-
-
 def _flat(given: Any) -> list[Any]:
     """One operand, or those of a tuple or list, or none of None."""
     if given is None:
@@ -667,6 +701,5 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
                 f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
                 f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
             )
-        pairs = zip(x.shape, y.shape, strict=False)
-        if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(x.shape, y.shape):
             raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from optree.arrays import is_value
 from optree.cache import Cache
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import (
@@ -44,6 +45,7 @@ from optree.tree.variable import (
     check_same_backend,
     spec_of,
 )
+from optree.tree.waiting import Waiting
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
@@ -122,6 +124,8 @@ class Op:
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
     runs_body : bool
         Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
+    begins, waits : bool
+        Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     calls_lapack : bool
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
@@ -176,6 +180,8 @@ class Op:
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
     runs_body: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
@@ -300,6 +306,13 @@ class Op:
         """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
 
+    def halves(self) -> tuple[Op, Op] | None:
+        """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
+
+        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
+        """
+        return None
+
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
         return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
@@ -352,6 +365,10 @@ class Op:
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The parameters of `function`, for its signature."""
+        if cls.function.__func__ is not Op.function.__func__:  # type: ignore[attr-defined]
+            own = list(inspect.signature(cls.function).parameters.values())
+            if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own):
+                return [p.replace(annotation=p.empty) for p in own]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         operands = [inspect.Parameter(name, kind) for name in cls.operands or ()]
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
@@ -380,14 +397,17 @@ class Op:
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
-            for i, x in enumerate(inputs):
-                if error.obj is x and not isinstance(x, Variable):
-                    raise UntypedOperandError(
-                        f"{self}: make_node asks input {i}, {describe(x)}, for its {error.name}, which a variable has: "
-                        "give a tensor, as be.array makes one; optree.constant(x) makes one of a number or an array, "
-                        f"in make_node too ({error})"
-                    ) from error
-            raise
+            x = error.obj
+            i = next((i for i, given in enumerate(inputs) if given is x), None)
+            if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
+                raise
+            asked = "an array or number of its own" if i is None else f"input {i}"
+            remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
+            raise UntypedOperandError(
+                f"{self}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
+                f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
+                f"({error})"
+            ) from error
 
     def makes_nodes(self) -> bool:
         """Whether the op defines `make_node` or `itypes`, and does not use its traits."""

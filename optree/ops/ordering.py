@@ -1,9 +1,9 @@
-"""Functions by order: searchsorted, histograms, top k, partitions, nonzero, unique."""
+"""Functions by order: sorting, searchsorted, histograms, top k, partitions, nonzero, unique."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,70 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of
-from optree.ops.indexing import Take
+from optree.ops.indexing import Take, TakeAlongAxis
 from optree.ops.op import Op
+from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
-from optree.ops.traits import BinaryOperator, IntegerOperator
-from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, TensorType, normalise_axis
+from optree.ops.traits import BinaryOperator, IntegerOperator, MorphOperator
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
+from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of
+
+# Sorting
+
+_SORTED: tuple[Any, ...] = (
+    (((3, 4),), {}),
+    (((3, 4),), {"axis": 0}),
+    (((2, 3, 2),), {"axis": 1}),
+    (((5,),), {}),
+    (([3, 1, 2, 1],), {}),
+    (((0, 3),), {"axis": 0}),
+)
+
+
+class ArgSort(OneAxisOperator, IntegerOperator):
+    """The indices that sort the operand along an axis, stably; nan sorts last."""
+
+    name = "argsort"
+    axis: Any = -1
+    examples = _SORTED
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.argsort(as_array(arrays[0]), axis=self.axis, kind="stable")
+
+
+class Sort(OneAxisOperator, MorphOperator):
+    """The elements along an axis in ascending order; nan sorts last."""
+
+    name = "sort"
+    axis: Any = -1
+    examples = _SORTED
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.sort(as_array(arrays[0]), axis=self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        indexing = TakeAlongAxis.make(axis=self.axis)
+        return [IndexAdd.make(indexing=indexing)(delta, x, f.argsort(x, self.axis))]
+
+
+def _numpys(name: str) -> Callable[..., Any]:
+    """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
+
+    def ours(a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Any:
+        return getattr(f, name)(a, axis)
+
+    ours.__name__ = name
+    return ours
+
+
+NUMPY_FUNCTIONS[np.sort] = _numpys("sort")
+NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")
+
 
 # Bins
 
@@ -104,11 +159,6 @@ def _size(x: Variable, axis: int) -> Any:
     return f.cast(f.count(f.flat_indices(x), axis), "int64") if size is None else size
 
 
-def _of_size(size: int, dtype: Any) -> Variable:
-    """A vector of this size and dtype, for its shape."""
-    return f.broadcast_to(constant(np.zeros((), dtype)), (size,))
-
-
 @function()
 def bincount(x: Any, weights: Any = None, size: int | None = None) -> Any:
     """The number of occurrences of each integer below `size`, or the sum of its weights.
@@ -132,7 +182,9 @@ def bincount(x: Any, weights: Any = None, size: int | None = None) -> Any:
 
 def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
     """The number of occurrences of each integer below a size, or the sum of its weights."""
-    flat, like = f.reshape(x, (-1,)), _of_size(integer_of(size, "bincount: size"), np.int64)
+    flat = f.reshape(x, (-1,))
+    # In neon's mode a vector is a column, and so are the bins.
+    like = f.broadcast_to(constant(np.zeros((), np.int64)), (integer_of(size, "bincount: size"), *flat.shape[1:]))
     added = f.fill_like(f.flat_indices(flat), 1) if weights is None else f.reshape(weights, (-1,))
     return IndexAdd.make(indexing=Take.make(axis=0))(added, like, flat)
 

@@ -15,7 +15,7 @@ from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType
+from optree.tree.types import Shape, TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable
 
 
@@ -49,6 +49,7 @@ def rnn(
     activation: str = "tanh",
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """A plain recurrent network over a sequence: h = activation(x w + h u + b) in each step.
 
@@ -59,13 +60,15 @@ def rnn(
     w, u, b : operand
         Weights of shape (features, units) and (units, units), and a bias of shape (units,), or None.
     state : operand, optional
-        What h begins with, of shape (batch, units); zeros by default.
+        The initial h, of shape (batch, units); zeros by default.
     mask : operand, optional
         Bools of shape (steps, batch), or as x has its axes: where false, the state stays, and the output is the same.
     activation : {'tanh', 'relu', 'sig'}
     reverse : bool
         Whether the last step comes first. Outputs are joined in the sequence's order.
     batch_first : bool
+    truncate : int, optional
+        The derivative goes through at most this many of the last steps.
 
     Returns
     -------
@@ -80,7 +83,7 @@ def rnn(
         (h,) = states
         return [getattr(f, activation)(inputs + f.dot(h, given.u))]
 
-    outputs, states = given.run(step, [given.begun(state, "state")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state")], reverse, truncate)
     return Recurrent(outputs, *states)
 
 
@@ -95,6 +98,7 @@ def lstm(
     mask: Any = None,
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """Long short-term memory over a sequence (S. Hochreiter and J. Schmidhuber, 1997; with forget gates).
 
@@ -110,11 +114,13 @@ def lstm(
 
     def step(states: Sequence[Any], inputs: Any) -> list[Any]:
         h, c = states
-        enters, stays, new, leaves = given.gates_of(inputs + f.dot(h, given.u))
+        # Parts first, sums after: so they are of the gates' kernel, and no pass of their own.
+        parts = zip(given.gates_of(inputs), given.gates_of(f.dot(h, given.u)), strict=True)
+        enters, stays, new, leaves = (x + y for x, y in parts)
         c = f.sig(stays) * c + f.sig(enters) * f.tanh(new)
         return [f.sig(leaves) * f.tanh(c), c]
 
-    outputs, states = given.run(step, [given.begun(state, "state"), given.begun(cell, "cell")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state"), given.begun(cell, "cell")], reverse, truncate)
     return RecurrentWithCell(outputs, *states)
 
 
@@ -129,6 +135,7 @@ def gru(
     mask: Any = None,
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """Gated recurrent units over a sequence (K. Cho et al., 2014), reset after the product, as cuDNN's are.
 
@@ -150,7 +157,7 @@ def gru(
         new = f.tanh(enters[2] + reset * (kept[2] if extra is None else kept[2] + extra))
         return [new + stay * (h - new)]
 
-    outputs, states = given.run(step, [given.begun(state, "state")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state")], reverse, truncate)
     return Recurrent(outputs, *states)
 
 
@@ -204,7 +211,7 @@ class _Given:
     Parameters
     ----------
     gates : int
-        How many times the units the weights have.
+        The number of gates: the weights have as many rows for each unit.
     """
 
     def __init__(self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool) -> None:
@@ -234,8 +241,7 @@ class _Given:
         return found
 
     def _check(self, name: str, y: Variable, wanted: Sequence[int | None]) -> None:
-        pairs = zip(y.shape, wanted, strict=False)
-        if y.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(y.shape, tuple(wanted)):
             raise ShapeError(
                 f"{self.what}: {name} is {describe(y)}; for the sequence {describe(self.x)} and {self.units} units it "
                 f"has the shape {tuple(wanted)}"
@@ -254,15 +260,20 @@ class _Given:
     def begun(self, value: Any, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
-        if value is None:  # of which the shape alone is looked at
-            units = f.slice(self.w, (slice(None), slice(0, self.units)))
-            return f.fill_like(f.dot(f.sum(self.x, axis=self.axis, keepdims=False), units), 0.0)
+        if value is None:  # of sizes that may be open: sums of no elements, which cost nothing
+            nothing = f.slice(self.x, (slice(None), slice(None), slice(0, 0)))
+            zeros = f.sum(nothing, axis=(self.axis, 2), keepdims=False)
+            return f.expand_dims(zeros, 1) + f.sum(f.slice(self.u, (slice(0, 0), slice(0, self.units))), axis=0)
         found = self._operand(value, name)
         self._check(name, found, (batch, self.units))
         return found
 
     def run(
-        self, step: Callable[[Sequence[Any], Any], list[Any]], states: list[Variable], reverse: bool
+        self,
+        step: Callable[[Sequence[Any], Any], list[Any]],
+        states: list[Variable],
+        reverse: bool,
+        truncate: int | None,
     ) -> tuple[Variable, list[Variable]]:
         """The joined outputs, and the states after the last step, of a step of states and of the input's products."""
         inputs = f.matmul(self.x, self.w)
@@ -276,5 +287,5 @@ class _Given:
             return after, after[0]
 
         sequences = [inputs] if self.mask is None else [inputs, self.mask]
-        found, outputs = f.scan(masked, states, sequences, reverse=reverse, axis=self.axis)
+        found, outputs = f.scan(masked, states, sequences, reverse=reverse, axis=self.axis, truncate=truncate)
         return outputs, found

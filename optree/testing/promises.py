@@ -523,7 +523,7 @@ def has_rule(op: Any) -> bool:
 
 
 def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:
-    """Which operands differ between the examples of a batch: each alone, and all."""
+    """The masks of operands that differ between the examples of a batch: each alone, and all."""
     arrays = [isinstance(x, np.ndarray) for x in values]
     for i, is_array in enumerate(arrays):
         if is_array and sum(arrays) > 1:

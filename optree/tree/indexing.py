@@ -60,6 +60,20 @@ def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     return tuple(template), arrays
 
 
+def plain_key(index: Any) -> Any:
+    """A key, for caches, of an index that is an integer, a slice, or a tuple of these; None of any other."""
+    kind = index.__class__
+    if kind is int:
+        return index
+    if kind is slice:
+        key = slice, index.start, index.stop, index.step
+        return key if all(part is None or part.__class__ is int for part in key[1:]) else None
+    if kind is not tuple:
+        return None
+    keys = [None if entry.__class__ is tuple else plain_key(entry) for entry in index]
+    return None if None in keys else tuple(keys)
+
+
 def as_template(index: Any, shape: Shape, what: str) -> Template:
     """The template, one entry for each axis, of a template or of a NumPy-style index without arrays.
 

@@ -256,3 +256,18 @@ def test_an_op_of_a_users_says_what_it_lacks(cpu: Any) -> None:
     assert slopes.asnumpyarray().tolist() == [[1.0, 0.0]] * 2
     with pytest.raises(DefinitionError, match="Wrong.*with the axis of examples in front"):
         vmap(Wrong())(x)
+
+
+def test_a_truncated_loop_stays_truncated(cpu: Any) -> None:
+    def last(x: Any, w: Any) -> Any:
+        (state,), _ = cpu.scan(
+            lambda states, slices: ((states[0] * w + slices[0],), ()), (cpu.array(0.0, "float64"),), (x,), truncate=2
+        )
+        return state
+
+    x, w = cpu.array(np.arange(12.0).reshape(3, 4), "float64"), cpu.array(0.5, "float64")
+    derivatives = vmap(lambda row, w: grad(last(row, w), row), in_axes=(0, None))(x, w)
+    np.testing.assert_array_equal(derivatives.asnumpyarray(), [[0, 0, 0.5, 1]] * 3)
+    np.testing.assert_array_equal(
+        grad(cpu.sum(vmap(last, in_axes=(0, None))(x, w)), x).asnumpyarray(), [[0, 0, 0.5, 1]] * 3
+    )
