@@ -41,8 +41,6 @@ _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True)}
 _LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
 FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
-    f"optree.ops.{name}" for name in ("attention", "collectives", "convolution", "pooling", "recurrent")
-)
 
 
 def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:
