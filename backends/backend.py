@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -20,6 +20,7 @@ from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
 from optree.locks import cached_property
 from optree.ops.assignment import Assign
+from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.node import OpTreeNode, signature

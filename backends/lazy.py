@@ -11,7 +11,10 @@ from typing import Any
 
 #: name here -> module. `tests/test_startup.py` lists the modules that starting must not import.
 MODULES = {
-    **{name: name for name in ("difflib", "logging", "shutil", "signal", "subprocess", "tempfile")},
+    **{name: name for name in ("difflib", "logging", "shlex", "shutil", "signal", "subprocess", "tempfile")},
+    "ahead": "backends.cpu.ahead",
+    "libraries": "backends.cpu.libraries",
+    "loops": "backends.execution.loops",
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",

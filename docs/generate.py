@@ -109,7 +109,7 @@ def families() -> dict[str, dict[str, list[str]]]:
         else:
             first[function] = name
             found.setdefault(module, {})[name] = []
-    return found
+    return dict(sorted(found.items()))
 
 
 @cache

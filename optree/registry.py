@@ -6,17 +6,67 @@ reach an op by name without importing the file that defines it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
+#: The module that defines the ops which few programs need, and sets `is_complete` when it has.
+REST = "optree.ops.rest"
+is_complete = False
+
+
+def complete() -> None:
+    """Define all ops; if another thread is about to, wait for it."""
+    if not is_complete:
+        import_module(REST)
+
+
+class Registry(dict[Any, Any]):
+    """A registry that is completed when an entry that it does not have is asked for, or all are."""
+
+    def __missing__(self, key: Any) -> Any:
+        if key in self:
+            return dict.__getitem__(self, key)
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, key) or dict.__contains__(self._completed(), key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return dict.__getitem__(self, key) if key in self else default
+
+    def __len__(self) -> int:
+        return dict.__len__(self._completed())
+
+    def __iter__(self) -> Iterator[Any]:
+        return dict.__iter__(self._completed())
+
+    def keys(self) -> Any:
+        return dict.keys(self._completed())
+
+    def values(self) -> Any:
+        return dict.values(self._completed())
+
+    def items(self) -> Any:
+        return dict.items(self._completed())
+
+    def known(self) -> dict[Any, Any]:
+        """The entries so far, which those of any tree's ops are among."""
+        return dict(dict.items(self))
+
+    def _completed(self) -> Registry:
+        complete()
+        return self
+
+
 #: name -> Op class, for every op that has a name.
-OPS: dict[str, Any] = {}
+OPS: Registry = Registry()
 
 #: name -> function of operands: one for each op, and the functions composed of ops.
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+FUNCTIONS: Registry = Registry()
 
 #: NumPy function or ufunc -> its equivalent here.
-NUMPY_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+NUMPY_FUNCTIONS: Registry = Registry()
 
 #: name of an op with a Python operator -> its cache of applications: operand specs -> op_dict.
 APPLICATIONS: dict[str, Any] = {}
@@ -32,10 +82,18 @@ class FunctionNamespace:
         self.__dict__ = FUNCTIONS
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in FUNCTIONS:  # now
+            return FUNCTIONS[name]  # type: ignore[no-any-return]
         raise AttributeError(f"there is no function {name!r}")
 
 
 f = FunctionNamespace()
+
+
+def about_to_define(module: str) -> None:
+    """Define all of op-tree's ops before another module defines one, which must find their names taken."""
+    if not module.startswith("optree.ops."):
+        complete()
 
 
 def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,6 +108,7 @@ def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Cal
     """
 
     def register(composed: Callable[..., Any]) -> Callable[..., Any]:
+        about_to_define(composed.__module__)
         for name in (composed.__name__, *names):
             FUNCTIONS[name] = composed
         if numpy is not None:
@@ -63,6 +122,7 @@ def numpy_function(*functions: Any) -> Callable[[Callable[..., Any]], Callable[.
     """A decorator that registers the equivalent of NumPy functions, with their parameters, and no name of its own."""
 
     def register(composed: Callable[..., Any]) -> Callable[..., Any]:
+        about_to_define(composed.__module__)
         NUMPY_FUNCTIONS.update(dict.fromkeys(functions, composed))
         return composed
 

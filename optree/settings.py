@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.errors import OptreeError, names
+from optree.records import NamedTuple
 
 #: The stages that can be printed: those of `optree.compile.pipeline`, and the two of backends.
 STAGES = ("program", "passes", "copies", "order", "parts", "fusion", "source", "plan")
@@ -184,6 +185,20 @@ def value(name: str) -> Any:
         given = os.environ.get(setting.variable, "")
         _environment[name] = _checked(setting, given) if given.strip() else setting.default
     return _environment[name]
+
+
+def carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that has this thread's settings in whichever thread it is called."""
+    values = _overrides.values
+
+    def call(*args: Any) -> Any:
+        before, _overrides.values = _overrides.values, values
+        try:
+            return function(*args)
+        finally:
+            _overrides.values = before
+
+    return call
 
 
 @contextmanager

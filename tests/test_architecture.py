@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *(
         "optree.installation",
+        "optree.records",
         "optree.errors",
         "optree.settings",
         "optree.cache",

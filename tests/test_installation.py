@@ -14,6 +14,7 @@ from harness.compiling import ROOT, done, python
 
 import optree
 from backends import gen_backend
+from optree.registry import OPS
 
 #: The beginnings of files that the other package writes over ours, or leaves beside them.
 THEIRS = {
@@ -90,7 +91,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 def test_a_backend_lists_what_users_call() -> None:
     be = gen_backend("cpu")
-    shown = set(dir(be))
+    shown = set(dir(be)) - {name for name, op in OPS.items() if not op.__module__.startswith("optree.")}
     assert {"array", "tanh", "evaluate", "stats", "batch_size", "bsz", "info", "synchronize", "uniform"} <= shown
     assert not {"_plan", "__init__", "allocate", "owned", "borrowed", "home", "plans", "tensor_of", "when"} & shown
     page = (ROOT / "docs" / "functions.md").read_text()

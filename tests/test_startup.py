@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from pathlib import Path
 
 import pytest
 from harness.compiling import done, needs_compiler, python
 
 import optree
+from optree.records import NamedTuple
 
 FIRST = """
 import sys
@@ -34,6 +36,8 @@ UNNEEDED = {
     ),
     *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff.api", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
+    *("optree.ops.rest", "optree.ops.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
+    *("backends.cpu.libraries", "backends.cpu.convolution", "backends.cpu.ahead", "backends.execution.loops"),
 }
 
 
@@ -58,6 +62,95 @@ def test_a_process_starts_without_what_is_loaded_later() -> None:
     done(python("import optree; assert optree.grad and optree.metadiff.Metadiff and optree.check_grad"))
     done(python("from optree import *; assert grad and check_grad and metadiff"))
     done(python("from backends import gen_backend; assert (gen_backend('cpu').ones(3) + 1).is_input_dependent()"))
+
+
+#: Each, in a process of its own, is the first thing that asks for an op of the families that are imported later.
+FIRST_ASKED = {
+    "a method": "assert be.softmax(x).shape == x.shape",
+    "a function": "from optree.registry import f; assert f.cumsum(x, axis=0).shape == x.shape",
+    "NumPy": "assert np.median(x).item() == 1 and abs(np.linalg.norm(x).item() - 6**0.5) < 1e-6",
+    "an operator": "y = be.ones((2, 3), dtype=np.int32); assert (y & y).asnumpyarray().all()",
+    "a node": "assert optree.OpTreeNode.build('logsumexp', x).op.name == 'logsumexp'",
+    "a name": "from optree.registry import FUNCTIONS, OPS; assert 'conv' in OPS and FUNCTIONS.get('lstm')",
+    "a list": "from optree.registry import FUNCTIONS, OPS; assert {'conv', 'add'} <= {*OPS} & {*FUNCTIONS.keys()}",
+    "a module": "from optree.ops.scattering import IndexAdd; assert be.conv and optree.ops.scan and IndexAdd",
+    "an attribute": "assert optree.ops.vision.__name__ == 'optree.ops.vision'",
+    "a length": "from optree.registry import OPS; assert len(OPS) == len(OPS.items()) == len([*OPS.values()]) > 150",
+    "a pickle": "import pickle; assert pickle.loads(%r).name == 'softmax'",
+    "threads": """
+from threading import Barrier, Thread
+barrier, found = Barrier(4), []
+def ask(name):
+    barrier.wait()
+    found.append(getattr(be, name)(x))
+threads = [Thread(target=ask, args=[name]) for name in ("softmax", "cumsum", "logsumexp", "sort")]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+assert len(found) == 4
+""",
+    "a taken name": """
+from optree.ops.traits import ElementwiseOperator, UnaryOperator
+try:
+    class Mine(UnaryOperator, ElementwiseOperator):
+        name, numpy, kernel = "sort", np.tanh, "tanh({0})"
+        def grad(self, inputs, output_gradients): return output_gradients
+except optree.errors.OptreeError as error:
+    assert "sort" in str(error) and "optree.ops." in str(error)
+else:
+    raise AssertionError
+""",
+    "a function of the user's": """
+from optree.registry import f, function
+@function()
+def roll(x): return x
+be.softmax(x)
+assert f.roll is roll
+""",
+}
+
+
+@pytest.mark.parametrize("code", FIRST_ASKED.values(), ids=FIRST_ASKED)
+def test_ops_that_are_imported_later_are_there_for_whoever_asks_first(code: str) -> None:
+    if "%r" in code:
+        code %= pickle.dumps(optree.registry.OPS["softmax"].make())
+    head = "import numpy as np, optree; from optree import registry; from backends import gen_backend"
+    made = "be = gen_backend('cpu', jit=False); x = be.ones((2, 3)); (x + np.tanh(x)).asnumpyarray()"
+    done(python(f"{head}\n{made}\nassert not registry.is_complete\n{code}"))
+
+
+def test_no_family_changes_what_another_has_registered() -> None:
+    """Or a function would depend on what else has been asked for."""
+    done(
+        python("""
+from optree import registry
+import backends
+registries = registry.OPS, registry.FUNCTIONS, registry.NUMPY_FUNCTIONS
+before = [each.known() for each in registries]
+assert not registry.is_complete
+registry.complete()
+assert registry.is_complete
+for known, each in zip(before, registries):
+    assert known and len(known) < len(each) and all(each[name] is value for name, value in known.items())
+""")
+    )
+
+
+def test_a_named_tuple_is_as_those_of_typing() -> None:
+    class Pair(NamedTuple):
+        """Two."""
+
+        first: int
+        second: tuple[int, ...] = ()
+
+        @property
+        def both(self) -> tuple[int, ...]:
+            return self.first, *self.second
+
+    pair = Pair(1)
+    assert (pair, pair.both, pair._replace(second=(2,)).both) == ((1, ()), (1,), (1, 2))
+    assert repr(pair) == "Pair(first=1, second=())" and Pair.__doc__ == "Two." and Pair.__module__ == __name__
+    assert Pair.__annotations__ == {"first": "int", "second": "tuple[int, ...]"} and Pair.__match_args__ == pair._fields
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        Pair()  # type: ignore[call-arg]
 
 
 REGISTERED = """

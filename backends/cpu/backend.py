@@ -12,7 +12,7 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend
-from backends.cpu.calls import implementations_of, windows_by
+from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
@@ -36,7 +36,7 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
-    internal = Backend.internal | {"product", "when", "c_functions"}
+    internal = Backend.internal | {"product", "when", "c_functions", "windows_by"}
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
@@ -70,7 +70,13 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}; convolutions and pools by {windows_by(self)}"
+        return f"{runs}; {described(self.product)}; convolutions and pools by {self.windows_by()}"
+
+    def windows_by(self) -> str:
+        """What computes convolutions and pools."""
+        if self.compiler is None:
+            return "NumPy"
+        return "compiled C" if self.jit is True else "compiled C where it pays"
 
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:

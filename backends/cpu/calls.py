@@ -8,37 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.convolution import Convolution
-from backends.cpu.openblas import share_products
-from backends.cpu.pooling import Pool
+from backends import lazy
 from backends.cpu.products import merging
-from backends.execution.loops import loop
-from backends.execution.routines import (
-    BEGINNING,
-    Implementation,
-    ImplementationOf,
-    Routine,
-    always,
-    routine_of,
-    takes_floats,
-    views,
-)
-from backends.execution.tiles import BackendTiles
+from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of
 from optree.arrays import overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
-from optree.dtypes import is_floating
-from optree.ops.attention import Attention, AttentionGradient
-from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul
-from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.loops import Scan
-from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
-from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
-from optree.tree.types import NUMBERS, TensorType
+from optree.tree.types import TensorType
 
 
 def _is_a_ufuncs(program: Program, index: int) -> bool:
@@ -53,15 +33,6 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
-def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
-    return merging(backend.product)
-
-
-def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
-    """Attention, in tiles that BLAS multiplies; threads share the heads."""
-    return partial(op.run, BackendTiles(backend, backend.product, share_products))
-
-
 def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, out: Any) -> Any:
     """An op's value, written into an array that may overlap the operands."""
     if any(overlap(out, x) for x in arrays):
@@ -71,38 +42,16 @@ def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, o
     return out
 
 
+def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
+    return merging(backend.product)
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
-_ATTENTION = Routine(_in_tiles, always)
 
-
-def _floats_first(program: Program, index: int) -> bool:
-    """Whether an instruction's first operand is an array of floats, and none is a number."""
-    inputs, leaves = program.instructions[index].inputs, program.leaves
-    has_numbers = any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in inputs)
-    return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
-
-
-def windows_by(backend: Any) -> str:
-    """Implementations of convolutions and pools on a CPU backend."""
-    if backend.compiler is None:
-        return "NumPy"
-    return "compiled C" if backend.jit is True else "compiled C where it pays"
-
-
-_POOL = Routine(Pool, _floats_first, writes_out=True, label=windows_by)
-_CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=windows_by)
-
-#: The routines by which libraries compute ops, and compiled C of ours.
-ROUTINES: dict[type, Routine] = {
-    Dot: _PRODUCT,
-    MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True),
-    **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
-    **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
-    Attention: _ATTENTION,
-    AttentionGradient: _ATTENTION,
-    Parts: Routine(views, always, computes=False),
-    Begin: BEGINNING,
-}
+#: The routines by which libraries compute ops; `backends.cpu.libraries` has those for the ops of `FAMILIES`.
+ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True)}
+_LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
+FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
 
 
 def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:
@@ -130,11 +79,11 @@ def implementations_of(backend: Any, program: Program, last: Sequence[int] | Non
 def _implementation(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     instruction = program.instructions[index]
     op = instruction.op
-    routine = routine_of(ROUTINES, program, index)
+    routine = routine_of(lazy.libraries.ROUTINES if type(op).__module__ in FAMILIES else ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(backend, op)
-    if isinstance(op, Scan):
-        return loop(backend, program, index)
+    if op.runs_body:
+        return lazy.loops.loop(backend, program, index)  # type: ignore[no-any-return]
     if isinstance(op, Output):
         return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):

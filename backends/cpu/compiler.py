@@ -7,26 +7,29 @@
 from __future__ import annotations
 
 import _ctypes
+import _thread
 import ctypes
 import gc
 import os
 import platform
-import shlex
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from queue import SimpleQueue
+from typing import Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from backends import lazy
 from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import CompilerError
+from optree.records import NamedTuple
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
@@ -71,7 +74,7 @@ class Compiler(NamedTuple):
     identity: str
 
     def __str__(self) -> str:
-        return shlex.join(self.command)
+        return lazy.shlex.join(self.command)
 
 
 class _Loaded:
@@ -86,11 +89,28 @@ class _Loaded:
         self.crowded = CROWDED
         self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
         self.announced = False  # whether the message on compiling has appeared
-        self.renew_locks()
+        self.begin()
 
-    def renew_locks(self) -> None:
+    def begin(self) -> None:
+        """In a new process: renew the locks, and forget the compilations of other threads."""
         self.lock = threading.Lock()
         self.compiling: dict[str, threading.Lock] = {}
+        self.running, self.since = 0, 0.0
+        self.waiting = 0  # the sources that `concurrently` has yet to compile
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of a block, those of several threads at once only once."""
+        with self.lock:
+            self.since = time.perf_counter() if not self.running else self.since
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                now = time.perf_counter()
+                self.counts["seconds"] += now - self.since
+                self.since, self.running = now, self.running - 1
 
     def found(self, key: str) -> ctypes.CDLL | None:
         """The library of a key, now the most recently used; None where none is loaded."""
@@ -130,7 +150,7 @@ _loaded = _Loaded()
 _loads = count(1)
 
 if hasattr(os, "register_at_fork"):  # a lock that another thread held would stay locked in the child
-    os.register_at_fork(after_in_child=_loaded.renew_locks)
+    os.register_at_fork(after_in_child=_loaded.begin)
 
 
 def when_crowded(forget: Callable[[], None]) -> None:
@@ -144,8 +164,8 @@ def compile_counts() -> dict[str, Any]:
     Returns
     -------
     dict
-        The number of ``hits`` in memory, of ``disk_hits``, of ``misses``, which compiled, and the ``seconds`` that
-        compiling took.
+        The number of ``hits`` in memory, of ``disk_hits``, of ``misses``, which compiled, and the ``seconds`` in which
+        at least one compiler ran.
     """
     return dict(_loaded.counts)
 
@@ -170,7 +190,7 @@ def find_compiler() -> Compiler | None:
     if not chosen:
         return next((found for name in ("cc", "gcc", "clang") if (found := _compiler([name]))), None)
     try:
-        found = _compiler(shlex.split(chosen))
+        found = _compiler(lazy.shlex.split(chosen))
     except ValueError as error:
         raise CompilerError(f"CC is {chosen!r}: {error}") from None
     if found is None:
@@ -310,9 +330,9 @@ def _from_disk(folder: Path | None, key: str) -> ctypes.CDLL | None:
 
 
 def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compiler) -> ctypes.CDLL:
-    start = time.perf_counter()
-    binary = _compile(source, compiler, folder)
-    _count(misses=1, seconds=time.perf_counter() - start)
+    with _loaded.timed():
+        binary = _compile(source, compiler, folder)
+    _count(misses=1)
     _announce(folder)
     if folder:
         write(folder, key, binary)
@@ -325,12 +345,14 @@ def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compile
 def _announce(folder: Path | None) -> None:
     """Print a message on the terminal, once, when compiling has taken `PATIENCE`."""
     counts = _loaded.counts
-    if _loaded.announced or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
-        return
-    _loaded.announced = True
+    with _loaded.lock:
+        if _loaded.announced or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
+            return
+        _loaded.announced = True
+    more = f", {_loaded.waiting} to come" if _loaded.waiting else ""
     cached = f"; they are cached in {folder} for later runs" if folder else ""
     print(
-        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{cached}",
+        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{more}{cached}",
         file=sys.stderr,
         flush=True,
     )
@@ -391,7 +413,9 @@ def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
 def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, str]:
     """The status and output of a compiler, run on kernel.c in a folder."""
     command = [*compiler.command, *FLAGS, *optional, "kernel.c", "-o", "kernel.so", "-lm"]
-    limit = settings.value("compile_seconds")
+    limit, work = settings.value("compile_seconds"), getattr(_local, "work", None)
+    if work is not None and work.is_stopped:
+        raise CompilerError(f"the C compiler {compiler} was interrupted")
     try:
         process = lazy.subprocess.Popen(
             command,
@@ -405,6 +429,8 @@ def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, st
     except OSError as error:
         raise CompilerError(f"the C compiler {compiler} cannot be run: {error}") from None
     try:
+        if work is not None:
+            work.processes.add(process)
         output, _ = process.communicate(timeout=limit)
     except lazy.subprocess.TimeoutExpired:
         output = _stop(process)
@@ -415,6 +441,9 @@ def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, st
     except BaseException:
         _stop(process)
         raise
+    finally:
+        if work is not None:
+            work.processes.discard(process)
     return process.returncode, output.decode(errors="replace")
 
 
@@ -425,6 +454,93 @@ def _stop(process: Any) -> bytes:
     with suppress(lazy.subprocess.TimeoutExpired):
         return process.communicate(timeout=1)[0]
     return b""
+
+
+# Several at a time
+
+
+def concurrently(jobs: Sequence[Callable[[], Any]], count: int) -> list[Any]:
+    """The results of jobs that compile, run by at most `count` threads.
+
+    An error ends it: it is the result of its job, and None that of those that have not begun. An interrupt stops the
+    compilers that run.
+    """
+    work = _Work(jobs)
+    begun = ended = 0
+    try:
+        with suppress(RuntimeError):  # no thread can begin where there are too many, or Python is about to end
+            while begun < min(count, len(jobs)):
+                _thread.start_new_thread(work.run, ())  # unlike Thread.start, it waits for nothing
+                begun += 1
+        while ended < begun:
+            work.ended.get()  # an interrupted Thread.join takes a thread that runs for one that has ended
+            ended += 1
+    except BaseException:
+        work.stop()
+        raise
+    finally:
+        _loaded.waiting = 0
+    return work.results
+
+
+class _Work:
+    """Jobs of `concurrently`, with the compilers that they run.
+
+    Attributes
+    ----------
+    results : list
+    ended : SimpleQueue
+        One entry for each thread that has ended.
+    running : set of int
+        The threads that have begun, and not ended.
+    processes : set of subprocess.Popen
+    is_stopped : bool
+        Whether no more compilers are run.
+    """
+
+    def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
+        self.results: list[Any] = [None] * len(jobs)
+        self.ended: SimpleQueue[None] = SimpleQueue()
+        self.running: set[int] = set()
+        self.processes: set[Any] = set()
+        self.is_stopped = False
+        self._rest = deque(enumerate(jobs))
+
+    def run(self) -> None:
+        """Run jobs until none is left."""
+        _local.work = self
+        self.running.add(_thread.get_ident())
+        try:
+            while not self.is_stopped:
+                index, job = self._rest.popleft()
+                _loaded.waiting = len(self._rest)
+                try:
+                    self.results[index] = job()
+                except Exception as error:
+                    self.results[index] = error
+                    self._rest.clear()
+        except IndexError:  # none is left
+            pass
+        finally:
+            self.running.discard(_thread.get_ident())
+            self.ended.put(None)
+
+    def stop(self) -> None:
+        """Kill the compilers, and wait for the threads that run; one may be about to start a compiler.
+
+        It does not count what has ended: the interrupt may have come after an entry was taken, and before its count.
+        """
+        self.is_stopped = True
+        while self.running:
+            for process in list(self.processes):
+                with suppress(OSError):
+                    if process.returncode is None:
+                        os.killpg(process.pid, lazy.signal.SIGKILL)
+            time.sleep(0.01)
+
+
+#: `_local.work`: the work of a thread of `concurrently`.
+_local = threading.local()
 
 
 # Loading

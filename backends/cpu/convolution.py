@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from optree.arrays import overlap
 from optree.cache import Cache
 from optree.dtypes import FLOAT32, is_narrow, rounded
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.records import NamedTuple
 
 #: Products of fewer multiplications and additions are NumPy's unless `jit=True`, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20

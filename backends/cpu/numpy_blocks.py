@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from optree.dtypes import in_float32, is_floating, rounded
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.records import NamedTuple
 
 
 class _Part(NamedTuple):

@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from backends.cpu.thread_pool import share
+from optree.records import NamedTuple
 
 
 class _Threads(NamedTuple):

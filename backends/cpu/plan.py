@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
+from optree.records import NamedTuple
 
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25
@@ -204,7 +205,7 @@ class KernelPlan(Plan):
                 self._calls = self.by_numpy()
             return self._calls(values, roots)
         if self._kernels is None:
-            self._kernels = self._fused()
+            self._kernels = self._fused(values)
         found = self._kernels(values, roots)
         if not self.when.small:  # later calls do not choose
             self.run = self._kernels
@@ -212,10 +213,13 @@ class KernelPlan(Plan):
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
-    def _fused(self) -> Any:
-        """The plan by kernels, each of which is compiled when it first runs."""
+    def _fused(self, values: list[Any]) -> Any:
+        """The plan by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         steps = steps_of(self.program, self.implementation_of, self.when.executor)
-        self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
+        kernels = [step for step in steps if isinstance(step, KernelStep)]
+        if len(kernels) > 1:
+            lazy.ahead.compile_ahead(self.program, steps, values + self.open)
+        self._is_quiet = len(kernels) == len(steps)
         if self.arguments is None:
             run = partial(run_steps, runnable(steps), self.open, outputs_of(self.program), self.note)
             return self._quiet(run)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from optree.compile.loopnest import LoopNest, Reduction, Statement
 from optree.dtypes import is_floating, is_narrow
+from optree.records import NamedTuple
 
 Lines = list[str]
 
@@ -17,8 +17,7 @@ Lines = list[str]
 NARROW_NAMES = {"float16": "half", "bfloat16": "bfloat"}
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(NamedTuple):
     """The types and qualifiers of a C-like language.
 
     Attributes

@@ -38,8 +38,8 @@ PRIVATE = "optree-kernels"
 LEAVES = 0.75
 
 #: The names that `tempfile` makes, and the keys of kernels.
-_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + "[a-z0-9_]{8}")
-_STORED_NAME = re.compile("(cuda-)?[0-9a-f]{64}")
+_TEMPORARY_NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
+_STORED_NAME = "(cuda-)?[0-9a-f]{64}"
 
 #: For a folder and its limit, the bytes that may be written before its files are counted again.
 _room: dict[tuple[Path, int], int] = {}
@@ -236,9 +236,9 @@ def _delete_left_over(descriptor: int) -> list[str]:
     stored = []
     with os.scandir(descriptor) as entries:
         for entry in entries:
-            if _STORED_NAME.fullmatch(entry.name):
+            if re.fullmatch(_STORED_NAME, entry.name):
                 stored.append(entry.name)
-            elif _TEMPORARY_NAME.fullmatch(entry.name):
+            elif re.fullmatch(_TEMPORARY_NAME, entry.name):
                 with suppress(OSError):
                     state = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=False)
                     if time.time() - state.st_mtime <= LEFT_OVER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from optree.compile.aliasing import alias_sets
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
 from optree.ops.elementwise import Mul
+from optree.records import NamedTuple
 
 
 class Factor(NamedTuple):

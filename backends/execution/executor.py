@@ -443,15 +443,8 @@ class KernelStep:
 
     def run(self, values: list[Any]) -> FastCall | None:
         """Run the kernel on arrays of any layout."""
-        kernel, memory = self.kernel, self.kernel.memory
-        registers = [self.target_of.get(i, i if i in self.persistent else None) for i in kernel.writes]
-        given = [None if register is None else values[register] for register in registers]
-        reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
-        stages = [kernel.written_in.get(i, AFTER_STAGES) for i in kernel.writes]
-        targets = [
-            x if x is not None and _is_writable_by(x, kernel.axes[i], stage, reads, memory) else None
-            for i, x, stage in zip(kernel.writes, given, stages, strict=True)
-        ]
+        kernel = self.kernel
+        given, targets = self.targets(values)
         outputs = kernel.run(values, targets)
         has_run = outputs is not None
         if outputs is None:
@@ -464,6 +457,18 @@ class KernelStep:
             values[assignment] = values[i]
         is_direct = all(x is y for x, y in zip(targets, given, strict=True))
         return self._remember(values) if has_run and is_direct else None
+
+    def targets(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
+        """For each value that it stores an array that is there for it, or None; and the same if it may write there."""
+        kernel = self.kernel
+        registers = [self.target_of.get(i, i if i in self.persistent else None) for i in kernel.writes]
+        given = [None if register is None else values[register] for register in registers]
+        reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
+        stages = [kernel.written_in.get(i, AFTER_STAGES) for i in kernel.writes]
+        return given, [
+            x if x is not None and _is_writable_by(x, kernel.axes[i], stage, reads, kernel.memory) else None
+            for i, x, stage in zip(kernel.writes, given, stages, strict=True)
+        ]
 
     def _remember(self, values: list[Any]) -> FastCall | None:
         """Cache the fast call for arrays of this layout."""

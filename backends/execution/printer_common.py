@@ -15,12 +15,12 @@ tests/harness/plain_c.py is a minimal one; the other hooks are for speed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from backends.execution.dialect import Dialect, Lines, accumulator_dtype, braced, initial_value, packed, unpacked
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.records import NamedTuple
 
 
 class Access(NamedTuple):

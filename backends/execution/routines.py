@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.compile.program import Program
 from optree.dtypes import is_floating
+from optree.records import NamedTuple
 from optree.tree.types import NUMBERS
 
 

@@ -37,6 +37,9 @@ Layout = tuple[Sequence[int], Sequence[int]]
 #: For each array, its stride in elements along each axis of a domain.
 Strides = list[list[int]]
 
+#: A kind of layout: the parameters of `FusedKernel.nest`.
+Variant = tuple[int, int, tuple[int, ...], bool, bool, int]
+
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
@@ -102,6 +105,8 @@ class FusedKernel(ExecutableKernel):
         super().__init__(kernel, sizes, memory)
         self._compile = compile
         self._runners = Cache("variants of kernels", LAYOUTS)
+        #: The errors of variants that were compiled ahead (`backends.execution.ahead`), raised when they are needed.
+        self._failures: dict[Variant, Exception] = {}
         self._layouts = Cache("layouts of kernels", LAYOUTS)
         self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
         first = len(program.leaves)
@@ -131,7 +136,8 @@ class FusedKernel(ExecutableKernel):
         key = *layouts, *input_shapes
         known = self._layouts.get(key)
         if known is None:
-            known = self._layouts[key] = self._layout(arrays, input_shapes)
+            shapes, layout, variant = self.layout(arrays, input_shapes)
+            known = self._layouts[key] = shapes, layout, None if variant is None else self._runner(variant)
         shapes, layout, runner = known
         outputs = [
             memory.empty(shape, self.dtypes[i]) if target is None else target
@@ -151,8 +157,8 @@ class FusedKernel(ExecutableKernel):
         arrays = [*reads.values(), *writes.values()]
         if any(type(x) is not self.memory.kind for x in arrays):
             return None
-        _, layout, runner = self._layout(arrays, self.input_shapes(values))
-        if layout is None or runner is None:
+        _, layout, variant = self.layout(arrays, self.input_shapes(values))
+        if layout is None or variant is None:
             return None
         in_place = [
             self.axes[i] == self.axes[j]
@@ -161,12 +167,12 @@ class FusedKernel(ExecutableKernel):
             for i, x in zip(self.writes, writes.values(), strict=True)
             for j, y in reads.items()
         ]
-        return runner.entry(reads, writes, in_place, self.numbers, layout, self.memory)
+        return self._runner(variant).entry(reads, writes, in_place, self.numbers, layout, self.memory)
 
-    def _layout(
+    def layout(
         self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[list[tuple[int, ...]], Layout | None, Runner | None]:
-        """The shapes of the stored values; the layout, None where no kernel runs; the runner, None where nothing runs.
+    ) -> tuple[list[tuple[int, ...]], Layout | None, Variant | None]:
+        """The shapes of the stored values; the layout, None where no kernel runs; its kind, None where nothing runs.
 
         Parameters
         ----------
@@ -198,8 +204,8 @@ class FusedKernel(ExecutableKernel):
         if not all(loop_sizes):
             return shapes, (loop_sizes, []), None
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
-        runner = self._runner(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
-        return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), runner
+        variant = self._variant(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
+        return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), variant
 
     def _collapsed(self, axes: list[int], sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides] | None:
         """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
@@ -210,22 +216,48 @@ class FusedKernel(ExecutableKernel):
             return None
         return collapsed_axes([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
 
-    def _runner(self, sizes: Sequence[int], strides: Strides, outer: int, columns: bool) -> Runner:
+    def _variant(self, sizes: Sequence[int], strides: Strides, outer: int, columns: bool) -> Variant:
         vector = outer - 1 if columns else len(sizes) - 1
         vector_strides = tuple(steps[vector] if steps[vector] in (0, 1) else -1 for steps in strides)
         split = bool(self.reduced) and is_split(sizes, outer, columns)
-        key = len(sizes), outer, vector_strides, columns, split, -1 if self.reduced else _across(sizes, strides)
-        runner: Runner | None = self._runners.get(key)
+        return len(sizes), outer, vector_strides, columns, split, -1 if self.reduced else _across(sizes, strides)
+
+    def _runner(self, variant: Variant) -> Runner:
+        runner: Runner | None = self._runners.get(variant)
         if runner is None:
-            try:
-                runner = self._runners[key] = self._compile(self.nest(*key))
-            except CompilerError as error:
-                if self._foreign:
-                    self._name_symbol(error)
-                    foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
-                    error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
-                raise
+            failure = self._failures.pop(variant, None)
+            if failure is not None:
+                raise failure
+            runner = self._runners[variant] = self.compiled(variant)
         return runner
+
+    def is_compiled(self, variant: Variant) -> bool:
+        """Whether a variant has been compiled."""
+        return variant in self._runners
+
+    def compiled(self, variant: Variant) -> Runner:
+        """A variant, compiled now.
+
+        Raises
+        ------
+        CompilerError
+            If it does not compile.
+        """
+        try:
+            return self._compile(self.nest(*variant))
+        except CompilerError as error:
+            if self._foreign:
+                self._name_symbol(error)
+                foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
+                error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
+            raise
+
+    def add(self, variant: Variant, made: Any) -> None:
+        """Add a variant that was compiled ahead, or the error to raise when it is needed."""
+        if isinstance(made, Exception):
+            self._failures[variant] = made
+        else:
+            self._runners[variant] = made
 
     @property
     def is_foreign(self) -> bool:

@@ -38,7 +38,6 @@ from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.loops import Scan
 from optree.ops.random import RandomOperator
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
@@ -164,7 +163,7 @@ def _implementation(device: Device, program: Program, last: Sequence[int] | None
         return routine.implementation(device, op)
     if not is_portable(op):
         return Implementation(_host_call(device, instruction, performer(instruction, given)))
-    if isinstance(op, Scan):
+    if op.runs_body:
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
         made = instruction.inputs[0] - len(program.leaves)

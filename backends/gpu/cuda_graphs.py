@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -29,6 +29,7 @@ from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
 from optree.ops.random import RandomOperator
+from optree.records import NamedTuple
 
 #: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
 #: cannot do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import ref
 
 import numpy as np
@@ -16,6 +16,7 @@ from backends.gpu.codegen import printer as cuda
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
+from optree.records import NamedTuple
 
 #: Maximum entries of a nest's caches of layouts and variants.
 LAYOUTS = 256

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matri
 from optree.cache import Cache
 from optree.errors import BackendError
 from optree.locks import Locked, cached_property
+from optree.records import NamedTuple
 from optree.tree.types import promote
 
 #: Maximum entries of the caches of algorithms.

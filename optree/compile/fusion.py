@@ -9,8 +9,7 @@ inner axes once: elements that need a reduction's value are computed in the next
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from optree.compile.program import Instruction, Program
 from optree.compile.schedule import failing
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.records import NamedTuple
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype
 from optree.tree.variable import spec_of
@@ -58,7 +58,6 @@ class Call(NamedTuple):
         return (*self.fused, self.instruction)
 
 
-@dataclass
 class Kernel:
     """Instructions that are fused into one kernel.
 
@@ -78,12 +77,13 @@ class Kernel:
         The values that are stored, because other steps need them.
     """
 
-    domain: Dims
-    reduced: frozenset[int] = frozenset()
-    instructions: list[int] = field(default_factory=list)
-    axes: dict[int, Axes] = field(default_factory=dict)
-    stages: dict[int, int] = field(default_factory=dict)
-    writes: list[int] = field(default_factory=list)
+    def __init__(self, domain: Dims) -> None:
+        self.domain = domain
+        self.reduced: frozenset[int] = frozenset()
+        self.instructions: list[int] = []
+        self.axes: dict[int, Axes] = {}
+        self.stages: dict[int, int] = {}
+        self.writes: list[int] = []
 
     def level(self, value: int) -> str:
         """The loop level of a value: 'once', 'outer' (each index of the outer axes) or 'inner' (each element)."""

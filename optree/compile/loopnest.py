@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from optree.ops.traits import Accumulator
+from optree.records import NamedTuple
 
 #: The least cost of recomputing a value at which it is cached for later stages.
 CACHE_COST = 4
@@ -182,7 +181,6 @@ def strided_reads(nest: LoopNest) -> list[int]:
     return [array for array in inner if not nest.is_flat_index(array)]
 
 
-@dataclass
 class Stage:
     """A pass over the inner loops.
 
@@ -198,11 +196,12 @@ class Stage:
         The arrays that are written at each element, by their numbers among all, and the values.
     """
 
-    statements: list[Statement | Reduction] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    loads: list[int] = field(default_factory=list)
-    stores: list[int] = field(default_factory=list)
-    writes: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(self, statements: list[Statement | Reduction]) -> None:
+        self.statements = statements
+        self.reads: list[int] = []
+        self.loads: list[int] = []
+        self.stores: list[int] = []
+        self.writes: list[tuple[int, int]] = []
 
     @property
     def reductions(self) -> list[Reduction]:

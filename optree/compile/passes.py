@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.compile import rules
 from optree.compile.program import Program
-from optree.compile.rewriter import Change, apply_rules, on
+from optree.compile.rewriter import Change, Having, Value, apply_rules, on
 from optree.errors import OperandError, names
 from optree.ops.traits import CompositeOperator
+from optree.records import NamedTuple
 from optree.registry import OPS
 
 
@@ -104,7 +105,7 @@ def each_pass(
     """Each pass's name, the program after it, and its replacements."""
     given = len(program.leaves)
     ops = {instruction.op.name for instruction in program.instructions}
-    for name, table in _tables(fixed, tuple(without)):
+    for name, table in _tables(fixed, tuple(without), dict.__len__(OPS)):
         changes: list[Change] = []
         if None in table or not ops.isdisjoint(table):  # most passes have no rule for any op of the program
             program = apply_rules(program, table, fixed, given, changes)
@@ -114,12 +115,12 @@ def each_pass(
 
 
 @lru_cache
-def _tables(fixed: bool, without: tuple[str, ...]) -> list[tuple[str, dict[str | None, list[Any]]]]:
-    """The name and the rules, by op name, of each pass that runs."""
-    passes, known = {each.name for each in PASSES}, {rule.__name__ for each in PASSES for rule in each.rules}
-    if unknown := set(without) - passes - known:
+def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str, dict[str | None, list[Any]]]]:
+    """The name and the rules, by op name, of each pass that runs; the number of known ops tells later tables apart."""
+    passes, rules_ = {each.name for each in PASSES}, {rule.__name__ for each in PASSES for rule in each.rules}
+    if unknown := set(without) - passes - rules_:
         raise OperandError(
-            f"there is no rewrite {names(unknown)}; there are the passes {names(passes)} and the rules {names(known)}"
+            f"there is no rewrite {names(unknown)}; there are the passes {names(passes)} and the rules {names(rules_)}"
         )
     tables = []
     for each in PASSES:
@@ -140,11 +141,24 @@ def decompose(program: Program, draws: bool = True, further: bool = False) -> Pr
     further : bool
         Whether products with vectors are, which a CPU leaves to BLAS, and argmax and argmin, which it leaves to NumPy.
     """
-    composite = [
-        name for name, op in OPS.items() if issubclass(op, CompositeOperator) and (draws or not op.destroy_map)
-    ]
-    simpler = on(*composite)(lambda value: value.op.decompose(*(x.operand for x in value.inputs)))
+    table = _kernel_rules(draws, further, dict.__len__(OPS))
+    return apply_rules(program, table, False, len(program.leaves))
+
+
+#: Ops that kernels compute by others; and those of them that draw no numbers.
+_COMPOSITE = Having(lambda op: issubclass(op, CompositeOperator))
+_COMPOSITE_NOT_DRAWN = Having(lambda op: issubclass(op, CompositeOperator) and not op.destroy_map)
+
+
+@lru_cache
+def _kernel_rules(draws: bool, further: bool, known: int) -> dict[str | None, list[Any]]:
+    """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
+    simpler = on(having=_COMPOSITE if draws else _COMPOSITE_NOT_DRAWN)(_decomposed)
     applied = [simpler, rules.reduced_in_two, rules.assigned_by_a_kernel]
     applied += [rules.product_with_a_vector, rules.argument_of_extreme] * further
-    table = {name: [rule] for rule in applied for name in rule.ops}
-    return apply_rules(program, table, False, len(program.leaves))
+    return {name: [rule] for rule in applied for name in rule.ops}
+
+
+def _decomposed(value: Value) -> Any:
+    """A composite op's value as a tree of simpler ones."""
+    return value.op.decompose(*(x.operand for x in value.inputs))

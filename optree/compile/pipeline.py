@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree import settings
 from optree.compile.dimensions import Sizes
@@ -18,6 +18,7 @@ from optree.compile.program import Program, flatten
 from optree.compile.schedule import schedule, unalias_outputs
 from optree.errors import BackendError, OperandError
 from optree.ops.traits import ReductionOperator
+from optree.records import NamedTuple
 from optree.tree.printing import instruction_text, listing
 
 

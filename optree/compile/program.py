@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.arrays import overlapping
+from optree.records import NamedTuple
 from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from optree.compile.program import Builder, Instruction, Program
 from optree.dtypes import is_floating
 from optree.errors import OptreeError, line_of
+from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.equality import bits_of
 from optree.tree.node import OpTreeNode, applied
@@ -21,7 +22,25 @@ from optree.tree.variable import Constant, Input, as_variable
 COMPARED = 64
 
 
-def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any], Any]:
+class Having:
+    """The names of the ops with a fact: those that are known so far, and a program has no others."""
+
+    def __init__(self, fact: Callable[[Any], bool]) -> None:
+        self.fact = fact
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, op in OPS.known().items() if self.fact(op))
+
+    def __contains__(self, name: object) -> bool:
+        op = dict.get(OPS, name)
+        return op is not None and self.fact(op)
+
+
+#: The names of ops.
+Names = Collection[str] | Having
+
+
+def on(*ops: str, having: Having | None = None, of: Names = (), fixed: bool = False) -> Callable[[Any], Any]:
     """A decorator for a rule: a function from a `Value` to its replacement, a tree over `Value.operand`s, or None.
 
     A replacement has the value's type.
@@ -30,14 +49,16 @@ def on(*ops: str, of: Sequence[str] = (), fixed: bool = False) -> Callable[[Any]
     ----------
     *ops : str
         The names of the ops whose values the rule may replace; none for all ops.
-    of : sequence of str
+    having : Having, optional
+        The same by a fact.
+    of : collection of str, or Having
         The rule applies only if an op of one of these names computes an input.
     fixed : bool
         Whether the rule needs a program whose numbers and constants cannot change.
     """
 
     def mark(rule: Any) -> Any:
-        rule.ops, rule.of, rule.fixed = ops, frozenset(of), fixed
+        rule.ops, rule.of, rule.fixed = having or ops, of, fixed
         return rule
 
     return mark
@@ -138,21 +159,28 @@ class Value:
     @property
     def op(self) -> Any:
         """The op that computes it; None for a leaf."""
-        return None if self.is_leaf else self.node.op
+        return None if self.number >= 0 else self._rewriter.nodes[~self.number].op
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names computes it, and not of a subclass."""
         op = self.op
         return op is not None and op.name in names and type(op) is OPS[op.name]
 
+    def is_among(self, names: Names) -> bool:
+        """The same of a collection of names."""
+        op = self.op
+        return op is not None and op.name in names and type(op) is OPS[op.name]
+
     @property
     def inputs(self) -> list[Value]:
         """The operands of its op."""
-        return [] if self.is_leaf else [Value(self._rewriter, i) for i in self._rewriter.inputs[~self.number]]
+        number, rewriter = self.number, self._rewriter
+        return [] if number >= 0 else [Value(rewriter, i) for i in rewriter.inputs[~number]]
 
     @property
     def type(self) -> Any:
-        return as_variable(self._leaf).type if self.is_leaf else self.node.type
+        number, rewriter = self.number, self._rewriter
+        return rewriter.nodes[~number].type if number < 0 else as_variable(rewriter.leaves[number]).type
 
     @property
     def dtype(self) -> np.dtype:
@@ -259,9 +287,9 @@ class _Rewriter(Builder):
 
     def _replacement(self, rule: Any, value: Value) -> int | None:
         """The number of a rule's replacement for a value; None if the rule does not apply."""
-        if rule.ops and not value.is_a(*rule.ops):
+        if rule.ops and not value.is_among(rule.ops):
             return None
-        if rule.of and not any(x.is_a(*rule.of) for x in value.inputs):
+        if rule.of and not any(x.is_among(rule.of) for x in value.inputs):
             return None
         try:
             tree = rule(value)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from optree.compile.reference import performer, value_of
-from optree.compile.rewriter import Value, on
+from optree.compile.rewriter import Having, Value, on
 from optree.dtypes import can_cast, finfo, is_floating, is_narrow
 from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
-from optree.registry import OPS, f
+from optree.registry import f
 from optree.tree.node import applied
 from optree.tree.types import TensorType
 from optree.tree.variable import Constant, as_variable
@@ -35,10 +35,10 @@ def equal_constants(value: Value) -> Any:
 
 
 #: Ops that read only the shape of an operand.
-_READ_SHAPES = tuple(name for name, op in OPS.items() if op.shape_only and not op.destroy_map)
+_READ_SHAPES = Having(lambda op: bool(op.shape_only and not op.destroy_map))
 
 
-@on(*_READ_SHAPES)
+@on(having=_READ_SHAPES)
 def shapes_of_operands(value: Value) -> Any:
     """A shape is read from an earlier value of the same shape: the gradient of a cost does not compute the cost."""
     inputs = [_of_same_shape(x) if i in value.op.shape_only else x for i, x in enumerate(value.inputs)]
@@ -151,16 +151,16 @@ def one_minus_tanh_squared(value: Value) -> Any:
 # sum(x * c) is not sum(x) * c, nor (x * a) * y (x * y) * a, which round and overflow elsewhere.
 
 #: Ops that permute or select elements of one array, each at most once.
-_REARRANGING = tuple(name for name, op in OPS.items() if op.rearranges)
+_REARRANGING = Having(lambda op: bool(op.rearranges))
 
 
-@on(*_REARRANGING, of=("cast", "neg"))
+@on(having=_REARRANGING, of=("cast", "neg"))
 def casts_outward(value: Value) -> Any:
     """Elements are moved before a cast or a negation."""
     return _moved_first(value) if value.inputs[0].is_a("cast", "neg") else None
 
 
-@on(*_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
+@on(having=_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
 def scalars_outward(value: Value) -> Any:
     """Elements are moved before arithmetic with a number."""
     return _moved_first(value) if value.inputs[0].is_a("mul", "add", "sub", "div") else None
@@ -267,14 +267,14 @@ def transposes(value: Value) -> Any:
 
 
 #: Ops that keep the elements in C order.
-_RESHAPES = tuple(name for name, op in OPS.items() if op.keeps_order is True)
+_RESHAPES = Having(lambda op: op.keeps_order is True)
 
 
 @on("reshape", "reshape_like", of=_RESHAPES)
 def reshape_of_reshape(value: Value) -> Any:
     """A reshape of a reshape is the outer one."""
     inner, *like = value.inputs
-    return value.op(inner.inputs[0].operand, *(x.operand for x in like)) if inner.is_a(*_RESHAPES) else None
+    return value.op(inner.inputs[0].operand, *(x.operand for x in like)) if inner.is_among(_RESHAPES) else None
 
 
 @on("cast")

@@ -9,11 +9,12 @@ all ops that may fail, so that all are made or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
+from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor

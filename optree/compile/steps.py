@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.compile.program import Program
 from optree.ops.assignment import Assign
+from optree.records import NamedTuple
 
 
 class Step(NamedTuple):

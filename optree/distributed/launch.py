@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from optree.distributed.errors import DistributedError
+from optree.records import NamedTuple
 
 #: Of Slurm's jobs, which say no port: the first of the ports that their numbers choose from, and how many.
 PORTS = 20000, 10000

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from hashlib import blake2b
 from importlib import import_module
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from optree.distributed.engine import Engine, as_bytes, contiguous, narrowed, wide
 from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
+from optree.records import NamedTuple
 
 #: The seconds between two looks at what runs.
 PAUSE = 0.05

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from optree.ops.arrangement import rows_and_columns
 from optree.ops.batching import aligned, outputs_of, spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, sum_to
 from optree.tree.types import Shape, TensorType, broadcast, promote

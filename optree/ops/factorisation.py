@@ -10,7 +10,7 @@ source is named. They are trees of the same ops, and so have derivatives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from optree.ops.lapack import (
     transposed,
 )
 from optree.ops.op import Op
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType

@@ -13,7 +13,7 @@ source is named. They are trees of the same ops, and differentiable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from optree.ops.lapack import (
 )
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
+from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
@@ -167,6 +168,7 @@ class Scan(Op):
     """
 
     name = "scan"
+    runs_body = True
     operands = None
     __props__ = ("body", "axes", "out_axes", "reverse", "truncate")
     body: Any = None

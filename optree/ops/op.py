@@ -122,6 +122,8 @@ class Op:
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+    runs_body : bool
+        Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
     begins, waits : bool
         Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     calls_lapack : bool
@@ -178,6 +180,7 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    runs_body: ClassVar[bool] = False
     begins: ClassVar[bool] = False
     waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False

@@ -6,12 +6,13 @@ The weights of all gates stand side by side, in cuDNN's and torch's order: a ste
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from optree.arrays import portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
+from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, may_equal

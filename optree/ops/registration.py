@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
-from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS
+from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS, about_to_define
 from optree.tree.node import OpTreeNode
 from optree.tree.types import is_huge
 
@@ -34,7 +34,8 @@ def check_and_register(cls: Any, base: Any) -> None:
 
 def _register(cls: Any, base: Any) -> None:
     name = str(cls.name)
-    earlier = OPS.get(name)
+    about_to_define(cls.__module__)
+    earlier = dict.get(OPS, name)  # as it is so far
     if earlier is not None and (earlier.__module__, earlier.__qualname__) != (cls.__module__, cls.__qualname__):
         raise DefinitionError(f"{cls.__name__}: the name {name!r} is {earlier.__module__}.{earlier.__qualname__}'s")
     OPS[name] = cls

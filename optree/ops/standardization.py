@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from optree.errors import OperandError, ShapeError, describe
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
+from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype

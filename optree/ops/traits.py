@@ -7,7 +7,7 @@ precede later ones, as Python's method resolution order has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.op import Op
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of

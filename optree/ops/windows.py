@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.op import Op
+from optree.records import NamedTuple
 from optree.tree.types import Shape
 
 #: The letters of the spatial axes, the last first where there are fewer.

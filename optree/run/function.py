@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -31,6 +30,7 @@ from optree.errors import (
     line_of,
 )
 from optree.locks import Locked
+from optree.records import NamedTuple
 from optree.run import debug
 from optree.run.memory import MemoryReport, memory_of
 from optree.run.profile import Profile
@@ -51,8 +51,12 @@ class ModeError(OptreeError, ValueError):
     """An unknown mode."""
 
 
-@dataclass(frozen=True)
-class Mode:
+class _Mode(NamedTuple):
+    kind: str = "default"
+    without: tuple[str, ...] = ()
+
+
+class Mode(_Mode):
     """The mode in which a function runs.
 
     Attributes
@@ -62,12 +66,12 @@ class Mode:
         The names of rewrites to leave out (`optree.compile.passes.PASSES`).
     """
 
-    kind: str = "default"
-    without: tuple[str, ...] = ()
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ModeError(f"there is no mode {self.kind!r}; there are {', '.join(KINDS)}")
+    def __new__(cls, kind: str = "default", without: tuple[str, ...] = ()) -> Mode:
+        if kind not in KINDS:
+            raise ModeError(f"there is no mode {kind!r}; there are {', '.join(KINDS)}")
+        return super().__new__(cls, kind, without)
 
 
 #: Maximum entries of a function's caches of checked argument sizes and specs.

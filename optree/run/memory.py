@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Steps
 from optree.errors import line_of
+from optree.records import NamedTuple
 from optree.tree.types import TensorType
 
 #: The values that a report lists, at most.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from optree.compile.program import Instruction, Program
 from optree.errors import line_of
 
 
-@dataclass
 class Cost:
     """The cost of one step, over all calls.
 
@@ -27,11 +25,8 @@ class Cost:
         The size of the arrays read and written.
     """
 
-    instruction: Instruction
-    calls: int = 0
-    seconds: float = 0.0
-    flops: int = 0
-    bytes: int = 0
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction, self.calls, self.seconds, self.flops, self.bytes = instruction, 0, 0.0, 0, 0
 
 
 class Profile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from optree.dtypes import is_floating
 from optree.errors import DefinitionError
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
+from optree.records import NamedTuple
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input, Variable
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from optree.autodiff.api import grad
 from optree.dtypes import is_floating, is_narrow
 from optree.errors import DTypeError, OperandError, OptreeError, ParameterError, describe
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from optree.compile.program import Instruction
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Steps, run_steps
 from optree.errors import OperandError, describe
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.run.function import Function
 from optree.run.memory import MemoryReport, bytes_of, described, memory_of

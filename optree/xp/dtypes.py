@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from optree import dtypes
 from optree.errors import DTypeError, OperandError, names
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.types import NUMBERS, as_dtype, promote
 from optree.xp.array import Array, built, of

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from optree.errors import OperandError
+from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f
 from optree.tree.types import as_dtype
 from optree.xp.array import Array, built, of, operand

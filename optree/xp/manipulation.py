@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError
+from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.types import normalise_axis
 from optree.xp.array import Array, built, of, operand, viewed

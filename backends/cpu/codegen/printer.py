@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
 #: microseconds.

@@ -8,7 +8,7 @@ the same order each time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from optree.records import NamedTuple
 
 #: Rows and columns of a block's tile, the depth of what is loaded at once, and threads.
 TILE, DEPTH, THREADS = 64, 16, 256

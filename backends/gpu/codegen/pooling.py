@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 from backends.execution.pooling import Kind
 from backends.gpu.codegen.convolution import TYPES
 from backends.gpu.codegen.device_functions import QUOTIENT
+from optree.records import NamedTuple
 
 #: Threads of a block.
 THREADS = 256

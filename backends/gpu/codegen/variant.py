@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from optree.compile.loopnest import LoopNest, Stage, stages_of
+from optree.records import NamedTuple
 
 #: The bytes that a thread loads before it uses the first of them, where it has as many to load.
 BYTES_IN_FLIGHT = 64

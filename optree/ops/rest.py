@@ -1,0 +1,58 @@
+"""The families of ops that few programs need, imported together when one of them is first asked for."""
+
+from optree import registry
+from optree.ops import (
+    arrangement,
+    attention,
+    bits,
+    collectives,
+    columns,
+    convolution,
+    einsum,
+    factorisation,
+    interpolation,
+    joining,
+    linalg,
+    loops,
+    network,
+    ordering,
+    padding,
+    pooling,
+    random,
+    recurrent,
+    scan,
+    scattering,
+    softmax,
+    standardization,
+    vision,
+    windows,
+)
+
+__all__ = [
+    "arrangement",
+    "attention",
+    "bits",
+    "collectives",
+    "columns",
+    "convolution",
+    "einsum",
+    "factorisation",
+    "interpolation",
+    "joining",
+    "linalg",
+    "loops",
+    "network",
+    "ordering",
+    "padding",
+    "pooling",
+    "random",
+    "recurrent",
+    "scan",
+    "scattering",
+    "softmax",
+    "standardization",
+    "vision",
+    "windows",
+]
+
+registry.is_complete = True
