@@ -6,11 +6,12 @@ import itertools
 import os
 import threading
 import tracemalloc
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.blocks import in_blocks
+from harness.blocks import in_blocks, small
 from harness.compiling import done, python
 from test_kernels import (  # noqa: F401
     drawn,
@@ -33,10 +34,9 @@ from test_random_trees import (  # noqa: F401
     test_a_random_tree_written_into_a_leaf,
 )
 from test_registry import (  # noqa: F401
+    test_a_backend_gives_what_the_reference_gives,
     test_into_an_operand,
     test_operands_without_strides,
-    test_promise,
-    test_promise_of_a_composed_function,
     test_special_values,
     test_value_of_a_composed_function,
     test_value_on_examples,
@@ -65,8 +65,15 @@ from optree.settings import override
 
 @pytest.fixture(scope="module")
 def cpu() -> Any:
+    """One for all tests, each of which sets the size of blocks for itself."""
     with in_blocks(datatype=np.float64) as backend:
-        yield backend
+        return backend
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(request: Any) -> Any:
+    with small() if "cpu" in request.fixturenames else nullcontext():
+        yield
 
 
 @pytest.fixture
@@ -168,8 +175,7 @@ def test_every_mix_of_layouts(shape, block_bytes):
     with in_blocks(block_bytes) as be:
         for a, b, c in itertools.product(layouts(x), layouts(y), (row, column, np.float32([2.0]))):
             target = np.empty(shape, np.float32, order="F")[..., ::-1]
-            step = function([], updates={be.over(target): be.over(a) * be.over(b) + be.sqrt(be.over(c))})
-            step()
+            be.over(target)[...] = be.over(a) * be.over(b) + be.sqrt(be.over(c))
             np.testing.assert_array_equal(target, x * y + np.sqrt(c))
 
 
