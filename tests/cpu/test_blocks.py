@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from harness.blocks import in_blocks, small
 from harness.compiling import done, python
+from harness.threads import in_threads
 from test_kernels import (  # noqa: F401
     drawn,
     test_a_number_is_passed_in_the_kind_that_each_use_needs,
@@ -336,23 +337,13 @@ def test_numpy_warns_in_no_thread():
 
 
 def test_several_threads_run_kernels_at_once():
-    errors: list[BaseException] = []
-
     def run(seed: int) -> None:
         x = np.random.RandomState(seed).randn(100, 50).astype(np.float32)
-        try:
-            with in_blocks(2000, 2) as be:
-                for _ in range(10):
-                    np.testing.assert_allclose((be.array(x) * seed + 1).asnumpyarray(), x * seed + 1, rtol=1e-6)
-        except BaseException as error:
-            errors.append(error)
+        with in_blocks(2000, 2) as be:
+            for _ in range(10):
+                np.testing.assert_allclose((be.array(x) * seed + 1).asnumpyarray(), x * seed + 1, rtol=1e-6)
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(run, 5)
 
 
 FORKING = """
