@@ -16,6 +16,7 @@ from harness.expected import MEANINGS
 from harness.homes import home
 from harness.linalg_cases import LINALG
 from harness.narrow import of_any_dtype
+from harness.op_examples import examples_for
 
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
@@ -205,8 +206,7 @@ def test_promise_of_a_composed_function(name: str, promise: str) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [*PURE, *COMPOSED])
 def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any) -> None:
-    examples = [e for e, _ in composed_examples(name)] if name in COMPOSED else examples_of(PURE[name])
-    for example in examples:
+    for example in examples_for(name):
         PROMISES["backend"](example, cpu)
 
 
