@@ -75,11 +75,16 @@ def wide_indices(wide: bool) -> Any:
     return patch.object(launch_config, "INT32_LIMIT", 0 if wide else launch_config.INT32_LIMIT)
 
 
-def those_that_run(test: pytest.Item) -> set[str]:
-    """The names of the group's cases that were drawn."""
-    group = test.callspec.params["group"]
-    alike = (each.callspec.params for each in test.session.items if each.originalname == test.originalname)
-    return {params["name"] for params in alike if params["group"] == group}
+@cache
+def drawn_of(session: pytest.Session, test: str, group: str) -> set[str]:
+    """The names of a group's cases of a test that run."""
+    cases = (item.callspec.params for item in session.items if item.nodeid.split("[")[0] == test)
+    return {params["name"] for params in cases if params["group"] == group}
+
+
+def those_that_run(request: Any, group: str) -> set[str]:
+    """The names of a group's cases of this test that run."""
+    return drawn_of(request.session, request.node.nodeid.split("[")[0], group)
 
 
 def _names(groups: dict[str, Any]) -> list[Any]:
@@ -93,7 +98,7 @@ def _names(groups: dict[str, Any]) -> list[Any]:
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(GROUPS))
 def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str, request: Any) -> None:
-    trials_of(group).check(name, those_that_run(request.node))
+    trials_of(group).check(name, those_that_run(request, group))
 
 
 @pytest.mark.matrix
@@ -101,7 +106,7 @@ def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, n
 @pytest.mark.parametrize(("group", "name"), _names(WIDE))
 def test_the_same_with_indices_of_64_bits(group: str, name: str, request: Any) -> None:
     with wide_indices(True):
-        trials_of(group, True).check(name, those_that_run(request.node))
+        trials_of(group, True).check(name, those_that_run(request, group))
 
 
 @needs_gxx
