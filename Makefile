@@ -72,6 +72,8 @@ bench: $(VENV)/bench.stamp ## measure what trees cost beyond their NumPy work, a
 
 bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside other libraries (large downloads)
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
+	$(if $(ARGS),,$(BIN)/python benchmarks/convolutions.py --device gpu)
+	$(if $(ARGS),,$(BIN)/python benchmarks/networks.py --device gpu)
 
 # Looked for before anything large is downloaded.
 driver:

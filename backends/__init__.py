@@ -73,13 +73,14 @@ def gen_backend(
         with True there must be a compiler; or never. Without compiled kernels NumPy runs them, large ones in blocks.
         On the GPU, whether there are fused kernels at all: True, the default, or False.
     allocator : {'pool', 'async'}
-        The GPU backend's allocator: CuPy's pool, the default, or CUDA's stream-ordered allocator.
     launcher : {'cupy', 'pycuda'}
-        The library that launches the GPU backend's kernels; CuPy by default.
+        On a GPU, CuPy's memory pool or CUDA's stream-ordered allocator; and the library that launches kernels.
     graphs : bool
-        Whether the GPU backend captures functions as CUDA graphs; True by default.
+        Whether functions are captured as CUDA graphs on a GPU; True by default.
     tf32 : bool
-        Whether the GPU backend multiplies float32 in TensorFloat-32 (10 bits); False, whatever ``CUPY_TF32`` is.
+        Whether float32 is multiplied in TensorFloat-32 (10 bits) on a GPU; False, whatever ``CUPY_TF32`` is.
+    cudnn : bool, optional
+        Whether cuDNN computes convolutions on a GPU; by default, where `nvidia-cudnn-frontend` is installed.
 
     Raises
     ------
@@ -88,14 +89,13 @@ def gen_backend(
 
     Examples
     --------
-    >>> be = gen_backend("cpu", rng_seed=0)
+    >>> be = gen_backend("cpu")
     >>> (be.ones(3) + 1).asnumpyarray()
     array([2., 2., 2.], dtype=float32)
     """
     make = _class_of(backend, compat_mode)
-    options = {name: value for name, value in options.items() if name not in NEONS}
-    _check_given(backend, make, options)
-    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **options)
+    given = _checked(backend, make, options)
+    made = make(rng_seed, datatype, batch_size, stochastic_round, device_id, compat_mode, **given)
     use_backend(made)
     make_current(made)
     return made
@@ -109,13 +109,15 @@ def _class_of(backend: str, compat_mode: str | None) -> Callable[..., Backend]:
     return kind if compat_mode is None else lazy.neon.neon_class(kind)  # type: ignore[no-any-return]
 
 
-def _check_given(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
-    """Refuse unknown options, and wrong environment variables."""
+def _checked(backend: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A backend's own options; unknown ones, and wrong environment variables, are refused."""
+    options = {name: value for name, value in options.items() if name not in NEONS}
     kinds = inspect.signature(make).parameters.values()
     known = [parameter.name for parameter in kinds if parameter.kind is parameter.KEYWORD_ONLY]
     for name in options.keys() - set(known):
         raise BackendError(f"the backend {backend!r} has no option {name!r}; it has {names(known)}")
     settings.read()
+    return options
 
 
 def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") -> list[str]:

@@ -1,7 +1,8 @@
 """Convolutional networks, forward and a training step, beside torch and JAX; each result is checked first.
 
 A block is a formula, written once for all libraries. The training step is one
-call of each: forward, gradients by all weights, and their descent.
+call of each: forward, gradients by all weights, and their descent. With
+``--device gpu`` all libraries use the GPU, and a call ends when it has.
 """
 
 from __future__ import annotations
@@ -97,6 +98,13 @@ BLOCKS = {
 }
 
 
+def on_host(x: Any) -> np.ndarray:
+    """A library's array as NumPy's: a view where it lies in the host's memory."""
+    if hasattr(x, "detach"):
+        return np.asarray(x.detach().cpu())
+    return np.asarray(x.get() if hasattr(x, "get") else x)
+
+
 def values_of(block: Block) -> tuple[np.ndarray, list[np.ndarray]]:
     """Images and weights."""
     rng = np.random.RandomState(0)
@@ -114,8 +122,8 @@ class Ours:
 
     name = "optree"
 
-    def __init__(self) -> None:
-        self.be = be = gen_backend("cpu", jit=True)
+    def __init__(self, device: str) -> None:
+        self.be = be = gen_backend(device, jit=True)
         self.functions = SimpleNamespace(
             conv=lambda x, w, stride, padding, groups: be.conv(x, w, stride=stride, padding=padding, groups=groups),
             relu=be.relu,
@@ -137,7 +145,12 @@ class Ours:
         cost = self.be.mean(self.be.square(y))
         updates = {w: w - RATE * g for w, g in zip(weights, optree.grad(cost, weights), strict=True)}
         forward, step = optree.function([], y), optree.function([], cost, updates=updates)
-        return lambda: forward().raw(), lambda: [step().raw(), *(w.raw() for w in weights)]
+
+        def done(*results: Any) -> list[Any]:
+            self.be.synchronize()
+            return [result.raw() for result in results]
+
+        return lambda: done(forward()), lambda: done(step(), *weights)
 
 
 class Torch:
@@ -146,8 +159,9 @@ class Torch:
     name = "torch"
     is_compiled = False
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         self.torch: Any = importlib.import_module("torch")
+        self.device = "cuda" if device == "gpu" else device
         nn = self.torch.nn.functional
         self.functions = SimpleNamespace(
             conv=lambda x, w, stride, padding, groups: nn.conv2d(x, w, None, stride, padding, 1, groups),
@@ -160,23 +174,30 @@ class Torch:
         """The forward pass and the training step."""
         torch = self.torch
         images, values = values_of(block)
-        x, weights = torch.from_numpy(images), [torch.from_numpy(w).requires_grad_() for w in values]
+        x, *weights = (torch.from_numpy(a).to(self.device) for a in (images, *values))
+        for w in weights:
+            w.requires_grad_()
 
         def run(*weights: Any) -> Any:
             return block.formula(self.functions, x, iter(weights))
 
         run = torch.compile(run) if self.is_compiled else run
 
+        def done(*results: Any) -> list[Any]:
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            return list(results)
+
         def forward() -> Any:
             with torch.no_grad():
-                return run(*weights).numpy()
+                return done(run(*weights))
 
         def step() -> Any:
             cost = run(*weights).square().mean()
             gradients = torch.autograd.grad(cost, weights)
             with torch.no_grad():
                 torch._foreach_add_(weights, gradients, alpha=-RATE)
-            return [cost.detach().numpy(), *(w.detach().numpy() for w in weights)]
+            return done(cost, *weights)
 
         return forward, step
 
@@ -193,7 +214,7 @@ class Jax:
 
     name = "jax"
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         self.jax: Any = importlib.import_module("jax")
         jnp, lax = self.jax.numpy, self.jax.lax
 
@@ -231,9 +252,9 @@ class Jax:
 
         def step() -> Any:
             cost, state[0] = descend(state[0], x)
-            return [np.asarray(cost), *map(np.asarray, state[0])]
+            return jax.block_until_ready([cost, *state[0]])
 
-        return lambda: np.asarray(run(state[0], x)), step
+        return lambda: jax.block_until_ready([run(state[0], x)]), step
 
 
 LIBRARIES = (Ours, Torch, CompiledTorch, Jax)
@@ -252,7 +273,7 @@ def measure(name: str, block: Block, libraries: Sequence[Any], rounds: int) -> N
         calls, first = [], None
         for library, way in zip(libraries, ways, strict=True):
             try:
-                results = [np.asarray(x).copy() for x in (way[i]() if i else [way[i]()])]
+                results = [on_host(x).copy() for x in way[i]()]
             except Exception as error:  # a compiler that is not there, or an op that it refuses
                 print(f"{name}, {what}: {library.name} fails: {str(error).splitlines()[0][:80]}")
                 continue
@@ -283,17 +304,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each comparison (7)")
     parser.add_argument("--only", default="", help="a part of the blocks' names")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"], help="where all libraries compute (cpu)")
     options = parser.parse_args(arguments)
     libraries = []
     for library in LIBRARIES:
         try:
-            libraries.append(library())
+            libraries.append(library(options.device))
         except ImportError as error:
             print(f"{library.name} is left out: {error}")
     for name, block in BLOCKS.items():
         if options.only in name:
             measure(name, block, libraries, options.rounds)
-    measure_memory()
+    if options.device == "cpu":
+        measure_memory()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Networks' layers beside other libraries: forward, and with the derivatives by all operands, in float32.
 
 torch runs eagerly and compiled, JAX compiled. Each row is measured side by side in
-one run; ratios are to op-tree.
+one run; ratios are to op-tree. With ``--device gpu`` all libraries use the GPU, and
+a call ends when it has.
 """
 
 from __future__ import annotations
@@ -32,21 +33,41 @@ WARM = 1.0
 Ways = tuple[Callable[[], Any], Callable[[], Any]]
 
 
-def torch_ways(row: Row, compiled: bool) -> Ways:
-    """A row in torch: forward, and with derivatives."""
+def our_ways(row: Row, be: Any) -> Ways:
+    """A row on a backend: forward, and with derivatives."""
+
+    def done(call: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            result = call()
+            be.synchronize()
+            return result
+
+        return run
+
+    forward, training = ours_of(row, be)
+    return (forward, training) if be.name == "cpu" else (done(forward), done(training))
+
+
+def torch_ways(row: Row, compiled: bool, is_on_gpu: bool) -> Ways:
+    """The same in torch."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(thread_count())
-    operands = [torch.tensor(x, requires_grad=True) for x in row.operands()]
+    device, wait = ("cuda", torch.cuda.synchronize) if is_on_gpu else ("cpu", lambda: None)
+    operands = [torch.tensor(x, device=device, requires_grad=True) for x in row.operands()]
     formula = row.peers["torch"](torch)
     formula = torch.compile(formula) if compiled else formula
 
     def forward() -> Any:
         with torch.no_grad():
-            return formula(*operands)
+            value = formula(*operands)
+        wait()
+        return value
 
     def training() -> Any:
         value = formula(*operands)
-        return [value, *torch.autograd.grad((value * value).mean(), operands)]
+        results = [value, *torch.autograd.grad((value * value).mean(), operands)]
+        wait()
+        return results
 
     return forward, training
 
@@ -73,10 +94,11 @@ def jax_ways(row: Row) -> Ways:
 
 def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
     """A row in each library that is there."""
-    yield "op-tree", ours_of(row, be)
+    is_on_gpu = be.name == "gpu"
+    yield "op-tree", our_ways(row, be)
     for name, library, make in (
-        ("torch", "torch", lambda: torch_ways(row, compiled=False)),
-        ("torch, compiled", "torch", lambda: torch_ways(row, compiled=True)),
+        ("torch", "torch", lambda: torch_ways(row, False, is_on_gpu)),
+        ("torch, compiled", "torch", lambda: torch_ways(row, True, is_on_gpu)),
         ("JAX", "jax", lambda: jax_ways(row)),
     ):
         try:
@@ -89,7 +111,7 @@ def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
 
 def as_array(x: Any) -> np.ndarray:
     """A library's array as NumPy's."""
-    return np.asarray(x.get() if hasattr(x, "get") else x.detach() if hasattr(x, "detach") else x)
+    return np.asarray(x.get() if hasattr(x, "get") else x.detach().cpu() if hasattr(x, "detach") else x)
 
 
 def check(row: Row, names: list[str], results: list[list[Any]]) -> None:
@@ -102,8 +124,8 @@ def check(row: Row, names: list[str], results: list[list[Any]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the ratios."""
-    options = options_of(__doc__, rounds=15, calls=1, arguments=arguments)
-    be = gen_backend("cpu", jit=True)
+    options = options_of(__doc__, rounds=15, calls=1, arguments=arguments, devices=("cpu", "gpu"))
+    be = gen_backend(options.device, jit=True)
     print(f"{thread_count()} threads; {be.info()}")
     with threadpool_limits(thread_count()):
         for row in ROWS:

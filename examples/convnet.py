@@ -1,36 +1,34 @@
 """Trains a convolutional network on handwritten digits, or on images of your own.
 
 Two blocks of convolutions with batch norm, each followed by a pool, then
-dropout and a layer of scores. All of it is expressions: batch norm is a mean
-and a variance, its running statistics are updates of the step, and dropout is a
-random mask.
+dropout and a layer of scores. All of it is expressions: the running statistics
+of batch norm are updates of the step, and dropout is a random mask. A run that
+was stopped goes on with --resume.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from command_line import parser_of, whole
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 import optree
 from backends import gen_backend
-from optree.errors import BackendError
+from optree import train
+from optree.errors import BackendError, OptreeError
 
 WIDTH, DROPOUT = 32, 0.5
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
-RUNNING, EPSILON = 0.9, 1e-5
 TEST_SHARE, MOST_PICTURES = 0.2, 24
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
 class Data(NamedTuple):
@@ -48,48 +46,57 @@ class Dataset(NamedTuple):
     names: list[str]
 
 
+class Layer:
+    """A convolution and its batch norm: weights, gain and bias, and the running mean and variance."""
+
+    def __init__(self, be: Any, name: str, outputs: int, inputs: int) -> None:
+        self.w = train.initializers.kaiming_normal(be, (3, 3, inputs, outputs), name=name)
+        self.gain, self.bias = be.ones(outputs, name=f"{name}_gain"), be.zeros(outputs, name=f"{name}_bias")
+        self.running = [be.zeros(outputs, name=f"{name}_mean"), be.ones(outputs, name=f"{name}_variance")]
+
+    def __call__(self, be: Any, x: Any, updates: dict[Any, Any] | None) -> Any:
+        """The rectified value of images, as a tree; in training, `updates` gets the new running statistics."""
+        y = be.conv(x, self.w, padding="same", weights_layout="HWIO")
+        y, *new = be.batch_norm(y, self.gain, self.bias, *self.running, training=updates is not None)
+        if updates is not None:
+            updates.update(zip(self.running, new, strict=True))
+        return be.relu(y)
+
+
 class Network:
     """Convolutions, pools and a score for each class.
 
     Attributes
     ----------
-    weights : list of Tensor
-    running : dict
-        The running mean and variance of each batch norm, by the name of its convolution.
+    layers : list of Layer
+    optimizer : optree.train.Optimizer
+    state : dict
+        All that a checkpoint holds of the network.
     step : optree.Function
-        Of a batch of images, their labels and a rate: moves the weights, and returns the loss and the accuracy before.
+        Of a batch of images and their labels: moves the weights, and returns the loss and the accuracy before.
     scores : optree.Function
         Of any number of images.
     """
 
-    def __init__(self, be: Any, shape: tuple[int, int, int], classes: int, batch: int) -> None:
-        self.be, self.shape, self.batch = be, shape, batch
+    def __init__(self, be: Any, shape: tuple[int, ...], classes: int, batch: int, steps: int) -> None:
+        self.be, self.batch = be, batch
         channels, rows, columns = shape
-        self.filters = [
-            self._filters(f"conv{i}", outputs, inputs)
-            for i, (inputs, outputs) in enumerate(
-                ((channels, WIDTH), (WIDTH, WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, 2 * WIDTH)), 1
-            )
-        ]
-        features = 2 * WIDTH * -(-rows // 4) * -(-columns // 4)
-        self.w = be.array(be.rng.normal(0, np.sqrt(1 / features), (features, classes)), name="w")
+        sizes = [channels, WIDTH, WIDTH, 2 * WIDTH, 2 * WIDTH]
+        self.layers = [Layer(be, f"conv{i}", sizes[i], sizes[i - 1]) for i in range(1, len(sizes))]
+        features = sizes[-1] * -(-rows // 4) * -(-columns // 4)
+        self.w = train.initializers.lecun_normal(be, (features, classes), name="w")
         self.b = be.zeros(classes, name="b")
-        self.weights = [*(x for filters in self.filters for x in filters.values()), self.w, self.b]
-        self.running = {
-            filters["w"].name: (be.zeros((1, filters["w"].shape[0], 1, 1)), be.ones((1, filters["w"].shape[0], 1, 1)))
-            for filters in self.filters
-        }
-        self.step, self.scores = self._step(classes), self._scores()
-
-    def _filters(self, name: str, outputs: int, inputs: int) -> dict[str, Any]:
-        """A convolution's weights, and the scale and shift of its batch norm."""
-        be = self.be
-        values = be.rng.normal(0, np.sqrt(2 / (9 * inputs)), (outputs, inputs, 3, 3))
-        return {
-            "w": be.array(values, name=name),
-            "scale": be.ones((1, outputs, 1, 1), name=f"{name}_scale"),
-            "shift": be.zeros((1, outputs, 1, 1), name=f"{name}_shift"),
-        }
+        decaying = [*(layer.w for layer in self.layers), self.w]
+        others = [*chain(*((layer.gain, layer.bias) for layer in self.layers)), self.b]
+        rate = train.schedules.cosine(LEARNING_RATE, steps)
+        groups = [{"weights": decaying}, {"weights": others, "weight_decay": 0.0}]
+        self.optimizer = train.SGD(groups, rate, MOMENTUM, weight_decay=WEIGHT_DECAY)
+        running = list(chain(*(layer.running for layer in self.layers)))
+        self.state = {"weights": [*decaying, *others], "running": running, "optimizer": self.optimizer}
+        images, labels = optree.TensorType(be.datatype, (batch, *shape)), optree.TensorType("int64", (batch,))
+        self.step = self._step(images("images"), labels("labels"))
+        any_images = optree.TensorType(be.datatype, (None, *shape))("images")
+        self.scores = optree.function([any_images], self.forward(any_images))
 
     def forward(self, x: Any, updates: dict[Any, Any] | None = None) -> Any:
         """The scores of images, as a tree.
@@ -100,15 +107,8 @@ class Network:
             In training: gets the new running statistics. Without it, these are what norms take.
         """
         be = self.be
-        for i, filters in enumerate(self.filters):
-            y = be.conv(x, filters["w"], padding="same")
-            mean, variance = self.running[filters["w"].name]
-            if updates is not None:
-                now = be.mean(y, axis=(0, 2, 3)), be.var(y, axis=(0, 2, 3))
-                for old, new in zip((mean, variance), now, strict=True):
-                    updates[old] = RUNNING * old + (1 - RUNNING) * new
-                mean, variance = now
-            x = be.relu((y - mean) / be.sqrt(variance + EPSILON) * filters["scale"] + filters["shift"])
+        for i, layer in enumerate(self.layers):
+            x = layer(be, x, updates)
             if i % 2:
                 x = be.max_pool(x, 2, ceil=True)
         x = be.reshape(x, (-1, self.w.shape[0]))
@@ -116,25 +116,13 @@ class Network:
             x = x * (be.rand((self.batch, self.w.shape[0])) >= DROPOUT) / (1 - DROPOUT)
         return be.dot(x, self.w) + self.b
 
-    def _step(self, classes: int) -> Any:
+    def _step(self, images: Any, labels: Any) -> Any:
         be, updates = self.be, dict[Any, Any]()
-        images = optree.TensorType(be.datatype, (self.batch, *self.shape))("images")
-        labels = optree.TensorType("int64", (self.batch,))("labels")
-        rate = optree.TensorType(be.datatype, ())("rate")
         scores = self.forward(images, updates)
-        right = be.sum(scores * be.onehot(labels, classes), axis=1)
-        loss = be.mean(be.logsumexp(scores, axis=1) - right)
+        loss = train.losses.cross_entropy(scores, labels)
         accuracy = be.mean(be.equal(be.argmax(scores, axis=1, keepdims=False), labels))
-        for weight, gradient in zip(self.weights, optree.grad(loss, self.weights), strict=True):
-            velocity = be.zeros_like(weight, name=f"v_{weight.name}")
-            decay = WEIGHT_DECAY * weight if weight.name in (*self.running, "w") else 0.0
-            updates[velocity] = MOMENTUM * velocity - rate * (gradient + decay)
-            updates[weight] = weight + updates[velocity]
-        return optree.function([images, labels, rate], [loss, accuracy], updates=updates)
-
-    def _scores(self) -> Any:
-        images = optree.TensorType(self.be.datatype, (None, *self.shape))("images")
-        return optree.function([images], self.forward(images))
+        updates.update(self.optimizer.updates(loss))
+        return optree.function([images, labels], [loss, accuracy], updates=updates)
 
     def guesses(self, images: np.ndarray, batch: int = 256) -> np.ndarray:
         """The class of the highest score, for each image."""
@@ -172,20 +160,10 @@ def load(path: Path | None, size: int | None) -> Dataset:
 
 def _folder(path: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Images in a folder for each class, all resized to one size, in three channels."""
-    be = gen_backend("cpu")
-    names = sorted(folder.name for folder in path.iterdir() if folder.is_dir())
-    images, labels = [], []
-    for label, name in enumerate(names):
-        for file in sorted(each for each in (path / name).iterdir() if each.suffix.lower() in SUFFIXES):
-            pixels = np.asarray(imread(file), "float32")
-            pixels = pixels / 255 if pixels.max(initial=0) > 1 else pixels
-            pixels = np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels[:, :, :3]
-            resized = be.resize(be.array(pixels[None]), (size, size), layout="NHWC").asnumpyarray()
-            images.append(resized[0].transpose(2, 0, 1))
-            labels.append(label)
-    if len(set(labels)) < 2:
+    found = train.ImageFolder(path, (size, size))
+    if len(set(found.labels.tolist())) < 2:
         raise ValueError(f"{path}: a folder of images for each of two classes or more is wanted")
-    return np.stack(images), np.array(labels), names
+    return np.stack(list(found)).transpose(0, 3, 1, 2) / 255, found.labels, found.classes
 
 
 def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -207,38 +185,44 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return images / max(float(images.max()), 1.0), labels, [str(x) for x in values]
 
 
-def shifted(images: np.ndarray, most: int, rng: Any) -> np.ndarray:
+def shifted(generator: Any, images: np.ndarray, labels: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, each moved by at most so many pixels, so that the network sees more than there are."""
     rows, columns = images.shape[2:]
     padded = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
-    moves = rng.randint(0, 2 * most + 1, (len(images), 2))
-    return np.stack([x[:, i : i + rows, j : j + columns] for x, (i, j) in zip(padded, moves, strict=True)])
+    moves = generator.integers(0, 2 * most + 1, (len(images), 2))
+    moved = [x[:, i : i + rows, j : j + columns] for x, (i, j) in zip(padded, moves, strict=True)]
+    return np.stack(moved), labels
 
 
 # Training
 
 
-def train(network: Network, data: Data, epochs: int, shift: int = 0) -> list[float]:
-    """Trains the network, with a progress bar on a terminal; returns the loss of each step."""
-    rng, batch = network.be.rng, network.batch
-    per_epoch = len(data.images) // batch
-    total, losses = epochs * per_epoch, []
-    with tqdm(total=total, unit="step", disable=None) as bar:
-        for epoch in range(1, epochs + 1):
-            order, made = rng.permutation(len(data.images)), []
-            for i in range(per_epoch):
-                chosen = order[i * batch : (i + 1) * batch]
-                done = (epoch - 1) * per_epoch + i
-                rate = LEARNING_RATE * 0.5 * (1 + np.cos(np.pi * done / total))
-                images = shifted(data.images[chosen], shift, rng) if shift else data.images[chosen]
-                made.append(network.step(images, data.labels[chosen], float(rate)))
-                bar.update()
-            losses += [loss.item() for loss, _ in made]
-            accuracy = np.mean([each.item() for _, each in made])
-            bar.set_postfix(epoch=epoch, loss=f"{losses[-1]:.3f}", accuracy=f"{accuracy:.3f}")
-            if bar.disable:  # no terminal, but a log: a line for each epoch
-                print(f"epoch={epoch}, loss={losses[-1]:.3f}, accuracy={accuracy:.3f}", file=sys.stderr)
-    return losses
+def fit(network: Network, batches: train.Batches, epochs: int, folder: Path, resume: bool = False) -> None:
+    """Trains the network, with a progress bar on a terminal and a log of each step.
+
+    After each epoch all of the run is saved, for another one to go on from there.
+    """
+    be, checkpoints, path = network.be, folder / "checkpoints", folder / "log.csv"
+    state = {**network.state, "random": be, "batches": batches}
+    if resume and train.saved(checkpoints):
+        train.load(checkpoints, state)
+    else:
+        path.unlink(missing_ok=True)
+    done = batches.epoch * len(batches)
+    with train.Bar(epochs * len(batches), done) as bar, train.Log(path) as log:
+        while batches.epoch < epochs:
+            right: list[Any] = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
+            for batch in batches:
+                loss, accuracy = network.step(*batch)
+                right.append(accuracy)
+                done += 1
+                log(done, loss=loss, accuracy=accuracy)
+                bar(loss=loss, epoch=batches.epoch, examples=network.batch)
+            if not bar.is_drawn:  # no terminal, but a log: a line for each epoch
+                mean = np.mean([each.item() for each in right])
+                bar.line(f"epoch={batches.epoch}, loss={loss.item():.3f}, accuracy={mean:.3f}")
+            log.flush()
+            train.save(checkpoints, state, step=batches.epoch, keep=2)
 
 
 def _pictures(images: np.ndarray, titles: list[str], path: Path, title: str) -> None:
@@ -259,7 +243,7 @@ def _pictures(images: np.ndarray, titles: list[str], path: Path, title: str) -> 
 def draw(network: Network, dataset: Dataset, guesses: np.ndarray, folder: Path) -> tuple[Path, Path]:
     """Writes pictures of the first filters, and of images that the network takes for something else."""
     filters, errors = folder / "filters.png", folder / "errors.png"
-    values = network.filters[0]["w"].get()
+    values = network.layers[0].w.get().transpose(3, 2, 0, 1)
     values = values if values.shape[1] == 3 else values[:, :1]
     _pictures(values, [""] * len(values), filters, "The filters of the first convolution")
     wrong = np.flatnonzero(guesses != dataset.test.labels)[:MOST_PICTURES]
@@ -276,7 +260,8 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     parser.add_argument("--dataset", type=Path, help="a folder with a folder of images for each class, or an .npz file")
     parser.add_argument("--size", type=whole(4), help="rows and columns that images are resized to")
     parser.add_argument("--shift", type=whole(0), default=0, help="pixels that images are moved by, at random")
-    parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for the pictures")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="the folder for pictures and checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in that folder")
     return parser, parser.parse_args(arguments)
 
 
@@ -284,18 +269,29 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains, says how well, and writes two pictures."""
     parser, options = parse(arguments)
     try:
-        be = gen_backend(options.backend, rng_seed=options.seed)
+        # Kernels from the first step on, as in the steps before a run was stopped: each has last bits of its own.
+        jit: dict[str, Any] = {"jit": "always"} if options.backend == "cpu" else {}
+        be = gen_backend(options.backend, rng_seed=options.seed, **jit)
         options.output.mkdir(parents=True, exist_ok=True)
         dataset = load(options.dataset, options.size)
-    except (BackendError, OSError, ValueError) as error:
+    except (BackendError, OptreeError, OSError, ValueError) as error:
         parser.error(str(error))
     count = len(dataset.training.images)
     if options.batch_size > count:
         parser.error(f"argument --batch-size: {options.batch_size} is more than the {count} images to train on")
 
-    network = Network(be, dataset.training.images.shape[1:], len(dataset.names), options.batch_size)
+    options_of_batches: dict[str, Any] = {"seed": options.seed, "drop_last": True, "to": be}
+    if options.shift:
+        options_of_batches["transform"] = partial(shifted, most=options.shift)
+    batches = train.Batches(*dataset.training, size=options.batch_size, **options_of_batches)
+    shape, steps = dataset.training.images.shape[1:], options.epochs * len(batches)
+    network = Network(be, shape, len(dataset.names), options.batch_size, steps)
+    # The matrices are small: on a busy machine, BLAS's threads would wait for each other longer than they work.
     with threadpool_limits(1):
-        train(network, dataset.training, options.epochs, options.shift)
+        try:
+            fit(network, batches, options.epochs, options.output, options.resume)
+        except train.CheckpointError as error:
+            parser.error(f"argument --resume: {error}")
     guesses = network.guesses(dataset.test.images)
     share = float(np.mean(guesses == dataset.test.labels))
     print(f"test accuracy {share:.4f} on {len(guesses)} images that were not trained on")

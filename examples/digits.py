@@ -124,7 +124,7 @@ def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path
             right = sum(accuracy.item() * size for _, accuracy, size in made) / len(data.images)
             if not bar.is_drawn and group.rank == 0:  # no terminal, but a log: a line for each epoch
                 bar.line(f"epoch={batches.epoch}, loss={losses[-1]:.3f}, accuracy={right:.3f}")
-            group.once(train.save, folder, {**state, "losses": losses}, step=batches.epoch, keep=2)
+            train.save(folder, {**state, "losses": losses}, step=batches.epoch, keep=2, over=group)
     if group.rank == 0:
         print(f"{plans} plans compiled up to the end of the first step, {be.stats()['compiles'] - plans} after it")
     return losses

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from optree.autodiff.recompute import checkpoint
     from optree.compat.nervana_graph import ComputationOp
     from optree.run.jit import jit
+    from optree.run.vmap import vmap
     from optree.testing import check_grad
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ LATER = (
     "compat.nervana_graph",
     "autodiff.jacobians",
     "run.jit",
+    "run.vmap",
     "testing",
     "train",
     "xp",
@@ -74,6 +76,7 @@ __all__ = [
     "testing",
     "train",
     "value_and_grad",
+    "vmap",
     "xp",
 ]
 

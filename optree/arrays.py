@@ -47,6 +47,11 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__array_function__")
 
 
+def is_value(x: Any) -> bool:
+    """Whether it is a number or an array of any library, which a constant can be made of."""
+    return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(x, "__array_namespace__")
+
+
 def check_unmasked(values: Any, what: str) -> None:
     """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
 

@@ -130,6 +130,10 @@ class GradientError(OptreeError, ValueError):
     """A derivative that does not exist or was defined wrongly."""
 
 
+class BatchingError(OptreeError, NotImplementedError):
+    """An op without a batching rule, or one that its operands do not allow."""
+
+
 class DisconnectedError(GradientError):
     """A derivative with respect to something that the cost does not contain."""
 

@@ -32,6 +32,8 @@ settings.register_profile(
 )
 #: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many.
 SHARE, LEAST = 4, 24
+#: On simulated devices, where each kernel is compiled by g++ and runs thread by thread.
+RIG_SHARE, RIG_LEAST = 16, 8
 
 # Where matrices are sampled, the first of the same examples.
 settings.register_profile("sample", parent=settings.get_profile("ci"), max_examples=250 // SHARE)
@@ -88,17 +90,23 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: Any) -> str:
     """Say which cases of the matrices run."""
-    if config.option.rig:
-        return f"simulated devices: work in an order drawn by --seed {config.option.seed}"
+    on = f"simulated devices: work in an order drawn by --seed {config.option.seed}; " if config.option.rig else ""
     if _takes_all(config):
-        return "matrices: every case"
-    return f"matrices: one case of {SHARE}, drawn by --seed {config.option.seed} (--all runs every case)"
+        return f"{on}matrices: every case"
+    share, _ = _share(config)
+    return f"{on}matrices: one case of {share}, drawn by --seed {config.option.seed} (--all runs every case)"
+
+
+def _share(config: Any) -> tuple[int, int]:
+    """Of a matrix's cases, one of how many is drawn, and at least how many."""
+    return (RIG_SHARE, RIG_LEAST) if config.option.rig else (SHARE, LEAST)
 
 
 def _takes_all(config: Any) -> bool:
     """Whether every case is asked for, or are tests by name: who names a test wants it to run."""
     named = any("::" in argument for argument in config.args)
-    return named or any(config.getoption(option, None) for option in ("all", "home", "keyword", "lf"))
+    asked = ("all", "keyword", "lf", *(() if config.option.rig else ("home",)))
+    return named or any(config.getoption(option, None) for option in asked)
 
 
 #: The files of tests that run on simulated devices, too, where no home is asked for.
@@ -126,7 +134,7 @@ AT_HOME = ("be", "be64", "home_kind", "device_kind", "real")
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave a sample of each matrix; with --home, all that runs there, in the order of what it says of a home."""
     if not _takes_all(config):
-        sampled = _sampled(items, config.option.seed)
+        sampled = _sampled(items, config)
         config.hook.pytest_deselected(items=[item for item in items if item not in sampled])
         items[:] = [item for item in items if item in sampled]
     if not config.getoption("home"):
@@ -143,7 +151,7 @@ def pytest_collection_finish(session: Any) -> None:
         rig()
 
 
-def _sampled(items: list[Any], seed: int) -> set[Any]:
+def _sampled(items: list[Any], config: Any) -> set[Any]:
     """The tests that run: all but those of a matrix, and of each matrix what the seed draws."""
     sampled = set()
     matrices: dict[str, list[Any]] = {}
@@ -153,14 +161,15 @@ def _sampled(items: list[Any], seed: int) -> set[Any]:
         else:
             matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
     for name, cases in matrices.items():
-        sampled.update(_drawn(cases, seed, name))
+        sampled.update(_drawn(cases, config, name))
     return sampled
 
 
-def _drawn(cases: list[Any], seed: int, name: str) -> list[Any]:
+def _drawn(cases: list[Any], config: Any, name: str) -> list[Any]:
     """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
-    count = min(len(cases), max(LEAST, math.ceil(len(cases) / SHARE)))
-    numbers = random.Random(f"{seed} {name}").sample(range(len(cases)), count)
+    share, least = _share(config)
+    count = min(len(cases), max(least, math.ceil(len(cases) / share)))
+    numbers = random.Random(f"{config.option.seed} {name}").sample(range(len(cases)), count)
     return [cases[number] for number in sorted(numbers)]
 
 
@@ -180,6 +189,7 @@ BEYOND_THE_RIG = {
     "test_ten_thousand_assignments_leave_memory_flat": "what simulated devices have still to do is in Python's memory",
     "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
     "libcusolver": "cuSOLVER is not simulated",
+    "libnvJitLink": "cuSOLVER, which needs it, is not simulated",
     "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is not simulated",
 }
 
@@ -216,7 +226,7 @@ def sample(request: Any) -> Any:
     """From a list to what the seed draws of it, in order, for a matrix within one test; to all of it with --all."""
 
     def drawn(cases: list[Any]) -> list[Any]:
-        return cases if _takes_all(request.config) else _drawn(cases, request.config.option.seed, request.node.nodeid)
+        return cases if _takes_all(request.config) else _drawn(cases, request.config, request.node.nodeid)
 
     return drawn
 

@@ -268,6 +268,38 @@ def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convn
     assert accuracy_of(capsys.readouterr().out) >= 0.95
     for name in ("filters.png", "errors.png"):
         assert (tmp_path / name).stat().st_size > 1000
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert rows[0] == "step,loss,accuracy" and len(rows) == 1 + 4 * (1437 // 64)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_a_convolutional_network_that_is_stopped_goes_on_to_the_same_end(convnet, tmp_path, capsys, monkeypatch):
+    images, labels = _stripes(60)
+    np.savez(tmp_path / "stripes.npz", images=images, labels=labels)
+    options = ["--epochs", "4", "--batch-size", "12", "--shift", "1", "--dataset", str(tmp_path / "stripes.npz")]
+    convnet.main([*options, "--output", str(tmp_path / "whole")])
+    whole = capsys.readouterr().out.replace(str(tmp_path / "whole"), "")
+    save = train.save
+
+    def stops(folder, state, step, keep):
+        save(folder, state, step, keep)
+        if step == 2:
+            raise KeyboardInterrupt
+
+    stopped = ["--output", str(tmp_path / "stopped")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save", stops)
+        convnet.main([*options, *stopped])
+    convnet.main([*options, *stopped, "--resume"])
+    assert capsys.readouterr().out.replace(str(tmp_path / "stopped"), "") == whole
+    last = [train.read(tmp_path / run / "checkpoints") for run in ("whole", "stopped")]
+    assert last[0].keys() == last[1].keys() >= {"running.conv1_mean", "weights.conv1", "optimizer.momentum.w"}
+    assert all((last[0][name] == last[1][name]).all() for name in last[0] if not name.startswith("random"))
+    logs = [(tmp_path / run / "log.csv").read_text() for run in ("whole", "stopped")]
+    assert logs[0] == logs[1]
+    with pytest.raises(SystemExit):
+        convnet.main([*options, *stopped, "--batch-size", "10", "--resume"])
+    assert "size is 10, and was 12" in capsys.readouterr().err
 
 
 def _stripes(count):

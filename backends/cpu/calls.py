@@ -11,6 +11,7 @@ import numpy as np
 from backends.cpu.convolution import Convolution
 from backends.cpu.openblas import share_products
 from backends.cpu.pooling import Pool
+from backends.cpu.products import merging
 from backends.execution.loops import loop
 from backends.execution.routines import (
     Implementation,
@@ -49,6 +50,10 @@ def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return backend.product  # type: ignore[no-any-return]
 
 
+def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
+    return merging(backend.product)
+
+
 def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
     """Attention, in tiles that BLAS multiplies; threads share the heads."""
     return partial(op.run, BackendTiles(backend, backend.product, share_products))
@@ -78,7 +83,7 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=windows
 #: The routines by which libraries compute ops, and compiled C of ours.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
-    MatMul: _PRODUCT,
+    MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL),
     Attention: _ATTENTION,

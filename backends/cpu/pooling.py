@@ -9,31 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.pooling import (
-    ADD_BY_INDEX,
-    ADD_SHARES,
-    ARGMAX,
-    MAXIMUM,
-    MEAN,
-    TAKE_BY_INDEX,
-    Kind,
-    source,
-)
+from backends.cpu.codegen.pooling import source
 from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, empty_array
+from backends.execution.pooling import ROLES
 from optree.arrays import overlap
-from optree.ops.pooling import (
-    INT32,
-    ArgmaxPool,
-    AvgPool,
-    AvgUnpool,
-    MaxPool,
-    MaxUnpool,
-    MeanOperator,
-    PoolOperator,
-    TakePool,
-)
+from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 
 #: Fewer elements times windows' elements than this are NumPy's unless `jit=True`, or run on one thread.
 SMALL, ALONE = 1 << 18, 1 << 18
@@ -41,16 +23,6 @@ SMALL, ALONE = 1 << 18, 1 << 18
 AXES = 4
 
 _TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
-
-#: By op class its C, and which operands, or the value (-1), are the images x, the windows' y, and the indices z.
-_ROLES: dict[type, tuple[Kind, tuple[int | None, int | None, int | None]]] = {
-    MaxPool: (MAXIMUM, (0, -1, None)),
-    ArgmaxPool: (ARGMAX, (0, None, -1)),
-    MaxUnpool: (ADD_BY_INDEX, (-1, 0, 1)),
-    TakePool: (TAKE_BY_INDEX, (0, -1, 1)),
-    AvgPool: (MEAN, (0, -1, None)),
-    AvgUnpool: (ADD_SHARES, (-1, 0, None)),
-}
 
 
 class Pool:
@@ -97,14 +69,14 @@ class Pool:
         if self.backend.jit is not True and prod(images) * prod(self.op.window) < SMALL:
             return None
         if dtype not in self.functions:
-            found = self.backend.c_functions(source(_ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))
+            found = self.backend.c_functions(source(ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))
             if found is None:
                 return None
             self.functions[dtype] = found["pooled"]
         return self.functions[dtype]
 
     def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
-        op, (_, roles) = self.op, _ROLES[type(self.op)]
+        op, (_, roles) = self.op, ROLES[type(self.op)]
         given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
         if given[2] is not None:
             given[2] = np.asarray(given[2], INT32)

@@ -18,8 +18,9 @@ def loop(backend: Any, program: Program, index: int) -> Implementation:
     wanted = _wanted(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
-    def run(*inputs: Any) -> tuple[Any, ...]:
-        return tuple(op.run(within.run, wanted, *inputs))
+    def run(*inputs: Any) -> Any:
+        found = op.run(within.run, wanted, *inputs)
+        return tuple(found) if len(found) > 1 else found[0]
 
     return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)
 
@@ -29,7 +30,7 @@ def _wanted(program: Program, index: int) -> tuple[bool, ...]:
     value, op = len(program.leaves) + index, program.instructions[index].op
     used = {each.op.index for each in program.instructions if isinstance(each.op, Output) and value in each.inputs}
     count = len(program.instructions[index].node.owner.outputs)
-    return tuple(i < len(op.body.states) or i in used for i in range(count))
+    return tuple(i < len(op.body.states) or i in used or count == 1 for i in range(count))
 
 
 def _step(backend: Any, op: Scan, wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:

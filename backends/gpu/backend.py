@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 from weakref import finalize
 
@@ -19,8 +20,9 @@ from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
-from backends.gpu.calls import convolutions_by, implementation_of
+from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
+from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
@@ -36,6 +38,7 @@ from optree.compile.program import Instruction, Program
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
+from optree.locks import cached_property
 from optree.ops.traits import CompositeOperator
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
@@ -79,11 +82,14 @@ class GPUBackend(Backend):
     graphs : bool
         Whether functions are captured as CUDA graphs (`backends.gpu.cuda_graphs`).
     tf32 : bool
-        Whether float32 matrices are multiplied in TensorFloat-32, with mantissas of 10 bits.
+        Whether float32 is multiplied in TensorFloat-32, with mantissas of 10 bits.
+    cudnn : bool, optional
+        Whether cuDNN computes convolutions, where it has a plan for them; by default, if `nvidia-cudnn-frontend` is
+        installed.
     """
 
     name = "gpu"
-    internal = Backend.internal | {"errstate", "graphs", "is_own", "kernels", "memory", "products"}
+    internal = Backend.internal | {"cudnn", "errstate", "graphs", "is_own", "kernels", "memory", "products"}
 
     def __init__(
         self,
@@ -93,6 +99,7 @@ class GPUBackend(Backend):
         jit: bool = True,
         graphs: bool = True,
         tf32: bool = False,
+        cudnn: bool | None = None,
     ) -> None:
         self.cupy, self.devices = find_cupy()
         self.errstate = import_module("cupyx").errstate
@@ -106,6 +113,9 @@ class GPUBackend(Backend):
         for option, value in (("jit", jit), ("graphs", graphs), ("tf32", tf32)):
             if not isinstance(value, bool):
                 raise BackendError(f"{option} is True or False on a GPU, not {value!r}")
+        if cudnn not in (None, True, False):
+            raise BackendError(f"cudnn is True, False or None, not {cudnn!r}")
+        self._uses_cudnn = find_spec("cudnn") is not None if cudnn is None else cudnn
         self.graphs, self.products = Counts(), Products(self.cupy, tf32)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
@@ -118,6 +128,8 @@ class GPUBackend(Backend):
         self.memory = Memory(self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr)
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
+        if cudnn:
+            self.cudnn  # noqa: B018  # loaded now, so that what is missing is said here
 
     def _new_allocator(self, name: str) -> Any:
         if name not in ("pool", "async"):
@@ -126,6 +138,14 @@ class GPUBackend(Backend):
             return self.cupy.cuda.MemoryAsyncPool() if name == "async" else None
         except self.cupy.cuda.runtime.CUDARuntimeError as error:
             raise BackendError(f"allocator='async': this device or driver has none ({error})") from error
+
+    @cached_property
+    def cudnn(self) -> CuDNN | None:
+        """The library of convolutions, loaded by the first; None where kernels compute them."""
+        if not self._uses_cudnn:
+            return None
+        with self.active():
+            return CuDNN(installed())
 
     # The device
 
@@ -394,7 +414,9 @@ class GPUBackend(Backend):
         return lambda *values: plan.run(list(values), None)[0]
 
     def remark(self, instruction: Instruction) -> str:
-        return "" if is_portable(instruction.op) or isinstance(instruction.op, CompositeOperator) else "on the host"
+        op = instruction.op
+        has_kernels = self.kernels is not None and type(op) in ROUTINES
+        return "" if is_portable(op) or has_kernels or isinstance(op, CompositeOperator) else "on the host"
 
     def on_host(self, program: Program, run: Callable[[list[Any]], Sequence[Any]]) -> Plan:
         written = _written_leaves(program)

@@ -13,10 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.loops import loop
+from backends.execution.pooling import ROLES
 from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
+from backends.gpu.direct import takes_images
 from backends.gpu.matmul import Products
+from backends.gpu.pooling import Pool
+from backends.gpu.vision import Regions, Resizing
 from optree.arrays import is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
@@ -27,6 +31,7 @@ from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
+from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
@@ -34,6 +39,7 @@ class Device(Protocol):
     """The backend's interface for calls."""
 
     host_calls: int
+    kernels: Any
     products: Products
     errstate: Callable[..., Any]
 
@@ -77,13 +83,24 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 def convolutions_by(device: Any) -> str:
     """What computes convolutions on a device."""
+    own = _direct_by(device)
+    return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
+
+
+def _direct_by(device: Any) -> str:
+    """What computes ops that have kernels of their own."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
+_POOL, _RESIZING, _REGIONS = (
+    Routine(kernels, takes_images, writes_out=True, is_captured=True, label=_direct_by)
+    for kernels in (Pool, Resizing, Regions)
+)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
-#: kernels of ours convolve.
+#: kernels of ours convolve,
+#: unless cuDNN does, pool, resize and take regions.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -92,6 +109,9 @@ ROUTINES: dict[type, Routine] = {
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
+    **dict.fromkeys(ROLES, _POOL),
+    **dict.fromkeys((Resize, ResizeInput), _RESIZING),
+    **dict.fromkeys((ArgmaxRoi, RoiAlign, RoiAlignInput), _REGIONS),
 }
 
 
@@ -106,11 +126,11 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     instruction = program.instructions[index]
     op = instruction.op
     given = None if last is None else given_away(program, index, last)
+    routine = routine_of(ROUTINES, program, index)
+    if routine is not None and (is_portable(op) or device.kernels is not None):
+        return routine.implementation(device, op)
     if not is_portable(op):
         return Implementation(_host_call(device, instruction, performer(instruction, given)))
-    routine = routine_of(ROUTINES, program, index)
-    if routine is not None:
-        return routine.implementation(device, op)
     if isinstance(op, Scan):
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple

@@ -1,4 +1,7 @@
-"""Convolutions on a GPU by kernels of our own: implicit matrix products, on arrays of any layout."""
+"""Convolutions on a GPU: by cuDNN where it is installed and has a plan, else by implicit matrix products of our own.
+
+Our kernels take arrays of any layout.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, source
+from backends.gpu.cudnn import problem_of
 from backends.gpu.launch_config import Launch
 from optree.arrays import overlap
 from optree.dtypes import FLOAT32, is_bfloat16
 from optree.ops.convolution import MOST, Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.ops.windows import Sliding
 
 #: The blocks that a derivative by weights is split into, for each multiprocessor, and the least depth of a split.
 BLOCKS, LEAST_DEPTH = 2, 1024
@@ -21,6 +26,9 @@ BLOCKS, LEAST_DEPTH = 2, 1024
 HUGE = 1 << 31
 
 _TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double", np.dtype("float16"): "__half"}
+
+#: By kernel, the array that it computes.
+_COMPUTED = {FORWARD: "windows", BY_INPUT: "images", BY_WEIGHTS: "filters"}
 
 #: By op class the kernel, and which operand, or the value (-1), are images x, weights, and images y.
 _ROLES: dict[type, tuple[Role, tuple[int, int, int]]] = {
@@ -48,16 +56,42 @@ class Convolution:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        if self.device.kernels is None or not self._fits(arrays, shape):
+        if not self._fits(arrays, shape):
             return self._by_library(arrays, dtype, out)
-        first, second = (x.astype(dtype, copy=False) for x in arrays[:2])
-        is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in (first, second))
+        operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
+        is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
         target = out if is_apart else cupy.empty(shape, dtype)
-        self._launch([first, second], target, dtype)
+        if not self._by_cudnn(operands, target):
+            if self.device.kernels is None:
+                return self._by_library(arrays, dtype, out)
+            self._launch(operands, target, dtype)
         if out is None or is_apart:
             return target
         out[...] = target
         return out
+
+    def _by_cudnn(self, operands: Sequence[Any], target: Any) -> bool:
+        """Compute a convolution by cuDNN; False where it is not there, or has no plan."""
+        library, products = self.device.cudnn, self.device.products
+        if library is None:
+            return False
+        arrays = self._arrays(operands, target)
+        problem = problem_of(_COMPUTED[self.role], products.tf32, *arrays, self._slidings(*arrays[:2]))
+        plan = None if problem is None else library.plan(problem)
+        if plan is None or plan.workspace is None:
+            return False
+        memory = products.workspace(plan.workspace)
+        stream = self.device.cupy.cuda.get_current_stream().ptr
+        library.run(plan, [x.data.ptr for x in arrays], 0 if memory is None else memory.data.ptr, stream)
+        return True
+
+    def _arrays(self, operands: Sequence[Any], target: Any) -> tuple[Any, Any, Any]:
+        """The images, filters and windows, as (N, C, spatial) and (O, I, spatial)."""
+        x, w, y = (target if i < 0 else operands[i] for i in self.places)
+        return self.op.as_image(x), self.op.as_filters(w), self.op.as_image(y)
+
+    def _slidings(self, images: Any, filters: Any) -> Sequence[Sliding]:
+        return self.op.slidings(images.shape[2:], filters.shape[2:])
 
     def _by_library(self, arrays: Sequence[Any], dtype: np.dtype, out: Any) -> Any:
         """The op's own value, in slices that CuPy multiplies."""
@@ -76,8 +110,7 @@ class Convolution:
 
     def _launch(self, operands: Sequence[Any], target: Any, dtype: np.dtype) -> None:
         kernels, op = self.device.kernels, self.op
-        x, w, y = (target if i < 0 else operands[i] for i in self.places)
-        images, filters, windows = op.as_image(x), op.as_filters(w), op.as_image(y)
+        images, filters, windows = self._arrays(operands, target)
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
         places = len(images) * prod(windows.shape[2:])
         rows = inputs if self.role is BY_INPUT else outputs
@@ -95,7 +128,11 @@ class Convolution:
         ]
         type = "__nv_bfloat16" if is_bfloat16(dtype) else _TYPES[dtype]
         products, add_splits = kernels.load(source(self.role, type), ("products", "add_splits"))
-        first, second = {FORWARD: (w, x), BY_INPUT: (w, y), BY_WEIGHTS: (y, x)}[self.role]
+        first, second = {
+            FORWARD: (filters, images),
+            BY_INPUT: (filters, windows),
+            BY_WEIGHTS: (windows, images),
+        }[self.role]
         # Memory that is freed after the launches is used again in stream order.
         wide = np.dtype("float64") if dtype == np.float64 else FLOAT32
         elements = splits * op.groups * rows * columns if splits > 1 else 1
@@ -114,8 +151,7 @@ class Convolution:
 
     def _geometry(self, images: Any, filters: Any, windows: Any) -> Sequence[Sequence[int]]:
         """Sizes, counts, windows, steps, paddings and dilations along three axes."""
-        op = self.op
-        slidings = op.slidings(images.shape[2:], filters.shape[2:])
+        slidings = self._slidings(images, filters)
         return [
             _three(images.shape[2:], 1),
             _three(windows.shape[2:], 1),

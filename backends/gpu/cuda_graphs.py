@@ -130,7 +130,7 @@ class Graphs:
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         calls = [step for step in others if isinstance(step, CallStep)]
-        named = [_named(step.op) for step in calls if not _is_capturable(step) or _is_checked(step)]
+        named = [_named(step) for step in calls if not _is_capturable(step) or _is_checked(step)]
         uncaptured = ", ".join(dict.fromkeys(named))
         if self.refusal:
             return f"not captured: {self.refusal}"
@@ -457,5 +457,6 @@ def _location(array: Any) -> tuple[int, tuple[int, ...]]:
     return array.data.ptr, array.strides
 
 
-def _named(op: Any) -> str:
-    return str(op.name) if is_portable(op) else f"{op.name} runs on the host"
+def _named(step: CallStep) -> str:
+    is_here = is_portable(step.op) or step.implementation.is_routine
+    return str(step.op.name) if is_here else f"{step.op.name} runs on the host"

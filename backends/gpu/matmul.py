@@ -22,7 +22,7 @@ ALGORITHMS = 1024
 
 
 class Workspace:
-    """The workspace of a function's products, which run one after the other: all of its graphs share it.
+    """The workspace of a function's library calls, which run one after the other: all of its graphs share it.
 
     Where a product needs more, it grows to at least twice the size; earlier captures hold the old one.
 
@@ -210,16 +210,20 @@ class Products(Locked):
 
     def _run(self, algorithm: Algorithm, arrays: Sequence[Any], epilogue: _Epilogue) -> None:
         assert algorithm.choice is not None
-        size, shared = algorithm.choice.workspace, _shared.get()
-        memory = None
-        if size:
-            memory = self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
+        memory = self.workspace(algorithm.choice.workspace)
         addresses = [z.data.ptr for z in arrays]
         bias = None if epilogue.bias is None else epilogue.bias.data.ptr
         beta = 0.0 if epilogue.addend is None else epilogue.beta
         stream = self.cupy.cuda.get_current_stream().ptr
         with self.lock:
             algorithm.run(addresses, epilogue.alpha, beta, bias, 0 if memory is None else memory.data.ptr, stream)
+
+    def workspace(self, size: int) -> Any:
+        """Scratch memory of at least a size in bytes for a library's call; None if the size is 0."""
+        if not size:
+            return None
+        shared = _shared.get()
+        return self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
 
     def _in_parts(self, x: Any, y: Any, target: Any, epilogue: _Epilogue) -> None:
         """Compute a product, and then its epilogue."""

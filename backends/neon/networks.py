@@ -73,9 +73,22 @@ class Networks(Pools):
         if inference:
             self.replay("compound_fprop_bn", _bn_inference, key, y, x, gmean, gvar, gamma, beta, accumbeta)
             return
-        trees = _bn_binary if binary else _bn
         running = rho, 1 - rho
-        self.replay("compound_fprop_bn", trees, key, y, x, xsum, xvar, gmean, gvar, gamma, beta, accumbeta, *running)
+        self.replay(
+            "compound_fprop_bn",
+            _bn,
+            (*key, bool(binary)),
+            y,
+            x,
+            xsum,
+            xvar,
+            gmean,
+            gvar,
+            gamma,
+            beta,
+            accumbeta,
+            *running,
+        )
 
     def compound_bprop_bn(
         self,
@@ -232,10 +245,12 @@ def _bn_inference(
     return [(y, blended(f.reshape(value, y.shape), y, 1, accumulate))]
 
 
-def _statistics(key: Any, x: Any, xsum: Any, gmean: Any, rho: Any, more: Any) -> list[tuple[Any, Any]]:
-    """The sums of rows, if they are computed here, and the running means."""
-    written = [(xsum, f.sum(x, axis=1))] if key[2] else []
-    return [*written, (gmean, gmean * rho + xsum * (1 / x.shape[1]) * more)]
+def _statistics(key: Any, x: Any, xsum: Any, binary: bool) -> tuple[Any, Any, Any]:
+    """The sums of rows, those less the means, and the variances."""
+    x = f.cast(x, xsum.dtype)
+    total = f.sum(x, axis=1) if key[2] else xsum
+    centred = x - total * (1 / x.shape[1])
+    return total, centred, f.mean(f.shift(centred, centred) if binary else f.square(centred), axis=1)
 
 
 def _bn(
@@ -251,44 +266,19 @@ def _bn(
     accumulate: Any,
     rho: Any,
     more: Any,
-) -> list[tuple[Any, Any]]:
-    centred = x - xsum * (1 / x.shape[1])
-    value = centred / f.sqrt(xvar + key[0]) * gamma + beta
-    return [
-        *_statistics(key, x, xsum, gmean, rho, more),
-        (xvar, f.mean(f.square(centred), axis=1)),
-        (gvar, gvar * rho + xvar * more),
-        (y, _accumulated(key, value, y, accumulate)),
-    ]
-
-
-def _bn_binary(
-    key: Any,
-    y: Any,
-    x: Any,
-    xsum: Any,
-    xvar: Any,
-    gmean: Any,
-    gvar: Any,
-    gamma: Any,
-    beta: Any,
-    accumulate: Any,
-    rho: Any,
-    more: Any,
-) -> list[tuple[Any, Any]]:
-    centred = x - xsum * (1 / x.shape[1])
-    value = f.shift(f.shift(centred, 1 / f.sqrt(xvar + key[0])), gamma) + beta
-    return [
-        *_statistics(key, x, xsum, gmean, rho, more),
-        (xvar, f.mean(f.shift(centred, centred), axis=1)),
-        (gvar, gvar * rho + xvar * more),
-        (y, _accumulated(key, value, y, accumulate)),
-    ]
-
-
-def _accumulated(key: Any, value: Any, y: Any, accumulate: Any) -> Any:
+) -> dict[Any, Any]:
+    is_binary = key[3]
+    times = f.shift if is_binary else f.mul
+    total, centred, variance = _statistics(key, x, xsum, is_binary)
+    value = times(times(centred, 1 / f.sqrt(variance + key[0])), gamma) + beta
     value = f.maximum(value, 0) if key[1] else value
-    return blended(f.reshape(value, y.shape), y, 1, accumulate)
+    return {
+        **({xsum: total} if key[2] else {}),
+        gmean: gmean * rho + total * (1 / x.shape[1]) * more,
+        xvar: variance,
+        gvar: gvar * rho + variance * more,
+        y: blended(f.reshape(value, y.shape), y, 1, accumulate),
+    }
 
 
 def _bn_gradient(
@@ -301,18 +291,19 @@ def _bn_gradient(
     xsum: Any,
     xvar: Any,
     gamma: Any,
-) -> list[tuple[Any, Any]]:
+) -> dict[Any, Any]:
     times = f.shift if key[1] else f.mul
     share = 1 / x.shape[1]
     inverse = 1 / f.sqrt(xvar + key[0])
-    value = times(x - xsum * share, inverse)
-    delta = f.reshape(delta_in, x.shape)
-    spread = delta - (times(value, grad_gamma) + grad_beta) * share
-    return [
-        (grad_gamma, f.sum(value * delta, axis=1)),
-        (grad_beta, f.sum(delta, axis=1)),
-        (delta_out, f.reshape(times(times(spread, gamma), inverse), delta_out.shape)),
-    ]
+    value = times(f.cast(x, xsum.dtype) - xsum * share, inverse)
+    delta = f.cast(f.reshape(delta_in, x.shape), xsum.dtype)
+    by_gamma, by_beta = f.sum(value * delta, axis=1), f.sum(delta, axis=1)
+    spread = delta - (times(value, by_gamma) + by_beta) * share
+    return {
+        grad_gamma: by_gamma,
+        grad_beta: by_beta,
+        delta_out: f.reshape(times(times(spread, gamma), inverse), delta_out.shape),
+    }
 
 
 def _lut(pad_idx: Any, dW: Any, error_t: Any, inputs: Any, error: Any) -> list[tuple[Any, Any]]:

@@ -14,13 +14,15 @@ import numpy as np
 
 from optree.cache import Cache
 from optree.registry import OPS
+from optree.run.updates import assignments
 from optree.tree.node import signature_of
 from optree.tree.tensor import Tensor
 
 #: Maximum entries of the cache of calls.
 CALLS = 4096
 
-Trees = Callable[..., Sequence[tuple[Any, Any]]]
+#: From a key and operands to targets and their values: pairs are written one after the other, those of a dict together.
+Trees = Callable[..., Sequence[tuple[Any, Any]] | dict[Any, Any]]
 
 
 class Replay:
@@ -36,14 +38,15 @@ class Replay:
         self.calls = Cache("calls of neon's backend", CALLS)
 
     def __call__(self, name: str, trees: Trees, key: Any, *operands: Any) -> None:
-        """Run the assignments of ``trees(key, *operands)``, one after the other.
+        """Run the assignments of ``trees(key, *operands)``: pairs one after the other, those of a dict in one plan.
 
         Parameters
         ----------
         name : str
             The function's name, which records of writes name.
         trees : callable
-            From the key and operands to pairs of a target and its value. Numbers go into trees as they come.
+            From the key and operands to pairs of a target and its value, or to a dict of them, whose values are all
+            computed before one is written. Numbers go into trees as they come.
         key : hashable
             What the trees depend on, other than the operands' types, which of them are the same or None, and which
             numbers are 0 or 1.
@@ -62,28 +65,36 @@ class Replay:
         found = self.calls.get(where)
         if found is None:
             found = self.calls[where] = self._recorded(trees, key, operands)
-        backend = self.backend
+        backend, (is_together, steps) = self.backend, found
+        if is_together and len({id(x.root) for x in operands if isinstance(x, Tensor)}) < len(set(same)):
+            backend.update(trees(key, *operands))  # in what order they are written depends on what shares memory
+            return
         arrays = [x.array if isinstance(x, Tensor) else x for x in operands]
-        for plan_key, order, rest, roots, target in found:
+        for plan_key, order, rest, roots, targets in steps:
             plan = backend.plans.get(plan_key) or backend._plan(plan_key, roots, len(order))
             values = [arrays[i] if i is not None else backend.value_of(x) for i, x in zip(order, rest, strict=True)]
             plan.run(values, roots)
             backend.executions += 1
-            operands[target].advance(name)
+            for target in targets:
+                operands[target].advance(name)
 
-    def _recorded(self, trees: Trees, key: Any, operands: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Each assignment's plan key, the indices of its leaves among the operands, other leaves, tree, and target."""
+    def _recorded(self, trees: Trees, key: Any, operands: Sequence[Any]) -> tuple[bool, list[tuple[Any, ...]]]:
+        """Whether all is one plan; and of each its key, its leaves among the operands, other trees and targets."""
         made: dict[int, Any] = {id(x): self._bare(x) for x in operands if isinstance(x, Tensor)}
         bare = [made[id(x)] if isinstance(x, Tensor) else _fresh(x) for x in operands]
         indices = {id(x): i for i, x in enumerate(bare) if x is not None}
+        found = trees(key, *bare)
+        is_together = isinstance(found, dict)
+        groups = [list(found.items())] if isinstance(found, dict) else [[pair] for pair in found]
         steps = []
-        for target, value in trees(key, *bare):
-            tree = OPS["assign"].function(target, value)
-            plan_key, leaves = signature_of([tree])
+        for group in groups:
+            roots = assignments(group) if is_together else [OPS["assign"].function(*group[0])]
+            plan_key, leaves = signature_of(roots)
             order = [indices.get(id(leaf)) for leaf in leaves]
             rest = [leaf if i is None else None for leaf, i in zip(leaves, order, strict=True)]
-            steps.append((plan_key, order, rest, (tree,), indices[id(target)]))
-        return steps
+            plan_key = ("replay", plan_key) if is_together else plan_key
+            steps.append((plan_key, order, rest, tuple(roots), [indices[id(target)] for target, _ in group]))
+        return is_together, steps
 
     def _bare(self, x: Tensor) -> Tensor:
         """A tensor of the same spec, whose memory is one element."""

@@ -105,6 +105,9 @@ class Checkpointed(Op):
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
         output_storage[0][0] = inputs[0]
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return Checkpointed(_Body(inputs[0], inputs[1:]))(*inputs)
+
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [DisconnectedType()(), *self.body.gradients(inputs[1:], output_gradients[0])]
 
@@ -113,6 +116,7 @@ class Afterwards(Op):
     """The first operand, but not before the second has been computed: no value that needs it is an earlier one."""
 
     __props__ = ()
+    leads_with_batch = True
     view_map = {0: [0]}
     can_fail = False
     is_captured = True

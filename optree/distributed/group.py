@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -139,26 +141,72 @@ class Group:
         bucket : int
             The bytes of a vector, at most.
         """
-        given: list[Any] = [as_variable(as_operand(x, "averaged")) for x in trees]
+        given, kind = self._weighted([as_variable(as_operand(x, "averaged")) for x in trees], count)
         if self.size == 1:
             return given
-        kind = "mean"
-        if count is not None:
-            share, kind = self._share(count), "sum"
-            none = f.eq(share, 0)
-            given = [f.where(none, f.fill_like(x, 0), x * f.cast(share, x.dtype)) for x in given]
         found: list[Any] = [None] * len(given)
         for numbers in _buckets(given, bucket):
             if len(numbers) == 1:
                 found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
                 continue
-            whole = self.all_reduce(f.concatenate([f.reshape(given[i], (-1,)) for i in numbers], 0), kind)
+            whole = self.all_reduce(f.concatenate([_flat(given[i]) for i in numbers], 0), kind)
+            for i, part in zip(numbers, _split(whole, [given[i].size for i in numbers]), strict=True):
+                found[i] = f.reshape(part, given[i].shape)
+        return found
+
+    # Vectors of which each rank has a part
+
+    def shard_range(self, size: int) -> tuple[int, int]:
+        """The first index of this rank's part of a vector, and the end; all parts but the last ones are as long."""
+        length = -(-size // self.size)
+        return min(self.rank * length, size), min((self.rank + 1) * length, size)
+
+    def shard(self, x: Any) -> Any:
+        """The part of a value's elements for this rank, as a vector; zeros at its end make it as long on all ranks."""
+        begin, end = self.shard_range(x.size)
+        part = f.slice(_flat(x), (slice(begin, end),))
+        length = -(-x.size // self.size)
+        return part if part.size == length else f.pad(part, (0, length - part.size))
+
+    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+        """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
+        given, kind = self._weighted([as_variable(as_operand(x, "averaged_shards")) for x in trees], count)
+        found: list[Any] = [None] * len(given)
+        for numbers in _buckets(given, bucket):
+            rows = [self._rows(given[i]) for i in numbers]
+            mine = _flat(self.reduce_scatter(rows[0] if len(rows) == 1 else f.concatenate(rows, 1)))
+            for i, part in zip(numbers, _split(mine, [x.shape[1] for x in rows]), strict=True):
+                found[i] = part / self.size if kind == "mean" else part
+        return found
+
+    def _rows(self, x: Any) -> Any:
+        """A value's elements as a matrix, a row for each rank."""
+        short = -x.size % self.size
+        flat = f.pad(_flat(x), (0, short)) if short else x
+        return f.reshape(flat, (self.size, (x.size + short) // self.size))
+
+    def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int = BUCKET) -> list[Any]:
+        """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
+        given: list[Any] = [as_variable(as_operand(x, "unsharded")) for x in shards]
+        found: list[Any] = [None] * len(given)
+        for numbers in _buckets(given, bucket):
+            vector = f.concatenate([given[i] for i in numbers], 0) if len(numbers) > 1 else given[numbers[0]]
+            whole = self.all_gather(f.reshape(vector, (1, -1)))
             start = 0
             for i in numbers:
-                part = f.slice(whole, (slice(start, start + given[i].size),))
-                found[i] = f.reshape(part, given[i].shape)
+                flat = _flat(f.slice(whole, (slice(None), slice(start, start + given[i].size))))
+                size = prod(shapes[i])
+                found[i] = f.reshape(f.slice(flat, (slice(size),)) if size < flat.size else flat, shapes[i])
                 start += given[i].size
         return found
+
+    def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], str]:
+        """Trees, and the kind of reduction that gives their means of all ranks."""
+        if count is None or self.size == 1:
+            return trees, "mean"
+        share = self._share(count)
+        none = f.eq(share, 0)
+        return [f.where(none, f.fill_like(x, 0), x * f.cast(share, x.dtype)) for x in trees], "sum"
 
     def _share(self, count: Any) -> Any:
         """The rank's share of all examples, in float64."""
@@ -297,6 +345,18 @@ def _buckets(trees: Sequence[Any], most: int) -> list[list[int]]:
         found[-1].append(i)
         room -= nbytes
     return found
+
+
+def _flat(x: Any) -> Any:
+    return x if x.ndim == 1 else f.reshape(x, (-1,))
+
+
+def _split(vector: Any, sizes: Sequence[int]) -> list[Any]:
+    """The parts of a vector, of these sizes."""
+    if len(sizes) == 1:
+        return [vector]
+    ends = list(accumulate(sizes, initial=0))
+    return [f.slice(vector, (slice(begin, end),)) for begin, end in pairwise(ends)]
 
 
 def _content(tensor: Tensor) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from optree.arrays import is_value
 from optree.errors import OperandError, describe
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
@@ -40,7 +41,8 @@ class Apply:
         for kind, variables in (("input", inputs), ("output", outputs)):
             for x in variables:
                 if not isinstance(x, Variable):
-                    raise OperandError(f"{op}: an {kind} of an Apply is a variable, not {describe(x)}")
+                    remedy = "; optree.constant(x) makes one of a number or an array" if is_value(x) else ""
+                    raise OperandError(f"{op}: an {kind} of an Apply is a variable, not {describe(x)}{remedy}")
         self.op, self.inputs = op, list(inputs)
         backend = check_same_backend(str(op), inputs)
         types = [x.type for x in outputs]

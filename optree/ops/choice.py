@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.batching import aligned, example_of, spread, spread_all
 from optree.ops.op import Op
 from optree.ops.traits import (
     BinaryOperator,
@@ -291,6 +292,15 @@ class FillLike(BinaryOperator):
         x, value = arrays
         return np.full_like(as_array(x, value), value.reshape(()) if is_array(value) else value, order="C")
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, value = inputs
+        if not batched[1]:
+            return self(x, value)
+        value = f.cast(f.reshape(value, (-1,)) if value.ndim != 1 else value, x.dtype)
+        (x, _) = spread_all(inputs, batched)
+        (value,) = aligned([value], [True], x.ndim - 1)
+        return f.broadcast_like(value, x)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [None, delta]
@@ -351,6 +361,12 @@ class BroadcastLike(ViewOperator, BinaryOperator):
         x, like = arrays
         return np.broadcast_to(as_array(x, like), np.shape(like))
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, like = inputs
+        if not batched[1]:
+            like = spread(like, x)
+        return self(aligned([x], [batched[0]], like.ndim - 1)[0], like)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [delta, None]
@@ -373,3 +389,7 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     def value(self, *arrays: Any) -> Any:
         shape = np.shape(arrays[0])
         return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (like,) = inputs
+        return spread(self(example_of(like)), like)

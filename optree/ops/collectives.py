@@ -55,9 +55,41 @@ class Collective(Op):
         """The value on this rank's array."""
         raise NotImplementedError
 
-    def applied(self, x: Any, **props: Any) -> Any:
-        """Another collective of the group, or this one with other parameters."""
-        return type(self).make(**{**self.props, **props})(self.group.turn, x)
+    def adjoint(self) -> Collective:
+        """The collective that takes deltas back: all but extremes are linear, and this is the transpose."""
+        raise NotImplementedError
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [None, self.adjoint()(self.group.turn, delta)]
+
+
+class RootCollective(Collective):
+    """A collective in which one rank differs from the others.
+
+    Attributes
+    ----------
+    root : int
+    """
+
+    __props__ = ("group", "root")
+    root: int = 0
+
+
+class AxisCollective(Collective):
+    """A collective of parts along one axis, one for each rank.
+
+    Attributes
+    ----------
+    axis : int
+    """
+
+    __props__ = ("group", "axis")
+    axis: int = 0
+    method: ClassVar[str]
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, self.method))
 
 
 class AllReduce(Collective):
@@ -71,6 +103,9 @@ class AllReduce(Collective):
     __props__ = ("group", "kind")
     kind: str = "sum"
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self(*inputs)
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if self.kind not in KINDS:
             raise OperandError(f"all_reduce: the kind is {', '.join(KINDS)}, not {self.kind!r}")
@@ -83,51 +118,33 @@ class AllReduce(Collective):
         return self.group.engine.all_reduce(x, self.kind)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (_, x), (delta,) = inputs, output_gradients
+        (turn, x), (delta,) = inputs, output_gradients
         if self.kind in ("sum", "mean"):
-            return [None, self.applied(delta)]
+            return [None, self(turn, delta)]
         # Equal extremes share the delta.
-        is_extreme = f.cast(f.eq(x, self.applied(x)), wide_dtype(delta.dtype))
-        total = self.applied(delta, kind="sum")
-        return [None, f.cast(is_extreme / self.applied(is_extreme, kind="sum"), delta.dtype) * total]
+        is_extreme = f.cast(f.eq(x, self(turn, x)), wide_dtype(delta.dtype))
+        summed = self.make(group=self.group, kind="sum")
+        return [None, f.cast(is_extreme / summed(turn, is_extreme), delta.dtype) * summed(turn, delta)]
 
 
-class Broadcast(Collective):
-    """The value of one rank, on all.
-
-    Attributes
-    ----------
-    root : int
-    """
-
-    __props__ = ("group", "root")
-    root: int = 0
+class Broadcast(RootCollective):
+    """The value of one rank, on all."""
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.broadcast(x, self.root)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, Reduce.make(**self.props)(self.group.turn, delta)]
+    def adjoint(self) -> Collective:
+        return Reduce.make(**self.props)
 
 
-class Reduce(Collective):
-    """The sum of all ranks' values on one rank, and zeros on the others.
-
-    Attributes
-    ----------
-    root : int
-    """
-
-    __props__ = ("group", "root")
-    root: int = 0
+class Reduce(RootCollective):
+    """The sum of all ranks' values on one rank, and zeros on the others."""
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.reduce(x, self.root)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, Broadcast.make(**self.props)(self.group.turn, delta)]
+    def adjoint(self) -> Collective:
+        return Broadcast.make(**self.props)
 
 
 class AllToAll(Collective):
@@ -148,75 +165,48 @@ class AllToAll(Collective):
         return self.make(group=self.group, split=split, join=join)
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        sizes = list(shapes[1])
-        sizes[self.split] = _share(sizes[self.split], self.split, self.group)
-        whole = sizes[self.join]
-        sizes[self.join] = None if whole is None else whole * self.group.size
-        return tuple(sizes)
+        return _gathered(_scattered(shapes[1], self.split, self.group), self.join, self.group)
 
     def compute(self, x: Any) -> Any:
         return _joined(self.group.engine.all_to_all(_parts(x, self.split, self.group)), self.join)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, self.applied(delta, split=self.join, join=self.split)]
+    def adjoint(self) -> Collective:
+        return self.make(group=self.group, split=self.join, join=self.split)
 
 
-class AllGather(Collective):
-    """All ranks' values, of one shape, joined along an axis.
+class AllGather(AxisCollective):
+    """All ranks' values, of one shape, joined along an axis."""
 
-    Attributes
-    ----------
-    axis : int
-    """
-
-    __props__ = ("group", "axis")
-    axis: int = 0
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, "all_gather"))
+    method = "all_gather"
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        sizes = list(shapes[1])
-        size = sizes[self.axis]
-        sizes[self.axis] = None if size is None else size * self.group.size
-        return tuple(sizes)
+        return _gathered(shapes[1], self.axis, self.group)
 
     def compute(self, x: Any) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, ReduceScatter.make(**self.props)(self.group.turn, delta)]
+    def adjoint(self) -> Collective:
+        return ReduceScatter.make(**self.props)
 
 
-class ReduceScatter(Collective):
-    """The part for each rank, along an axis, of the sum of all ranks' values.
+class ReduceScatter(AxisCollective):
+    """The part for each rank, along an axis, of the sum of all ranks' values."""
 
-    Attributes
-    ----------
-    axis : int
-    """
-
-    __props__ = ("group", "axis")
-    axis: int = 0
+    method = "reduce_scatter"
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if types[1].dtype.kind == "b":
             raise DTypeError("reduce_scatter: there is no sum of bool; cast it before")
-        return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, "reduce_scatter"))
+        return super().bind(types, backend)
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        sizes = list(shapes[1])
-        sizes[self.axis] = _share(sizes[self.axis], self.axis, self.group)
-        return tuple(sizes)
+        return _scattered(shapes[1], self.axis, self.group)
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, AllGather.make(**self.props)(self.group.turn, delta)]
+    def adjoint(self) -> Collective:
+        return AllGather.make(**self.props)
 
 
 class Exchange(Collective):
@@ -235,20 +225,27 @@ class Exchange(Collective):
     def compute(self, x: Any) -> Any:
         return self.group.engine.exchange(x, self.to, self.source)
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [None, self.applied(delta, to=self.source, source=self.to)]
+    def adjoint(self) -> Collective:
+        return self.make(group=self.group, to=self.source, source=self.to)
 
 
-def _share(size: int | None, axis: int, group: Any) -> int | None:
+def _gathered(shape: Shape, axis: int, group: Any) -> Shape:
+    """The shape of all ranks' values joined along an axis."""
+    size = shape[axis]
+    return (*shape[:axis], None if size is None else size * group.size, *shape[axis + 1 :])
+
+
+def _scattered(shape: Shape, axis: int, group: Any) -> Shape:
+    """The shape of one rank's part along an axis."""
+    size = shape[axis]
     if size is not None and size % group.size:
         raise ShapeError(f"along axis {axis}, {size} do not divide into parts for {group.size} ranks")
-    return None if size is None else size // group.size
+    return (*shape[:axis], None if size is None else size // group.size, *shape[axis + 1 :])
 
 
 def _parts(x: Any, axis: int, group: Any) -> Any:
     """The parts along an axis for each rank, stacked."""
-    size = _share(x.shape[axis], axis, group)
+    size = _scattered(x.shape, axis, group)[axis]
     split = x.reshape(*x.shape[:axis], group.size, size, *x.shape[axis + 1 :])
     return np.moveaxis(split, axis, 0)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.traits import MorphOperator
@@ -172,6 +173,9 @@ class Unfold(ColumnsOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.columns_shape(shapes[0])
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return with_images(self, inputs, batched, (self.layout.index("N"),), 0)
+
     @portable
     def value(self, *arrays: Any) -> Any:
         return self.unfolded(as_array(arrays[0]))
@@ -202,6 +206,10 @@ class FoldLike(ColumnsOperator):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), promote(dtypes[0]))
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        place = self.layout.index("N")
+        return with_images(self, inputs, batched, (0, place), place)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -259,6 +267,9 @@ class Fold(ColumnsOperator, MorphOperator):
         images = tuple(sizes[letter] for letter in self.layout)
         self.check_columns(columns, images)
         return images
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return with_images(self, inputs, batched, (0,), self.layout.index("N"))
 
     @portable
     def value(self, *arrays: Any) -> Any:

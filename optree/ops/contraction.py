@@ -10,9 +10,10 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError, describe
+from optree.ops.batching import aligned, example_rank
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, no_props
-from optree.registry import f, function
+from optree.registry import OPS, f, function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, is_neon, variable_of
 
@@ -28,6 +29,10 @@ def _times(x: Variable, y: Variable) -> Variable:
 
 def _contract(x: Variable, y: Variable, x_axes: Sequence[int], y_axes: Sequence[int]) -> Variable:
     return f.tensordot(x, y, (tuple(x_axes), tuple(y_axes)))
+
+
+#: Subscripts for `einsum`.
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class ProductOperator(BinaryOperator):
@@ -52,6 +57,21 @@ class ProductOperator(BinaryOperator):
         except ShapeError:
             raise ShapeError(f"the stacks {x[:-2]} and {y[:-2]} do not broadcast") from None
         return (*stack, *x[-2:-1], *(y[-1:] if len(y) > 1 else ()))
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, y = inputs
+        ranks = [example_rank(*each) for each in zip(inputs, batched, strict=True)]
+        if ranks[0] == 1 and not batched[1] and ranks[1] <= 2:  # one product of matrices
+            return f.dot(x, y)
+        if ranks[1] == 1 and not batched[0] and ranks[0] <= 2:
+            return f.dot(y, x if ranks[0] == 1 else _swap(x))
+        if ranks[0] == 2 and ranks[1] == 2 and not batched[1]:
+            return _contract(x, y, (2,), (0,))
+        rows, columns = (each and rank == 1 for each, rank in zip(batched, ranks, strict=True))
+        x, y = f.expand_dims(x, -2) if rows else x, f.expand_dims(y, -1) if columns else y
+        found = f.matmul(*aligned([x, y], batched))
+        found = f.squeeze(found, -1) if columns else found
+        return f.squeeze(found, -1 if columns or ranks[1] == 1 else -2) if rows else found
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -229,6 +249,26 @@ class TensorDot(BinaryOperator):
         left, right = self.axes
         return (*(n for i, n in enumerate(x) if i not in left), *(n for j, n in enumerate(y) if j not in right))
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, y = inputs
+        left, right = self.axes
+        if not batched[1]:
+            return _contract(x, y, [i + 1 for i in left], right)
+        if not batched[0]:
+            return f.moveaxis(_contract(x, y, left, [i + 1 for i in right]), x.ndim - len(left), 0)
+        if len(left) + x.ndim + y.ndim > 7 and None in (
+            *x.shape[1:],
+            *y.shape[1:],
+        ):  # einsum merges axes by their sizes
+            return self.batch_in_loop(inputs, batched)
+        letters = iter(LETTERS)
+        batch, *of_x = (next(letters) for _ in range(x.ndim))
+        of_y = [of_x[left[right.index(j)]] if j in right else next(letters) for j in range(y.ndim - 1)]
+        free = [of_x[i] for i in range(len(of_x)) if i not in left] + [
+            of_y[j] for j in range(len(of_y)) if j not in right
+        ]
+        return f.einsum(f"{batch}{''.join(of_x)},{batch}{''.join(of_y)}->{batch}{''.join(free)}", x, y)
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays
@@ -272,6 +312,13 @@ class Outer(BinaryOperator):
         common = promote(*dtypes)
         return common, common, common
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, y = inputs
+        column = x if type(x) in NUMBERS else f.expand_dims(_flat(x, batched[0]), -1)
+        row = y if type(y) in NUMBERS else f.expand_dims(_flat(y, batched[1]), -2)
+        found = column * row
+        return found if found.ndim == 3 else f.expand_dims(found, 1)  # of a number and a batch
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = arrays  # Python numbers stay weak
@@ -282,6 +329,11 @@ class Outer(BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
+
+
+def _flat(x: Variable, is_batched: bool) -> Variable:
+    """An operand flattened, or each example of a batch."""
+    return OPS["reshape"].make(newshape=(-1,)).batch([x], [True]) if is_batched else f.reshape(x, (-1,))
 
 
 def _weighted(delta: Variable, by: Variable, like: Variable) -> Variable:

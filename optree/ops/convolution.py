@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import OperandError, ShapeError
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.windows import (
     Sliding,
@@ -27,6 +28,9 @@ from optree.tree.types import Shape, TensorType
 
 #: The most spatial dimensions.
 MOST = 3
+
+#: The weights among the operands of an op whose value is images.
+WEIGHTS = 1
 
 
 class ConvolutionOperator(Op):
@@ -86,6 +90,11 @@ class ConvolutionOperator(Op):
                 "weights_layout": weights,
             }
         )
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        place = self.layout.index("N")
+        places = [None if i == WEIGHTS else place for i in range(len(inputs))]
+        return with_images(self, inputs, batched, places, place)
 
     # Geometry
 
@@ -373,6 +382,7 @@ class ConvWeights(ConvolutionOperator):
 
     name = "conv_weights"
     operands = ("x", "delta", "like")
+    batch = Op.batch_in_loop
     shape_only = (2,)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),

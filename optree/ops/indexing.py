@@ -8,19 +8,20 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from optree.arrays import as_array, is_any, is_array, portable
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
 from optree.ops.shape import Slice
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 from optree.registry import f
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.tree.variable import as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -43,6 +44,32 @@ def parameters_of(*names: str, **defaults: Any) -> list[inspect.Parameter]:
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     found = [inspect.Parameter(name.lstrip("*"), kinds[name.startswith("*")]) for name in names]
     return found + [inspect.Parameter(name, kinds[0], default=value) for name, value in defaults.items()]
+
+
+class BatchedIndexing(NamedTuple):
+    """An indexing op for a batch, its index arrays, and the axes of its value in the order of a batch of values."""
+
+    op: Op
+    arrays: list[Variable]
+    order: tuple[int, ...] | None
+
+
+def batched_template(
+    template: indices.Template, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]
+) -> tuple[indices.Template, list[Variable], tuple[int, ...] | None]:
+    """A template for a batch of x, its index arrays, and the axes of its value in the order of a batch of values."""
+    ranks = [a.ndim - each for a, each in zip(arrays, batched, strict=True)]
+    if not any(batched) and (indices.are_adjacent(template) or not arrays):
+        return (indices.EVERYTHING, *template), list(arrays), None
+    ndim = max(ranks, default=0)
+    numbers = numbers_of(x)
+    rows = f.expand_dims(numbers, tuple(range(1, ndim + 1))) if ndim else numbers
+    first = indices.place_of_arrays(template)
+    order = (0, *range(1 + ndim, 1 + ndim + first), *range(1, 1 + ndim))
+    others = sum(not isinstance(entry, int | str) for entry in template) - first
+    order += tuple(range(len(order), len(order) + others))
+    in_order = order == tuple(range(len(order)))
+    return (indices.ARRAY, *template), [rows, *aligned(arrays, batched)], None if in_order else order
 
 
 class ArraysOperator(Op):
@@ -105,6 +132,22 @@ class Indexing(ArraysOperator):
         picked = checked_pick(str(self.name), x, index, lambda: x[index])
         # 0-d index arrays give a view, which this op does not declare.
         return picked if any(a.ndim for a in rest) else picked.copy()
+
+    def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
+        """The indexing of a batch of x, each example of which has its own index arrays where these are batched."""
+        raise NotImplementedError
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, *arrays = map(as_variable, inputs)
+        if not batched[0]:
+            return self.batch_of_arrays(x, arrays, batched[1:])
+        op, given, order = self.batched(x, arrays, batched[1:])
+        found = op(x, *given)
+        return found if order is None else f.transpose(found, order)
+
+    def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
+        """The elements of one operand at a batch of index arrays."""
+        raise NotImplementedError
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, *arrays), (delta,) = inputs, output_gradients
@@ -194,6 +237,14 @@ class Gather(TemplateOperator, Indexing):
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         return indices.to_numpy(self.index, arrays)
 
+    def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
+        template, given, order = batched_template(self.index, x, arrays, batched)
+        return BatchedIndexing(self.make(index=template), given, order)
+
+    def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
+        found = self(x, *aligned(arrays, batched))
+        return f.moveaxis(found, indices.place_of_arrays(self.index), 0)
+
 
 class Take(Indexing):
     """The elements of x at `indices` along an axis; of x flattened, if the axis is None.
@@ -244,6 +295,17 @@ class Take(Indexing):
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
+    def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
+        if not any(batched):
+            return BatchedIndexing(self.make(axis=self.axis + 1, flat=self.flat), list(arrays), None)
+        whole = [indices.EVERYTHING] * (x.ndim - 1)
+        return Gather.make(index=(*whole[: self.axis], indices.ARRAY, *whole[self.axis + 1 :])).batched(
+            x, arrays, batched
+        )
+
+    def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
+        return f.moveaxis(self(x, *arrays), self.axis, 0)
+
 
 class Embedding(Take):
     """The rows of a table at `ids`, integers from 0 up; its gradient adds up the deltas of equal ids, in order.
@@ -278,13 +340,18 @@ class Embedding(Take):
 
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         (ids,) = arrays
-        if ids.size and is_any((ids < 0) | (ids >= shape[0])):
-            wrong = int(ids[(ids < 0) | (ids >= shape[0])].flat[0])
+        count = shape[self.axis]  # not the first of a batch of tables
+        if ids.size and is_any((ids < 0) | (ids >= count)):
+            wrong = int(ids[(ids < 0) | (ids >= count)].flat[0])
             raise AxisError(
                 f"embedding: the id {wrong} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
-                f"{shape[0] - 1}"
+                f"{count - 1}"
             )
         return super().index_of(shape, arrays)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        # Of a table for each example, ids are checked in a loop.
+        return self.batch_in_loop(inputs, batched) if all(batched) else super().batch(inputs, batched)
 
 
 def is_list(shape: Shape) -> bool:
@@ -347,6 +414,13 @@ class TakeAlongAxis(Indexing):
         index[self.axis] = positions
         return tuple(index)
 
+    def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
+        given = [a if each else f.expand_dims(a, 0) for a, each in zip(arrays, batched, strict=True)]
+        return BatchedIndexing(self.make(axis=self.axis + 1), given, None)
+
+    def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
+        return self.make(axis=self.axis + 1)(f.expand_dims(x, 0), *arrays)
+
 
 class OneHot(UnaryOperator, NonDifferentiableOperator):
     """One-hot encoding of `indices` along a new axis of size `n`.
@@ -397,6 +471,9 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         flat = bool(self.flat or (is_neon(backend) and is_list(x.shape)))
         axis = normalise_axis(self.axis, (1 if flat else x.ndim) + 1, "onehot")
         return self.make(n=int(self.n), axis=axis, dtype=as_dtype(self.dtype), flat=flat)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*inputs)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape = flattened(shapes[0]) if self.flat else shapes[0]

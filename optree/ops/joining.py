@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
@@ -88,6 +89,9 @@ class Concatenate(AssociativeOperator):
             begin = end
         return out
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Views, each relative to the one before, so that the tree contains no sizes.
         (rest,) = output_gradients
@@ -136,6 +140,9 @@ class HeadLike(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
@@ -219,6 +226,9 @@ class Pad(MorphOperator):
         out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
         return out
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.pad(*inputs, ((0, 0), *self.pad_width), self.constant_values)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.slice(delta, tuple((before, -after or None, None) for before, after in self.pad_width))]
@@ -290,6 +300,9 @@ class Repeat(MorphOperator):
     def value(self, *arrays: Any) -> Any:
         return np.repeat(arrays[0], self.repeats, self.axis)
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.repeat(*inputs, self.repeats, self.axis + 1)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [Unrepeat.make(repeats=self.repeats, axis=self.axis)(delta, x)]
@@ -328,6 +341,9 @@ class Unrepeat(MorphOperator):
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

@@ -33,6 +33,7 @@ class LapackOperator(FloatOperator):
     """
 
     calls_lapack: ClassVar[bool] = True
+    leads_with_batch: ClassVar[bool] = True
     work: ClassVar[float] = 2.0
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import FLOAT32, finfo, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.batching import aligned, example_rank
 from optree.ops.lapack import (
     Factorisation,
     LapackOperator,
@@ -84,6 +85,14 @@ class Solve(LapackOperator, BinaryOperator):
         a, columns = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, columns))
         found = np.linalg.solve(a, columns) if columns.size else columns.copy()
         return rounded(found[..., 0] if b.ndim == 1 else found, dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        a, b = inputs
+        if example_rank(b, batched[1]) > 1:
+            return self(*aligned(inputs, batched))
+        columns = f.expand_dims(b, -1)
+        a, columns = aligned([a, columns], batched)
+        return f.squeeze(self(a, columns), -1)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (a, b), (delta,) = inputs, output_gradients

@@ -13,17 +13,22 @@ from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import in_float32, is_floating, widens
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.apply import Apply
+from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.registry import f
+from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
+
+#: Steps of a loop from which its constants are worth a copy.
+MANY = 8
 
 
 def _operands(x: Any) -> list[Any]:
@@ -138,6 +143,9 @@ class Scan(Op):
         Whether the last slice comes first. Outputs are joined in the order of the slices.
     axis : int
         The axis of steps in sequences and in joined outputs.
+    truncate : int, optional
+        The derivative goes through at most this many of the last steps; those before, and what the states begin with,
+        have a derivative of zero (truncated backpropagation through time).
 
     Returns
     -------
@@ -161,11 +169,12 @@ class Scan(Op):
 
     name = "scan"
     operands = None
-    __props__ = ("body", "axes", "out_axes", "reverse")
+    __props__ = ("body", "axes", "out_axes", "reverse", "truncate")
     body: Any = None
     axes: Any = ()
     out_axes: Any = ()
     reverse: bool = False
+    truncate: Any = None
 
     @classmethod
     def function(  # type: ignore[override]
@@ -176,8 +185,9 @@ class Scan(Op):
         length: int | None = None,
         reverse: bool = False,
         axis: int = 0,
+        truncate: int | None = None,
     ) -> Any:
-        return _scanned(step, initial, sequences, length, reverse, axis)
+        return _scanned(step, initial, sequences, length, reverse, axis, truncate)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -238,6 +248,7 @@ class Scan(Op):
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
+        constants = [_in_order(x) if length > MANY else x for x in constants]
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
@@ -297,8 +308,47 @@ class Scan(Op):
             total += node.op.flops(shapes, found)
         return int(length or 0) * total
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        """A loop whose steps are those of all examples together."""
+        body = self.body
+        states = self.parts(spread_all(inputs, batched, len(body.states)))[0]
+        _, sequences, constants = self.parts(inputs)
+        _, moving, differing = self.parts(batched)
+        given = {x: _stand_in(x, y) for x, y in zip(body.states, states, strict=True)}
+        axes = [axis + each for axis, each in zip(self.axes, moving, strict=True)]
+        slices = []
+        for x, sequence, axis, each in zip(body.slices, sequences, axes, moving, strict=True):
+            given |= {x: _stand_in(x, sequence, axis)} if each else {}
+            slices.append((given.get(x, x), sequence, axis))
+        outer = {x: y for x, y, each in zip(body.constants, constants, differing, strict=True) if each}
+        same = [(x, y) for x, y, each in zip(body.constants, constants, differing, strict=True) if not each]
+        roots = replace([*body.results, *body.states], dict(same))
+        found = batched_trees(roots, {**given, **outer})
+        batch = first_batch(inputs, batched)
+        trees = [x if each else spread(x, batch) for x, each in found]
+        count, first = len(states), len(states) + len(body.outputs)
+        # The loop gives all that this one does: states before each step and products are outputs of it.
+        outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
+        outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
+        loop = _Loop(
+            list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse, self.truncate
+        )
+        final, joined = loop.applied()
+        return [*final, *joined]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return _Derivative(self, inputs, output_gradients).gradients()
+
+
+def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
+    """An input for a batch of what another stands for; `axis` is that of steps in the batch."""
+    sizes = [size for i, size in enumerate(batch.shape) if i != axis]
+    return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
+
+
+def _in_order(x: Any) -> Any:
+    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
 def _at(array: Any, axis: int, place: int) -> Any:
@@ -323,6 +373,7 @@ class _Loop(NamedTuple):
     outputs : list of (tree, int)
         With the axis along which they are joined.
     reverse : bool
+    truncate : int or None
     """
 
     states: list[tuple[Input, Any]]
@@ -330,6 +381,7 @@ class _Loop(NamedTuple):
     new_states: list[Any]
     outputs: list[tuple[Any, int]]
     reverse: bool
+    truncate: int | None = None
 
     def applied(self) -> tuple[list[Variable], list[Variable]]:
         """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
@@ -358,8 +410,10 @@ class _Loop(NamedTuple):
             axes=tuple(axis for *_, axis in self.slices),
             out_axes=tuple(axis for _, axis in self.outputs),
             reverse=self.reverse,
+            truncate=self.truncate,
         )
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
+        found = found if isinstance(found, list) else [found]
         return found[:count], found[count : len(roots)]
 
 
@@ -388,10 +442,14 @@ class _Derivative:
         self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
         self.by_state = output_gradients[first:second]
         #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
-        self.slices = [(x, y, axis) for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True)]
-        self.slices += [(x, y, 0) for x, y in zip(body.states, outputs[first:second], strict=True)]
+        self.slices: list[tuple[Input, Any, int]] = []
+        for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True):
+            self._read(x, y, axis)
+        for x, y in zip(body.states, outputs[first:second], strict=True):
+            self._read(x, y, 0)
         self.kept = {x: Input(x.type) for x in body.products}
-        self.slices += [(self.kept[x], y, 0) for x, y in zip(body.products, outputs[second:], strict=True)]
+        for x, y in zip(body.products, outputs[second:], strict=True):
+            self._read(self.kept[x], y, 0)
         self.seeds: dict[Variable, Any] = {}
         for x, gradient, axis in zip(body.outputs, given, op.out_axes, strict=True):
             self._seed(x, gradient, axis)
@@ -401,8 +459,39 @@ class _Derivative:
     def _slice_of(self, x: Variable, gradient: Any, axis: int) -> Any:
         """An input for the slices of a gradient, of the type of what it is the gradient of."""
         found = Input(TensorType(gradient.dtype, x.shape))
-        self.slices.append((found, gradient, axis))
+        self._read(found, gradient, axis)
         return found
+
+    def _read(self, x: Input, sequence: Any, axis: int) -> None:
+        """Read the slices of a sequence, those of the steps that have a derivative."""
+        self.slices.append((x, self._steps(sequence, axis, True), axis))
+
+    def _steps(self, x: Any, axis: int, is_last: bool) -> Any:
+        """The slices of the last steps that run, as many as have a derivative, or of those before them."""
+        count = self.op.truncate
+        if count is None:
+            return x
+        early, late = (
+            (slice(count, None), slice(0, count)) if self.op.reverse else (slice(0, -count), slice(-count, None))
+        )
+        return f.slice(x, (*(slice(None),) * axis, late if is_last else early))
+
+    def _padded(self, gradient: Any, sequence: Any, axis: int) -> Any:
+        """The gradient by a sequence, with zeros for the steps that have none."""
+        if self.op.truncate is None:
+            return gradient
+        zeros = f.fill_like(self._steps(in_dtype(sequence, gradient.dtype), axis, False), 0.0)
+        return f.concatenate([gradient, zeros] if self.op.reverse else [zeros, gradient], axis=axis)
+
+    def _begun(self, gradient: Any) -> Any:
+        """The gradient by what a state begins with: zeros where that is before the steps that have one."""
+        if self.op.truncate is None:
+            return gradient
+        sequence, axis = self.sequences[0], self.op.axes[0]
+        steps = f.count(sequence, axis) if sequence.shape[axis] is None else sequence.shape[axis]
+        if isinstance(steps, int):
+            return gradient if steps <= self.op.truncate else f.fill_like(gradient, 0.0)
+        return f.where(steps <= self.op.truncate, gradient, f.fill_like(gradient, 0.0))
 
     def _seed(self, x: Variable, gradient: Any, axis: int) -> None:
         if not is_disconnected(gradient) and is_floating(x.dtype):
@@ -439,9 +528,9 @@ class _Derivative:
         states, outputs = loop.applied()
         found[: len(self.states)] = [None] * len(self.states)
         for i, gradient in zip(moving, states, strict=False):
-            found[i] = gradient
+            found[i] = self._begun(gradient)
         for i, place in joined.items():
-            found[i] = outputs[place]
+            found[i] = self._padded(outputs[place], self.inputs[i], self.op.axes[i - len(self.states)])
         for i, total in sums.items():
             found[i] = total.value(states, outputs, self.inputs[i])
         return found
@@ -469,7 +558,7 @@ class _Derivative:
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
     for place, (known, along) in enumerate(loop.outputs):
-        if known is tree and along == axis:
+        if along == axis and equal(known, tree):
             return place
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
@@ -499,7 +588,7 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if x is tree), (None, 0))
+        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
         place = _output(loop, tree, 0) if place is None else place
         return cls(place, steps, axis + (axis >= steps))
 
@@ -561,8 +650,11 @@ def _scanned(
     length: int | None = None,
     reverse: bool = False,
     axis: int = 0,
+    truncate: int | None = None,
 ) -> Any:
     """What `Scan.function` gives."""
+    if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
+        raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
     begun = [_typed(x, "a state") for x in _flat(initial)]
     given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
     axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
@@ -580,7 +672,12 @@ def _scanned(
     made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
     joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
     loop = _Loop(
-        list(zip(states, begun, strict=True)), list(zip(cut, given, axes, strict=True)), new, joined, bool(reverse)
+        list(zip(states, begun, strict=True)),
+        list(zip(cut, given, axes, strict=True)),
+        new,
+        joined,
+        bool(reverse),
+        None if truncate is None else int(truncate),
     )
     found, outputs = loop.applied()
     return _like(initial, found), _like(result[1], outputs)

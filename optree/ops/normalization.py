@@ -199,6 +199,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
     """
 
     name = "cross_entropy"
+    leads_with_batch = True
     operands = ("x", "labels")
     examples = (
         (((3, 4), [0, 3, 1]), {}),

@@ -14,10 +14,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from optree.arrays import is_value
 from optree.cache import Cache
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import (
     AxisError,
+    BatchingError,
     DefinitionError,
     DTypeError,
     OperandError,
@@ -28,6 +30,7 @@ from optree.errors import (
     describe,
 )
 from optree.ops.apply import Apply
+from optree.ops.batching import in_loop, outputs_of, spread_all
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
 from optree.tree.gradient_types import grad_undefined
@@ -42,6 +45,7 @@ from optree.tree.variable import (
     check_same_backend,
     spec_of,
 )
+from optree.tree.waiting import Waiting
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
@@ -134,6 +138,11 @@ class Op:
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
     bounds_numbers : bool
         Whether a Python integer must fit the integer dtype of the other operand.
+    draws : bool
+        Whether it draws random numbers, of which `optree.vmap` gives each example its own.
+    leads_with_batch : bool
+        Whether it is applied as it is to a batch: all axes of its operands but the last ones, of which it is a
+        function, are a batch in the same order in all operands and in the value.
     takes_parents : bool
         Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
@@ -174,6 +183,8 @@ class Op:
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     bounds_numbers: ClassVar[bool] = True
+    draws: ClassVar[bool] = False
+    leads_with_batch: ClassVar[bool] = False
     takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
@@ -369,14 +380,17 @@ class Op:
         try:
             return self.make_node(*inputs, **kwargs)
         except AttributeError as error:
-            for i, x in enumerate(inputs):
-                if error.obj is x and not isinstance(x, Variable):
-                    raise UntypedOperandError(
-                        f"{self}: make_node asks input {i}, {describe(x)}, for its {error.name}, which a variable has: "
-                        "give a tensor, as be.array makes one; optree.constant(x) makes one of a number or an array, "
-                        f"in make_node too ({error})"
-                    ) from error
-            raise
+            x = error.obj
+            i = next((i for i, given in enumerate(inputs) if given is x), None)
+            if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
+                raise
+            asked = "an array or number of its own" if i is None else f"input {i}"
+            remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
+            raise UntypedOperandError(
+                f"{self}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
+                f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
+                f"({error})"
+            ) from error
 
     def makes_nodes(self) -> bool:
         """Whether the op defines `make_node` or `itypes`, and does not use its traits."""
@@ -628,6 +642,35 @@ class Op:
     def do_constant_folding(self, node: Apply) -> bool:
         """Whether the op may be evaluated at compile time if its inputs are all constants."""
         return not self.destroy_map
+
+    # Batches
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        """The value for a batch of examples, by which `optree.vmap` applies the op to each: its batching rule.
+
+        The rules of traits serve most ops. ``batch = Op.batch_in_loop`` serves any that overwrites nothing.
+
+        Parameters
+        ----------
+        inputs : list of operand
+        batched : list of bool
+            For each input whether it has an axis of examples, the first. Another is the same for all examples.
+
+        Returns
+        -------
+        OpTreeNode, or list of them for an op of several outputs
+            With an axis of examples in front.
+        """
+        if self.leads_with_batch:
+            return outputs_of(self, spread_all(inputs, batched))
+        raise BatchingError(
+            f"vmap: {self} has no batching rule; write batch(self, inputs, batched) in {type(self).__name__}, or "
+            "batch = Op.batch_in_loop, which applies it to one example after another"
+        )
+
+    def batch_in_loop(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        """A batching rule: the op applied to one example after another, in a loop as by `scan`."""
+        return in_loop(self, inputs, batched)
 
     # Derivatives
 

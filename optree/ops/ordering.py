@@ -53,6 +53,9 @@ class SearchSorted(BinaryOperator, IntegerOperator):
             raise ShapeError("the first operand is a sorted vector, of one dimension")
         return y
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
@@ -101,11 +104,6 @@ def _size(x: Variable, axis: int) -> Any:
     return f.cast(f.count(f.flat_indices(x), axis), "int64") if size is None else size
 
 
-def _of_size(size: int, dtype: Any) -> Variable:
-    """A vector of this size and dtype, for its shape."""
-    return f.broadcast_to(constant(np.zeros((), dtype)), (size,))
-
-
 @function()
 def bincount(x: Any, weights: Any = None, size: int | None = None) -> Any:
     """The number of occurrences of each integer below `size`, or the sum of its weights.
@@ -129,7 +127,9 @@ def bincount(x: Any, weights: Any = None, size: int | None = None) -> Any:
 
 def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
     """The number of occurrences of each integer below a size, or the sum of its weights."""
-    flat, like = f.reshape(x, (-1,)), _of_size(integer_of(size, "bincount: size"), np.int64)
+    flat = f.reshape(x, (-1,))
+    # In neon's mode a vector is a column, and so are the bins.
+    like = f.broadcast_to(constant(np.zeros((), np.int64)), (integer_of(size, "bincount: size"), *flat.shape[1:]))
     added = f.fill_like(f.flat_indices(flat), 1) if weights is None else f.reshape(weights, (-1,))
     return IndexAdd.make(indexing=Take.make(axis=0))(added, like, flat)
 

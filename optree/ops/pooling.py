@@ -12,6 +12,7 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError
+from optree.ops.batching import shifted, spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.traits import MorphOperator, NonDifferentiableOperator
@@ -90,6 +91,9 @@ class PoolOperator(Op):
                 "ceil": bool(self.ceil),
             }
         )
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(**{**self.props, "axes": shifted(self.axes)})(*spread_all(inputs, batched))
 
     def _axes(self, ndim: int, what: str) -> tuple[int, ...]:
         if self.axes is not None:

@@ -58,8 +58,12 @@ class RandomOperator(OrphanOperator):
 
     __props__ = ("dtype",)
     destroy_map = {None: [0]}
+    draws = True
 
     dtype: Any = None
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self(*inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         if types[0] is not STATE:

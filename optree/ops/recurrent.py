@@ -48,6 +48,7 @@ def rnn(
     activation: str = "tanh",
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """A plain recurrent network over a sequence: h = activation(x w + h u + b) in each step.
 
@@ -65,6 +66,8 @@ def rnn(
     reverse : bool
         Whether the last step comes first. Outputs are joined in the sequence's order.
     batch_first : bool
+    truncate : int, optional
+        The derivative goes through at most this many of the last steps.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def rnn(
         (h,) = states
         return [getattr(f, activation)(inputs + f.dot(h, given.u))]
 
-    outputs, states = given.run(step, [given.begun(state, "state")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state")], reverse, truncate)
     return Recurrent(outputs, *states)
 
 
@@ -94,6 +97,7 @@ def lstm(
     mask: Any = None,
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """Long short-term memory over a sequence (S. Hochreiter and J. Schmidhuber, 1997; with forget gates).
 
@@ -109,11 +113,13 @@ def lstm(
 
     def step(states: Sequence[Any], inputs: Any) -> list[Any]:
         h, c = states
-        enters, stays, new, leaves = given.gates_of(inputs + f.dot(h, given.u))
+        # Parts first, sums after: so they are of the gates' kernel, and no pass of their own.
+        parts = zip(given.gates_of(inputs), given.gates_of(f.dot(h, given.u)), strict=True)
+        enters, stays, new, leaves = (x + y for x, y in parts)
         c = f.sig(stays) * c + f.sig(enters) * f.tanh(new)
         return [f.sig(leaves) * f.tanh(c), c]
 
-    outputs, states = given.run(step, [given.begun(state, "state"), given.begun(cell, "cell")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state"), given.begun(cell, "cell")], reverse, truncate)
     return RecurrentWithCell(outputs, *states)
 
 
@@ -128,6 +134,7 @@ def gru(
     mask: Any = None,
     reverse: bool = False,
     batch_first: bool = False,
+    truncate: int | None = None,
 ) -> Any:
     """Gated recurrent units over a sequence (K. Cho et al., 2014), reset after the product, as cuDNN's are.
 
@@ -149,7 +156,7 @@ def gru(
         new = f.tanh(enters[2] + reset * (kept[2] if extra is None else kept[2] + extra))
         return [new + stay * (h - new)]
 
-    outputs, states = given.run(step, [given.begun(state, "state")], reverse)
+    outputs, states = given.run(step, [given.begun(state, "state")], reverse, truncate)
     return Recurrent(outputs, *states)
 
 
@@ -165,6 +172,7 @@ class Parts(Op):
 
     __props__ = ("count",)
     count: int = 2
+    leads_with_batch = True
     can_fail = False
     is_captured = True
 
@@ -252,15 +260,20 @@ class _Given:
     def begun(self, value: Any, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
-        if value is None:  # of which the shape alone is looked at
-            units = f.slice(self.w, (slice(None), slice(0, self.units)))
-            return f.fill_like(f.dot(f.sum(self.x, axis=self.axis, keepdims=False), units), 0.0)
+        if value is None:  # of sizes that may be open: sums of no elements, which cost nothing
+            nothing = f.slice(self.x, (slice(None), slice(None), slice(0, 0)))
+            zeros = f.sum(nothing, axis=(self.axis, 2), keepdims=False)
+            return f.expand_dims(zeros, 1) + f.sum(f.slice(self.u, (slice(0, 0), slice(0, self.units))), axis=0)
         found = self._operand(value, name)
         self._check(name, found, (batch, self.units))
         return found
 
     def run(
-        self, step: Callable[[Sequence[Any], Any], list[Any]], states: list[Variable], reverse: bool
+        self,
+        step: Callable[[Sequence[Any], Any], list[Any]],
+        states: list[Variable],
+        reverse: bool,
+        truncate: int | None,
     ) -> tuple[Variable, list[Variable]]:
         """The joined outputs, and the states after the last step, of a step of states and of the input's products."""
         inputs = f.matmul(self.x, self.w)
@@ -274,5 +287,5 @@ class _Given:
             return after, after[0]
 
         sequences = [inputs] if self.mask is None else [inputs, self.mask]
-        found, outputs = f.scan(masked, states, sequences, reverse=reverse, axis=self.axis)
+        found, outputs = f.scan(masked, states, sequences, reverse=reverse, axis=self.axis, truncate=truncate)
         return outputs, found

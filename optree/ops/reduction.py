@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, is_narrow
+from optree.ops.batching import shifted, spread
 from optree.ops.op import Op
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
@@ -138,6 +139,11 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x,) = inputs
+        axes = shifted(normalise_axes(self.axis, x.ndim - 1, "count"))
+        return spread(self.make(axis=axes, ndim=self.ndim)(x), x)
 
     @portable
     def value(self, *arrays: Any) -> Any:

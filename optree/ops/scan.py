@@ -12,6 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError
+from optree.ops.batching import aligned
 from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
 from optree.ops.shape import slice_along
@@ -35,6 +36,9 @@ class OneAxisOperator(UnaryOperator):
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(axis=self.axis + 1)(*inputs)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -126,6 +130,9 @@ class Recurrence(BinaryOperator):
         else:
             total = _by_doubling(total, links)
         return np.moveaxis(total[::-1] if self.reverse else total, 0, self.axis).astype(dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(axis=self.axis + 1, reverse=self.reverse)(*aligned(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (a, b), (delta,) = inputs, output_gradients

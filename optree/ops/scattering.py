@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.errors import ShapeError, describe
+from optree.ops.batching import spread_all
 from optree.ops.indexing import (
     ArraysOperator,
     Gather,
@@ -18,6 +19,7 @@ from optree.ops.indexing import (
     TakeAlongAxis,
     TemplateOperator,
     as_positions,
+    batched_template,
     check_bounds,
     check_indices,
     out_of_range,
@@ -27,7 +29,7 @@ from optree.ops.indexing import (
 )
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
-from optree.ops.shape import Unslice, broadcasts_to, without_lead
+from optree.ops.shape import Unslice, aligned_value, broadcasts_to, without_lead
 from optree.ops.traits import LogicalOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
@@ -97,9 +99,21 @@ class IndexAdd(ArraysOperator):
         positions = flat_positions(like.shape, index, what)
         return add_at(like.shape, positions, np.broadcast_to(x, positions.shape))
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x, like), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
+        shapes = [tuple(y.shape[each:]) for y, each in zip((like, *arrays), (True, *batched[2:]), strict=True)]
+        op, given, order = self.indexing.batched(like, arrays, batched[2:])
+        value = _in_order(aligned_value(x, len(self.indexing.output_shape(*shapes))), order)
+        return self.make(indexing=op)(value, like, *given)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, _, *arrays), (delta,) = inputs, output_gradients
         return [self.indexing(delta, *arrays), None] + [None] * len(arrays)
+
+
+def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
+    """A batch of values with the axes that an indexing op's value has, of which `order` makes those of a batch."""
+    return values if order is None else f.transpose(values, tuple(order.index(i) for i in range(len(order))))
 
 
 def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
@@ -298,6 +312,13 @@ class Scatter(TemplateOperator):
             out.reshape(-1)[found] = flat[last].astype(out.dtype)
         return out
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x, value), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
+        shapes = [tuple(y.shape[each:]) for y, each in zip((x, *arrays), (True, *batched[2:]), strict=True)]
+        template, given, order = batched_template(self.index, x, arrays, batched[2:])
+        value = _in_order(aligned_value(value, len(indices.shape_of(self.index, shapes[0], shapes[1:]))), order)
+        return self.make(index=template)(x, value, *given)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, value, *arrays), (delta,) = inputs, output_gradients
         picked = pick(delta, self.index, arrays)
@@ -350,3 +371,9 @@ class IsLast(TemplateOperator, LogicalOperator):
             stays[order[:-1]] = found[1:] != found[:-1]
             stays[order[-1:]] = True
         return stays.reshape(positions.shape)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x,), arrays = spread_all(inputs, batched, 1), [as_variable(y) for y in inputs[1:]]
+        template, given, order = batched_template(self.index, x, arrays, batched[1:])
+        found = self.make(index=template)(x, *given)
+        return found if order is None else f.transpose(found, order)

@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, ShapeError, describe
 from optree.locks import cached_property
+from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
 from optree.ops.op import Op
 from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
@@ -92,6 +93,9 @@ class Transpose(ViewOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(shapes[0][axis] for axis in self.axes)
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.transpose(inputs[0], (0, *shifted(self.axes)))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
@@ -144,6 +148,14 @@ class Reshape(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         return np.reshape(arrays[0], self.newshape)
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x,) = inputs
+        sizes = self.output_shape(tuple(x.shape[1:]))
+        count = x.shape[0] if 0 in (x.shape[0], *sizes) else -1
+        if None in (count, *sizes):
+            return f.reshape_like(x, of_batch_shape(x, self(example_of(x))))
+        return f.reshape(x, (count, *sizes))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [f.reshape_like(delta, x)]
@@ -153,6 +165,7 @@ class ReshapeLike(ViewOperator, MorphOperator):
     """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
+    leads_with_batch = True
     random_props = staticmethod(no_props)
     shape_only = (1,)
     operands = ("x", "like")
@@ -208,6 +221,10 @@ class BroadcastTo(ViewOperator, MorphOperator):
             raise ShapeError(f"it does not broadcast to {wanted}")
         return wanted
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (x,) = aligned(inputs, batched, len(self.shape))
+        return f.broadcast_like(x, of_batch_shape(x, f.broadcast_to(example_of(inputs[0]), self.shape)))
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return list(output_gradients)
 
@@ -241,6 +258,9 @@ class ExpandDims(ViewOperator, MorphOperator):
         sizes = iter(shapes[0])
         ndim = len(shapes[0]) + len(self.axis)
         return tuple(1 if i in self.axis else next(sizes) for i in range(ndim))
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.expand_dims(inputs[0], shifted(self.axis))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -285,6 +305,9 @@ class Squeeze(ViewOperator, MorphOperator):
         if wrong:
             raise ShapeError(f"axis {wrong[0]} has size {shape[wrong[0]]}; only an axis of size 1 can be squeezed")
         return tuple(size for i, size in enumerate(shape) if i not in self.axis)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.squeeze(inputs[0], shifted(self.axis))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -344,6 +367,9 @@ class Slice(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         return as_array(arrays[0])[self.numpy_index]
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(index=(indices.EVERYTHING, *self.index))(*inputs)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [Unslice.make(index=self.index)(delta, x)]
@@ -359,6 +385,14 @@ def _as_slices(index: Any) -> Any:
 def _is_template_slice(entry: tuple[Any, ...]) -> bool:
     # Ops pass templates; a tuple of three integers is taken for a slice, not an index array.
     return len(entry) == 3 and all(part is None or isinstance(part, int) for part in entry)
+
+
+def aligned_value(value: Variable, ndim: int) -> Variable:
+    """A batch of values with `ndim` axes each, as what they are assigned to has."""
+    extra = value.ndim - 1 - ndim
+    if extra > 0:  # NumPy drops leading axes of size 1 in assignments
+        return f.squeeze(value, tuple(range(1, 1 + extra)))
+    return aligned([value], [True], ndim)[0]
 
 
 class Unslice(MorphOperator):
@@ -396,6 +430,11 @@ class Unslice(MorphOperator):
         out[indices.to_numpy(self.index)] = x
         return out
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        x, like = spread_all(inputs, batched)
+        x = aligned_value(x, len(indices.shape_of(self.index, tuple(like.shape[1:]))))
+        return self.make(index=(indices.EVERYTHING, *self.index))(x, like)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [Slice.make(index=self.index)(delta), None]
@@ -424,6 +463,9 @@ class Flip(ViewOperator, MorphOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return f.flip(inputs[0], shifted(self.axis))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

@@ -243,8 +243,9 @@ METHODS = {
     "normal_unbiased": (3 / 8, 3 / 8),
 }
 
-#: The methods that round the index of `linear`, or average the elements on both sides.
-ROUNDED = ("lower", "higher", "nearest", "midpoint")
+#: The methods that take one element, and those that average two.
+TAKING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
+AVERAGING = ("midpoint", "averaged_inverted_cdf")
 
 
 @function(numpy=np.median)
@@ -263,8 +264,7 @@ def nanmedian(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
 def quantile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The quantiles `q`, from 0 to 1, over axes; nan where there is a nan.
 
-    If `q` is 1-D, its axis is the first of the result. The methods are NumPy's without
-    the three that depend on more than the fractional index.
+    If `q` is 1-D, its axis is the first of the result. The methods are NumPy's.
     """
     return _ranked(x, q, axis, method, keepdims, "quantile", False)
 
@@ -294,8 +294,8 @@ def _fractions(q: Any) -> Any:
 def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, omits: bool) -> Any:
     """Quantiles over axes; without a `q`, the median."""
     x = variable_of(x, what)
-    if method not in (*METHODS, *ROUNDED, "median"):
-        raise OperandError(f"{what}: method is one of {', '.join((*METHODS, *ROUNDED))}, not {method!r}")
+    if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
+        raise OperandError(f"{what}: method is one of {', '.join((*METHODS, *TAKING, *AVERAGING))}, not {method!r}")
     if q is not None:
         q = q if isinstance(q, Variable) else np.asarray(q, np.float64)
         if q.ndim > 1 or (not isinstance(q, Variable) and not (np.all(q >= 0) and np.all(q <= 1))):
@@ -304,7 +304,7 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
             )
     axes = normalise_axes(axis, x.ndim, what)
     omits = omits and is_floating(x.dtype)
-    taken = x if method in ("lower", "higher", "nearest") else in_dtype(x, mean_dtype(x.dtype))
+    taken = x if method in TAKING else in_dtype(x, mean_dtype(x.dtype))
     rows = f.sort(_in_rows(taken, axes, what), -1)
     if omits or rows.shape[-1] is None or isinstance(q, Variable):
         found = _at_computed_indices(rows, q, method, omits)
@@ -343,18 +343,20 @@ def _at_known_indices(rows: Variable, q: Any, method: str, what: str) -> Variabl
         first = f.take(rows, low, axis=-1)
         return first if low == high else _midpoint(first, f.take(rows, high, axis=-1))
     indices = np.clip(_fractional_index(method, count, q), 0, count - 1)
-    if method in ("lower", "higher", "nearest"):
-        return f.take(rows, _rounding(method, np)(indices).astype(np.int64), axis=-1)
-    low, high = np.floor(indices), np.ceil(indices)
-    first, second = (f.take(rows, index.astype(np.int64), axis=-1) for index in (low, high))
-    if method == "midpoint":
+    whole = [np.clip(index, 0, count - 1).astype(np.int64) for index in _whole_indices(method, count, q, indices, np)]
+    elements = [f.take(rows, index, axis=-1) for index in whole]
+    if method in TAKING:
+        return elements[0]
+    first, second = elements
+    if method in AVERAGING:
         return _midpoint(first, second)
-    return _between(first, second, np.asarray(indices - low, rows.dtype))
+    return _between(first, second, np.asarray(indices - whole[0], rows.dtype))
 
 
 def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Variable:
     """The same for rows of unknown size, or without their nans, which are sorted last."""
-    wide = wide_dtype(mean_dtype(rows.dtype))
+    # Whether a product is whole decides what some take.
+    wide = np.dtype("float64") if method in (*TAKING, *AVERAGING) else wide_dtype(mean_dtype(rows.dtype))
     if omits:
         count = f.sum(f.logical_not(f.isnan(rows)), axis=-1, keepdims=True)
     else:
@@ -368,14 +370,14 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
         return f.squeeze(found, -1)
     parts = in_dtype(as_variable(q), wide) if isinstance(q, Variable) else as_variable(f.copy(np.asarray(q, wide)))
     parts = f.reshape(parts, (*(1,) * (rows.ndim - 1), -1))
-    indices = _fractional_index(method, f.cast(count, wide), parts)
-    indices = f.maximum(f.minimum(indices, f.cast(count - 1, wide)), 0)
-    if method in ("lower", "higher", "nearest"):
-        found = f.take_along_axis(rows, f.cast(_rounding(method, f)(indices), "int64"), -1)
-    else:
-        low = f.floor(indices)
-        first, second = (f.take_along_axis(rows, f.cast(p, "int64"), -1) for p in (low, f.ceil(indices)))
-        found = _midpoint(first, second) if method == "midpoint" else _between(first, second, indices - low)
+    number, last = f.cast(count, wide), f.cast(count - 1, wide)
+    indices = f.maximum(f.minimum(_fractional_index(method, number, parts), last), 0)
+    whole = [f.maximum(f.minimum(x, last), 0) for x in _whole_indices(method, number, parts, indices, f)]
+    elements = [f.take_along_axis(rows, f.cast(index, "int64"), -1) for index in whole]
+    found = elements[0]
+    if method not in TAKING:
+        second = elements[1]
+        found = _midpoint(found, second) if method in AVERAGING else _between(found, second, indices - whole[0])
     return f.squeeze(found, -1) if one else found
 
 
@@ -387,8 +389,20 @@ def _fractional_index(method: str, count: Any, q: Any) -> Any:
     return count * q + (q * (1.0 - alpha - beta) + alpha) - 1.0
 
 
-def _rounding(method: str, library: Any) -> Callable[..., Any]:
-    return {"lower": library.floor, "higher": library.ceil, "nearest": library.rint}[method]
+def _whole_indices(method: str, count: Any, q: Any, index: Any, library: Any) -> list[Any]:
+    """The index of the element that a method takes, or of the two that it is between; they may be out of range.
+
+    Those that invert the distribution function are Hyndman and Fan's (1996) definitions 1 to 3.
+    """
+    if method == "inverted_cdf":
+        return [library.ceil(count * q) - 1]
+    if method == "closest_observation":
+        return [library.rint(count * q) - 1]
+    if method == "averaged_inverted_cdf":
+        return [library.ceil(count * q) - 1, library.floor(count * q)]
+    if method in TAKING:
+        return [{"lower": library.floor, "higher": library.ceil, "nearest": library.rint}[method](index)]
+    return [library.floor(index), library.ceil(index)]
 
 
 def _midpoint(first: Variable, second: Variable) -> Variable:

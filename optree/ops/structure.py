@@ -54,6 +54,9 @@ class Output(UnaryOperator):
     def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
         return [shapes[0][self.index]]
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return inputs[0][self.index]
+
     def application_of(self, node: Any) -> Apply:
         """The operand's application, or the node's own if the operand is a leaf."""
         return node[1].owner or Apply.of_node(node)

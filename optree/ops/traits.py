@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import ShapeError
+from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.op import Op
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
@@ -110,6 +111,9 @@ class ElementwiseOperator(Op):
     def may_fail(self, *dtypes: np.dtype) -> bool:
         return self.can_fail and self.kernel_for(*dtypes) is None
 
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self(*aligned(inputs, batched))
+
 
 class ViewOperator(Op):
     """An op whose value is a view of its first operand, or a copy where no strides allow one."""
@@ -183,6 +187,13 @@ class AxisOperator(Op):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        given = spread_all(inputs, batched)
+        given = aligned(given, [True] * len(given))
+        axes = self.axes(given[0].ndim - 1)
+        axis = axes[0] if isinstance(self.axis, int) else axes
+        return self.make(**{**self.props, "axis": shifted(axis)})(*given)
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The op's axes, non-negative, for an operand of `ndim` dimensions."""

@@ -10,6 +10,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, brief
+from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.reduction import mean_dtype, wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
@@ -67,6 +68,10 @@ class ResizeOperator(Op):
         return self.make(
             size=size, scale=scale, method=self.method, align_corners=bool(self.align_corners), layout=layout
         )
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        place = self.layout.index("N")
+        return with_images(self, inputs, batched, [place] * len(inputs), place)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -248,11 +253,13 @@ class RegionOperator(Op):
         The axes of images, as of `conv`, of two spatial ones.
     """
 
+    checks_indices = True
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
     size: Any = 2
     scale: float = 1.0
     layout: Any = None
     images: ClassVar[int] = 0
+    batch = Op.batch_in_loop
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
@@ -286,8 +293,8 @@ class RegionOperator(Op):
         return order_of(self.layout, "NC" + spatial_of(self.layout))
 
 
-def _image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
-    """The number of each box's image.
+def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
+    """The number of the image of each box.
 
     Raises
     ------
@@ -327,7 +334,7 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
         target, images = out.transpose(self.order), x.transpose(self.order)
         places = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
         boxes = np.asarray(boxes, np.float64)
-        for box, image in enumerate(_image_numbers(boxes, len(images), "argmax_roi")):
+        for box, image in enumerate(image_numbers(boxes, len(images), "argmax_roi")):
             for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
                 part = images[image, :, rows, columns].reshape(images.shape[1], -1)
                 if part.shape[1]:
@@ -478,7 +485,7 @@ class RoiAlign(AlignOperator):
         shape: Any = self.regions_shape(x.shape, boxes.shape)
         out = np.zeros(shape, images.dtype)
         target = out.transpose(self.order)
-        for box, image in enumerate(_image_numbers(boxes, len(images), "roi_align")):
+        for box, image in enumerate(image_numbers(boxes, len(images), "roi_align")):
             rows, columns = (m.astype(images.dtype) for m in self.weights(boxes[box], images.shape[2:]))
             target[box] = rows @ images[image] @ columns.T
         return out.astype(dtype, copy=False)
@@ -519,7 +526,7 @@ class RoiAlignInput(AlignOperator):
         deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         out = np.zeros(like.shape, deltas.dtype)
         target = out.transpose(self.order)
-        for box, image in enumerate(_image_numbers(boxes, len(target), "roi_align_input")):
+        for box, image in enumerate(image_numbers(boxes, len(target), "roi_align_input")):
             rows, columns = (m.astype(deltas.dtype) for m in self.weights(boxes[box], target.shape[2:]))
             target[image] += rows.T @ deltas[box] @ columns
         return out.astype(dtype, copy=False)
@@ -559,6 +566,7 @@ class Nms(NonDifferentiableOperator):
     """
 
     name = "nms"
+    batch = Op.batch_in_loop
     operands = ("boxes",)
     __props__ = ("threshold", "normalized", "keepdims")
     threshold: float = 0.5

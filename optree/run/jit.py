@@ -167,7 +167,7 @@ class Jitted:
             return type(value), value
 
         def leaf(x: Any) -> Any:
-            if _is_argument(x):
+            if is_argument(x):
                 own = x.tensor if isinstance(x, Waiting) else x
                 arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
                 return ARRAY
@@ -178,7 +178,7 @@ class Jitted:
                 f"array, number, string or None; static_argnames=({name!r},) makes it part of the program"
             )
 
-        return _frozen(_mapped(leaf, value))
+        return _frozen(mapped(leaf, value))
 
     def _kind_of(self, x: Any) -> Any:
         """The kind of an array that a program is compiled for: a size of 1 is part of it, because it may broadcast."""
@@ -200,7 +200,7 @@ class Jitted:
         traced = inspect.BoundArguments(self._signature, bound.arguments.copy())  # type: ignore[arg-type]
         for name, value in bound.arguments.items():
             if name not in self._static:
-                traced.arguments[name] = _mapped(lambda x: next(rest) if _is_argument(x) else x, value)
+                traced.arguments[name] = mapped(lambda x: next(rest) if is_argument(x) else x, value)
         outputs: list[Any] = []
 
         def leaf(x: Any) -> Any:
@@ -209,7 +209,7 @@ class Jitted:
             return None if x is None else ARRAY
 
         try:
-            returned = _mapped(leaf, self._function(*traced.args, **traced.kwargs))
+            returned = mapped(leaf, self._function(*traced.args, **traced.kwargs))
         except Exception as error:
             if not self._static_shapes:
                 error.add_note(
@@ -221,7 +221,7 @@ class Jitted:
 
         def rebuilt(values: Sequence[Any]) -> Any:
             rest = iter(values)
-            return _mapped(lambda x: x if x is None else next(rest), returned)
+            return mapped(lambda x: x if x is None else next(rest), returned)
 
         return function, rebuilt
 
@@ -242,7 +242,8 @@ class _Mark:
 ARRAY = _Mark()
 
 
-def _is_argument(x: Any) -> bool:
+def is_argument(x: Any) -> bool:
+    """Whether an argument is an array of any kind, and no part of the program."""
     return isinstance(x, Variable | np.generic) or is_array(x)
 
 
@@ -253,13 +254,13 @@ def _is_symbolic(x: Any) -> bool:
     return any(isinstance(entry, Input) for entry in post_order([x], inputs_of))
 
 
-def _mapped(leaf: Callable[[Any], Any], value: Any) -> Any:
+def mapped(leaf: Callable[[Any], Any], value: Any) -> Any:
     """A value with a function applied to all that is in its lists, tuples and dicts."""
     if isinstance(value, Variable) or not isinstance(value, list | tuple | dict):
         return leaf(value)
     if isinstance(value, dict):
-        return {key: _mapped(leaf, each) for key, each in value.items()}
-    parts = [_mapped(leaf, each) for each in value]
+        return {key: mapped(leaf, each) for key, each in value.items()}
+    parts = [mapped(leaf, each) for each in value]
     return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 

@@ -17,10 +17,11 @@ from optree.autodiff.api import grad
 from optree.compile.program import flatten
 from optree.compile.schedule import may_fail
 from optree.dtypes import finfo, is_floating
-from optree.errors import DTypeError, NotFiniteError
+from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import f
 from optree.run import debug
+from optree.run.vmap import vmap
 from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.types import DTYPES, TensorType
@@ -481,6 +482,73 @@ def _nodes(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
             yield entry
 
 
+#: The examples in a batch.
+BATCH = 3
+
+
+def check_batches(example: Example, backend: Any = None, is_open: bool = False) -> None:
+    """The value of a batch is the stack of those of its examples, whichever operands differ: the batching rule.
+
+    An op without a rule promises nothing. With `is_open`, the operands' sizes are unknown.
+    """
+    drawn = example.draw()
+    for pattern in _patterns(drawn):
+        values = [_shuffled(x) if each else x for x, each in zip(drawn, pattern, strict=True)]
+        single = _inputs([x[0] if each else x for x, each in zip(values, pattern, strict=True)], is_open)
+        try:
+            alone = Runner(_listed(example.tree(single)), single)
+        except OptreeError:  # operands whose values, or sizes, are to be known
+            continue
+        inputs, axes = _inputs(values, is_open), tuple(0 if each else None for each in pattern)
+        try:
+            batch = Runner(_listed(vmap(example.build, axes)(*inputs)), inputs)
+        except BatchingError:
+            _expect(example.op is None or not has_rule(example.op), example, f"its batching rule fails for {pattern}")
+            return
+        with np.errstate(all="ignore"):
+            wanted = [
+                alone([x[i] if each else x for x, each in zip(values, pattern, strict=True)]) for i in range(BATCH)
+            ]
+            found = batch(values)
+        for got, *rows in zip(found, *wanted, strict=True):
+            stack = np.stack([np.asarray(x) for x in rows])
+            finite = np.abs(stack[np.isfinite(stack)]) if is_floating(stack.dtype) else np.zeros(0)
+            scale = 1e3 * max(1.0, float(finite.max(initial=0.0)))
+            compare(got, stack, example, f"a batch with {pattern} batched", scale=scale)
+
+
+def has_rule(op: Any) -> bool:
+    """Whether an op has a batching rule."""
+    return bool(op.leads_with_batch) or op.defines("batch")
+
+
+def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:
+    """Which operands differ between the examples of a batch: each alone, and all."""
+    arrays = [isinstance(x, np.ndarray) for x in values]
+    for i, is_array in enumerate(arrays):
+        if is_array and sum(arrays) > 1:
+            yield [j == i for j in range(len(values))]
+    if any(arrays):
+        yield arrays
+
+
+def _shuffled(x: np.ndarray) -> np.ndarray:
+    """A batch of an operand: its elements in other orders, so that all are where the op takes them."""
+    if not is_floating(x.dtype) and x.ndim > 1 and len(x) > 1:  # boxes, say, whose columns have each a meaning
+        return np.stack([np.roll(x, i, axis=0) for i in range(BATCH)])
+    flat = x.reshape(-1)
+    return np.stack([np.roll(flat, i * (flat.size // 2 + 1)).reshape(x.shape) for i in range(BATCH)])
+
+
+def _inputs(values: Sequence[Any], is_open: bool) -> list[Any]:
+    inputs = inputs_for(values)
+    return [Input(x.type.any_size) if is_open and isinstance(x, Input) else x for x in inputs]
+
+
+def _listed(trees: Any) -> list[Any]:
+    return list(trees) if isinstance(trees, list | tuple) and not isinstance(trees, Variable) else [trees]
+
+
 PROMISES: dict[str, Callable[[Example, Any], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
@@ -495,5 +563,6 @@ PROMISES: dict[str, Callable[[Example, Any], None]] = {
         check_adjoints,
         check_leaks,
         check_weak_numbers,
+        check_batches,
     )
 }

@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 
 from optree.dtypes import is_bfloat16
 from optree.errors import OperandError, OptreeError, ParameterError, brief
-from optree.train.optimizer import Optimizer
+from optree.train.optimizer import Optimizer, Shard
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype
 
@@ -57,7 +57,9 @@ class CheckpointError(OptreeError, ValueError):
     """A file that is no checkpoint, is damaged, or is of another run."""
 
 
-def save(path: str | Path, state: Mapping[str, Any], step: int | None = None, keep: int | None = None) -> Path:
+def save(
+    path: str | Path, state: Mapping[str, Any], step: int | None = None, keep: int | None = None, over: Any = None
+) -> Path | None:
     """Write a state to a file.
 
     It is written aside, flushed to the disk and renamed: a process that is killed at any moment leaves the file that
@@ -72,16 +74,21 @@ def save(path: str | Path, state: Mapping[str, Any], step: int | None = None, ke
     step : int, optional
     keep : int, optional
         The number of files that stay in the folder, the last ones; by default, all.
+    over : optree.distributed.Group, optional
+        The processes that train together. All of them call this; rank 0 writes, with the parts of sharded optimizers
+        that the others have, and the others wait for its end. Any number of ranks can load the file.
 
     Returns
     -------
     Path
-        The file.
+        The file; None on other ranks than 0.
 
     Raises
     ------
     OperandError
         If the state holds something that a checkpoint does not.
+    DistributedError
+        On the others, if rank 0 has failed.
 
     Examples
     --------
@@ -97,21 +104,14 @@ def save(path: str | Path, state: Mapping[str, Any], step: int | None = None, ke
     """
     if keep is not None and (step is None or keep < 1):
         raise ParameterError(f"save: keep is 1 or more, with a step that numbers the files, not {keep!r}")
+    if over is not None:
+        written: Path | None = over.once(save, path, _unsharded(state), step, keep)
+        return written
     path = Path(path)
     if step is not None:
         path = path / f"step-{step:08d}.safetensors"
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps(_written(state, (), arrays))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(".*.partial"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    partial = path.parent / f".{path.name}.partial"
-    try:
-        _write(partial, arrays, text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _flush(path.parent)
+    _replace(path, arrays, json.dumps(_written(state, (), arrays)))
     if keep is not None:
         for old in saved(path.parent)[:-keep]:
             old.unlink(missing_ok=True)
@@ -189,6 +189,18 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 # Writing
 
 
+def _unsharded(value: Any) -> Any:
+    """A state with the whole state of each sharded optimizer in its place; all ranks call it."""
+    if isinstance(value, Optimizer):
+        return value.whole_state()
+    if isinstance(value, Mapping):
+        return {key: _unsharded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        found = [_unsharded(each) for each in value]
+        return tuple(found) if isinstance(value, tuple) else found
+    return value
+
+
 def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays go into the dict, by where they are."""
     if isinstance(value, Tensor | np.ndarray):
@@ -221,6 +233,11 @@ def _plain(value: Any, place: tuple[str, ...]) -> Any:
         If there is nothing.
     """
     if isinstance(value, Optimizer):
+        if value.shards:
+            raise OperandError(
+                f"save: {'.'.join(place)} is {value}, of whose state each rank has a part; "
+                "save(..., over=group) on all ranks writes the whole"
+            )
         return value.state
     if hasattr(value, "rng_get_state"):
         return value.rng_get_state()
@@ -246,6 +263,20 @@ def _names(values: Sequence[Any]) -> list[str]:
     """The names of a list's items: those of tensors if all have one, and no two the same; else their numbers."""
     own = [x.name if isinstance(x, Tensor) and x.name else "" for x in values]
     return own if all(own) and len(set(own)) == len(own) else [str(i) for i in range(len(values))]
+
+
+def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
+    """Write a file aside, and give it its name when it is on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(".*.partial"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    partial = path.parent / f".{path.name}.partial"
+    try:
+        _write(partial, arrays, text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _flush(path.parent)
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
@@ -369,11 +400,11 @@ def _restored(
         If the saved value is not of the form of the state's.
     """
     name = ".".join(place) or "the state"
-    if isinstance(state, Tensor | np.ndarray):
+    if isinstance(state, Tensor | np.ndarray | Shard):
         writes.append(_write_of(path, arrays, given, state, name))
         return state
     if isinstance(state, Optimizer):
-        _restored(path, arrays, given, state.state, place, writes, setters)
+        _restored(path, arrays, given, {**state.state, **state.shards}, place, writes, setters)
         return state
     setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
     if setter is not None:
@@ -408,10 +439,10 @@ def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any
         raise CheckpointError(f"{path}: {name} is {there} there, and {here} here")
 
     def write() -> None:
-        if isinstance(target, Tensor):
-            target.set(array)
-        else:
+        if isinstance(target, np.ndarray):
             target[...] = array
+        else:
+            target.set(array)
 
     return write
 

@@ -78,19 +78,25 @@ class Optimizer:
         A factor of the loss, whose gradients are divided by it.
     check_finite : bool
         Whether the device records the first step at which the loss or a gradient is not finite: see `check`.
+    shard : optree.distributed.Group, optional
+        The processes that train together, each of which has a part of the state, and updates that part of the weights
+        (ZeRO's first stage). All of them make the optimizer; their weights become rank 0's.
 
     Attributes
     ----------
     weights : list of Tensor
     state : dict of str to Tensor
-        All that a step leaves behind, beside the weights: ``"mean.w1"``.
+        All that a step leaves behind, beside the weights: ``"mean.w1"``. With `shard`, this rank's part of it.
+    shards : dict of str to Shard
+        The tensors of the state of which each rank has a part.
     step : Tensor
         The number of steps taken, of int64.
 
     Raises
     ------
     OperandError, DTypeError
-        If a weight is no floating tensor, or is given twice, or a group has a number that the optimizer has not.
+        If a weight is no floating tensor, or is given twice, or a group has a number that the optimizer has not, or
+        its formula needs whole weights, of which `shard` has parts.
     """
 
     #: The names of the tensors of a weight's shape that the formula keeps.
@@ -103,6 +109,8 @@ class Optimizer:
     is_decoupled: ClassVar[bool] = False
     #: Whether the formula sees to `weight_decay`.
     decays: ClassVar[bool] = False
+    #: Whether all that a formula which is not elementwise needs of whole weights are their norms, by `Numbers.norm`.
+    needs_norms: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -118,6 +126,7 @@ class Optimizer:
         average: Any = None,
         loss_scale: Any = None,
         check_finite: bool = False,
+        shard: Any = None,
         **numbers: Any,
     ) -> None:
         self.decoupled = self.is_decoupled if decoupled is None else decoupled
@@ -131,6 +140,8 @@ class Optimizer:
         self.backend = self._checked_backend()
         self.names = _unique([weight.name for weight in self.weights])
         self.state: dict[str, Tensor] = {}
+        self.shards: dict[str, Shard] = {}
+        self._group = self._checked_group(shard)
         self.step = self._scalar("step", 0, "int64")
         self._groups = [
             Numbers(self, given, "" if len(groups) == 1 else f".{i}") for i, (_, given) in enumerate(groups)
@@ -165,6 +176,20 @@ class Optimizer:
             if any(weight is other for other in self.weights[:i]):
                 raise OperandError(f"{self}: {describe(weight)} is given twice")
         return check_same_backend(str(self), self.weights)
+
+    def _checked_group(self, shard: Any) -> Any:
+        """The group that shards the state, with equal weights on all ranks."""
+        if shard is None:
+            return None
+        if not (self.is_elementwise or self.needs_norms):
+            raise OperandError(
+                f"{self}: its formula needs whole weights, and shard= has parts of them; a formula that needs their "
+                "norms alone takes them by n.norm(...), and says needs_norms = True"
+            )
+        if shard.backend is not self.backend:
+            raise OperandError(f"{self}: the weights are on {self.backend}, and shard={shard} is of {shard.backend}")
+        shard.equalize(self.weights)
+        return shard
 
     def _units_of(self, groups: Sequence[list[Tensor]]) -> list[Unit]:
         """The units of update: each vector of packed weights, and each other weight."""
@@ -221,8 +246,10 @@ class Optimizer:
         return self._groups[0].raw("rate")
 
     @property
-    def averages(self) -> dict[Tensor, Tensor]:
+    def averages(self) -> dict[Tensor, Any]:
         """From each weight to the moving average of it: ``optree.function([x], scores, givens=opt.averages)``.
+
+        With `shard`, to a tree of it, which all ranks run.
 
         Raises
         ------
@@ -231,7 +258,26 @@ class Optimizer:
         """
         if self._average is None:
             raise ParameterError(f"{self} has no averages; {self}(..., average=0.999) keeps them")
-        return {x: self.state[f"average.{name}"] for x, name in zip(self.weights, self.names, strict=True)}
+        if self._group is None:
+            return {x: self.state[f"average.{name}"] for x, name in zip(self.weights, self.names, strict=True)}
+        found: dict[Tensor, Any] = {}
+        wholes = self._unsharded([unit.slots["average"] for unit in self._units])
+        for unit, whole in zip(self._units, wholes, strict=True):
+            parts = zip(unit.members, unit.parts_of(whole), strict=True)
+            found.update({x: f.reshape(part, x.shape) for x, part in parts})
+        return found
+
+    def whole_state(self) -> dict[str, Any]:
+        """The state as it is without `shard`; with it, all ranks call this, and the values are NumPy arrays."""
+        if self._group is None:
+            return dict(self.state)
+        found: dict[str, Any] = {name: x.get() for name, x in self.state.items() if name not in self.shards}
+        for unit in self._units:
+            for slot, vector in unit.slots.items():
+                whole = self._group.unsharded([vector], [unit.target.shape])[0].astensor()
+                for name, x, part in zip(unit.names, unit.members, unit.parts_of(whole), strict=True):
+                    found[f"{slot}.{name}"] = part.astensor().get().reshape(x.shape)
+        return {name: found[name] for name in self.state}
 
     def updates(
         self, loss: Any, gradients: Sequence[Any] | None = None, over: Any = None, count: Any = None
@@ -246,7 +292,7 @@ class Optimizer:
             Those of the weights, in their order, if they are not the loss's own.
         over : optree.distributed.Group, optional
             The processes that train together, each with its part of a batch: gradients are means over all of them.
-            Weights and state become rank 0's at once.
+            Weights and state become rank 0's at once. By default the group of `shard`; there is no other then.
         count : number or tree of one element, optional
             With `over`, the number of examples whose mean the loss is, where it may be another on each rank.
 
@@ -254,29 +300,61 @@ class Optimizer:
         -------
         dict
             From the weights and the optimizer's state to trees.
+
+        Raises
+        ------
+        OperandError
+            If the loss is no tree, or gradients are not one for each weight, or `over` is not the group of `shard`.
         """
+        if self._group is not None and over is not None and over is not self._group:
+            raise OperandError(f"{self}: over is {over}, and the state is sharded by another group, {self._group}")
+        over = self._group if over is None else over
         loss = as_variable(as_operand(loss, f"{self}: the loss"))
         trees = self._gradients(loss, gradients)
         found: dict[Tensor, Any] = {}
         given = [unit.gradient([trees[i] for i in unit.numbers]) for unit in self._units]
         if over is not None:
-            over.equalize([*self.weights, *self.state.values()])
-            given = over.averaged(given, count)
+            self._equalize(over)
+            given = over.averaged(given, count) if self._group is None else over.averaged_shards(given, count)
             loss = over.mean(loss, count) if self._checks else loss
         given, is_last = self._accumulated(self._unscaled(given), found)
         if self._checks:
             found.update(self._first_not_finite(loss, given))
         goes = is_last
         if isinstance(self._scale, LossScale):
-            is_finite = _all_finite(given)
+            is_finite = self._on_all(_all_finite(given))
             found.update(self._scale_after(self._scale, is_finite, is_last))
             goes = is_finite if is_last is None else f.logical_and(is_last, is_finite)
-        for unit, g in zip(self._units, self._clipped(given), strict=True):
-            found.update(unit.after(g, goes))
+        after = [unit.after(g, goes) for unit, g in zip(self._units, self._clipped(given), strict=True)]
+        wholes = self._unsharded([new for new, _ in after])
+        for unit, whole, (_, slots) in zip(self._units, wholes, after, strict=True):
+            found.update({**slots, unit.target: whole})
         for numbers in self._groups:
             found.update({t: _chosen(goes, new, t) for t, new in numbers.powers_after().items()})
         found[self.step] = _chosen(goes, self.step + 1, self.step)
         return found
+
+    def _equalize(self, over: Any) -> None:
+        """Give all ranks rank 0's weights and state; where the state is sharded, check that it is of one step."""
+        if self._group is not None:
+            over.check_equal([self.step])
+        over.equalize([*self.weights, *(x for name, x in self.state.items() if name not in self.shards)])
+
+    def _unsharded(self, values: list[Any]) -> list[Any]:
+        """The values of all units, of which a sharded optimizer has parts."""
+        if self._group is None:
+            return values
+        found: list[Any] = self._group.unsharded(values, [unit.target.shape for unit in self._units])
+        return found
+
+    def _on_all(self, flags: Any) -> Any:
+        """Flags of parts as those of the whole."""
+        return flags if self._group is None else self._group.all_reduce(flags, "min")
+
+    def _norm(self, trees: Sequence[Any]) -> Any:
+        """The norm of all elements of trees, of which a sharded optimizer has parts."""
+        total = sum_of_squares(trees)
+        return f.sqrt(total if self._group is None else self._group.all_reduce(total))
 
     def _gradients(self, loss: Variable, gradients: Sequence[Any] | None) -> list[Any]:
         """The gradient of each weight, of the loss times its scale."""
@@ -327,9 +405,9 @@ class Optimizer:
         if value is not None:
             given = [f.maximum(f.minimum(g, bound), -bound) for g in given for bound in [in_dtype(value, g.dtype)]]
         if norm is not None:
-            given = [g * _shrinking(f.sqrt(sum_of_squares([g])), norm) for g in given]
+            given = [g * _shrinking(self._norm([g]), norm) for g in given]
         if all_norm is not None:
-            factor = _shrinking(f.sqrt(sum_of_squares(given)), all_norm)
+            factor = _shrinking(self._norm(given), all_norm)
             given = [g * in_dtype(factor, g.dtype) for g in given]
         return given
 
@@ -338,10 +416,11 @@ class Optimizer:
         first = self.state["not_finite"]
         flags: list[Any] = [None] * len(self.weights)
         for unit, g in zip(self._units, given, strict=True):
-            for number, part in zip(unit.numbers, unit.parts_of(g), strict=True):
+            begin = 0 if self._group is None else self._group.shard_range(unit.target.size)[0]
+            for number, part in zip(unit.numbers, unit.parts_of(g, begin), strict=True):
                 flags[number] = f.all(f.finite(part), keepdims=False)
         flags.insert(0, f.all(f.finite(loss), keepdims=False))
-        is_good = f.stack(flags)
+        is_good = self._on_all(f.stack(flags))
         return {first: f.where(f.logical_or(is_good, f.ge(first, np.int64(0))), first, self.step)}
 
     def check(self) -> None:
@@ -375,15 +454,15 @@ class Numbers:
     """A group's numbers, as a formula takes them: ``n.rate``, ``n.rest("beta1")``."""
 
     def __init__(self, optimizer: Optimizer, given: dict[str, Any], suffix: str) -> None:
-        self._optimizer, self._given, self._dtype = optimizer, given, np.dtype(np.float32)
+        self._optimizer, self._given, self._dtype, self._size = optimizer, given, np.dtype(np.float32), 0
         for name, value in given.items():
             if not (value is None or callable(value) or isinstance(value, Variable | Real | np.generic)):
                 raise ParameterError(f"{optimizer}: {name} is a number, a tree or a schedule, not {describe(value)}")
         self._powers = {name: optimizer._scalar(f"power.{name}{suffix}", 1.0, "float64") for name in optimizer.powers}
 
-    def of(self, dtype: np.dtype) -> Numbers:
-        """The same for weights of a dtype."""
-        self._dtype = dtype
+    def of(self, dtype: np.dtype, size: int) -> Numbers:
+        """The same for weights of a dtype, and with as many elements here."""
+        self._dtype, self._size = dtype, size
         return self
 
     def raw(self, name: str) -> Any:
@@ -402,6 +481,10 @@ class Numbers:
     def __getattr__(self, name: str) -> Any:
         return in_dtype(self.raw(name), self._dtype)
 
+    def norm(self, x: Any) -> Any:
+        """The norm of a tree of the weight's shape, also where each rank has a part of it."""
+        return self._optimizer._norm([f.slice(x, (slice(self._size),)) if x.size > self._size else x])
+
     def rest(self, name: str) -> Any:
         """1 less a number, computed before it is rounded to the weights' dtype."""
         return in_dtype(1 - self.raw(name), self._dtype)
@@ -415,8 +498,34 @@ class Numbers:
         return {tensor: tensor * self.raw(name) for name, tensor in self._powers.items()}
 
 
+class Shard(NamedTuple):
+    """The part, on this rank, of a weight's tensor in an optimizer's state.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        The part, a vector.
+    begin : int
+        The index of its first element among the weight's.
+    shape : tuple of int
+        The weight's.
+    """
+
+    tensor: Tensor
+    begin: int
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.tensor.dtype
+
+    def set(self, whole: np.ndarray) -> None:
+        """Take the part of a weight's values."""
+        self.tensor.set(whole.reshape(-1)[self.begin : self.begin + self.tensor.size])
+
+
 class Unit:
-    """What one formula updates: a weight, or the vector of several.
+    """What one formula updates: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
 
     Attributes
     ----------
@@ -445,6 +554,9 @@ class Unit:
         be, state = self.optimizer.backend, self.optimizer.state
         for slot in names:
             listed = [f"{slot}.{name}" for name in self.names]
+            if self.optimizer._group is not None:
+                self._make_shard(slot, listed)
+                continue
             if self.arena is None:
                 self.slots[slot] = be.zeros(self.target.shape, self.dtype, listed[0])
                 parts = [self.slots[slot]]
@@ -456,28 +568,56 @@ class Unit:
             if slot in ("master", "average"):
                 for part, weight in zip(parts, self.members, strict=True):
                     part[...] = f.cast(weight, self.dtype)
-            elif slot in self.optimizer.slots:
-                initial = self.optimizer.initial(slot, self.optimizer._groups[self.group])
-                if initial:
-                    self.slots[slot].fill(initial)
+            self._fill(slot)
+
+    def _make_shard(self, slot: str, names: Sequence[str]) -> None:
+        """Make this rank's part of a slot."""
+        optimizer, group = self.optimizer, self.optimizer._group
+        begin, end = group.shard_range(self.target.size)
+        length = -(-self.target.size // group.size)
+        vector = self.slots[slot] = optimizer.backend.zeros(length, self.dtype, f"{slot} of rank {group.rank}")
+        if slot in ("master", "average"):
+            vector[...] = f.cast(group.shard(self.target), self.dtype)
+        self._fill(slot)
+        starts = [0] if self.arena is None else self.arena.starts
+        for name, start, x in zip(names, starts, self.members, strict=True):
+            first, last = (min(max(i, start), start + x.size) for i in (begin, end))
+            part = optimizer.backend.over(vector.array[first - begin : last - begin], name)
+            optimizer.state[name], optimizer.shards[name] = part, Shard(part, first - start, x.shape)
+
+    def _fill(self, slot: str) -> None:
+        """Give a slot of the formula its first value."""
+        if slot in self.optimizer.slots:
+            initial = self.optimizer.initial(slot, self.optimizer._groups[self.group])
+            if initial:
+                self.slots[slot].fill(initial)
 
     def gradient(self, trees: Sequence[Any]) -> Any:
         """The gradient of the target, in the dtype of the computation."""
         tree = trees[0] if self.arena is None else self._gradient.joined(trees, self._parts)
         return tree if tree.dtype == self.dtype else f.cast(tree, self.dtype)
 
-    def parts_of(self, tree: Any) -> list[Any]:
-        """The parts of a tree of the target's shape, one for each weight."""
+    def parts_of(self, tree: Any, begin: int = 0) -> list[Any]:
+        """The parts of a tree of the target's shape, or of what of it is from an index on, one for each weight."""
         if self.arena is None:
             return [tree]
         ends = zip(self.arena.starts, self.members, strict=True)
-        return [f.slice(tree, (slice(start, start + x.size),)) for start, x in ends]
+        found = []
+        for start, x in ends:
+            first, last = (min(max(i - begin, 0), tree.size) for i in (start, start + x.size))
+            found.append(f.slice(tree, (slice(first, last),)))
+        return found
 
-    def after(self, g: Any, goes: Any) -> dict[Tensor, Any]:
-        """The updates of a step with a gradient; none where `goes`, a tree or None, is false."""
-        optimizer, n = self.optimizer, self.optimizer._groups[self.group].of(self.dtype)
-        w: Any = self.slots["master"] if self.is_narrow else self.target
-        start = w
+    def after(self, g: Any, goes: Any) -> tuple[Any, dict[Tensor, Any]]:
+        """The target after a step with a gradient, and the updates of the slots; none where `goes` is false."""
+        optimizer = self.optimizer
+        w: Any = self.target
+        size = w.size
+        if optimizer._group is not None:
+            begin, end = optimizer._group.shard_range(size)
+            w, size = optimizer._group.shard(w), end - begin
+        n = optimizer._groups[self.group].of(self.dtype, size)
+        w = start = self.slots["master"] if self.is_narrow else w
         if n.has("weight_decay") and not optimizer.decays:
             if optimizer.decoupled:
                 start = w * (1 - n.rate * n.weight_decay)
@@ -491,8 +631,7 @@ class Unit:
         new = _chosen(goes, new, w)
         if self.is_narrow:
             found[self.slots["master"]] = new
-        found[self.target] = f.cast(new, self.target.dtype) if self.is_narrow else new
-        return found
+        return f.cast(new, self.target.dtype) if self.is_narrow else new, found
 
 
 def in_dtype(value: Any, dtype: np.dtype) -> Any:

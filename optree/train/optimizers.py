@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from optree.registry import f
-from optree.train.optimizer import Numbers, Optimizer, in_dtype, sum_of_squares
+from optree.train.optimizer import Numbers, Optimizer, in_dtype
 from optree.tree.variable import Variable, as_variable
 
 
@@ -244,6 +244,7 @@ class LAMB(Adam):
     """
 
     is_elementwise = False
+    needs_norms = True
     decays = True
 
     def __init__(
@@ -261,7 +262,7 @@ class LAMB(Adam):
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         found = self._means(g, s, n)
         change = self._direction(found, n) / n.correction("beta1") + n.weight_decay * w
-        return w - n.rate * _trust(f.sqrt(sum_of_squares([w])), f.sqrt(sum_of_squares([change]))) * change, found
+        return w - n.rate * _trust(n.norm(w), n.norm(change)) * change, found
 
 
 class LARS(Optimizer):
@@ -280,6 +281,7 @@ class LARS(Optimizer):
 
     slots = ("momentum",)
     is_elementwise = False
+    needs_norms = True
     decays = True
 
     def __init__(
@@ -288,8 +290,8 @@ class LARS(Optimizer):
         super().__init__(weights, rate, momentum=momentum, trust=trust, **options)
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
-        norm = f.sqrt(sum_of_squares([w]))
-        scale = _trust(n.trust * norm, f.sqrt(sum_of_squares([g])) + n.weight_decay * norm)
+        norm = n.norm(w)
+        scale = _trust(n.trust * norm, n.norm(g) + n.weight_decay * norm)
         momentum = n.momentum * s["momentum"] + n.rate * scale * (g + n.weight_decay * w)
         return w - momentum, {"momentum": momentum}
 

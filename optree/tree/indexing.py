@@ -60,6 +60,20 @@ def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     return tuple(template), arrays
 
 
+def plain_key(index: Any) -> Any:
+    """A key, for caches, of an index that is an integer, a slice, or a tuple of these; None of any other."""
+    kind = index.__class__
+    if kind is int:
+        return index
+    if kind is slice:
+        key = slice, index.start, index.stop, index.step
+        return key if all(part is None or part.__class__ is int for part in key[1:]) else None
+    if kind is not tuple:
+        return None
+    keys = [None if entry.__class__ is tuple else plain_key(entry) for entry in index]
+    return None if None in keys else tuple(keys)
+
+
 def as_template(index: Any, shape: Shape, what: str) -> Template:
     """The template, one entry for each axis, of a template or of a NumPy-style index without arrays.
 
@@ -234,22 +248,30 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         If the index arrays do not broadcast.
     """
     sizes: list[int | None] = []
-    advanced: list[int] = []  # positions in the template
-    start = 0  # of the arrays' axes if they are adjacent
     axis = 0
-    for i, entry in enumerate(template):
+    for entry in template:
         if entry is None:
             sizes.append(1)
             continue
         if isinstance(entry, tuple):
             sizes.append(_slice_size(entry, shape[axis]))
-        else:
-            start = start if advanced else len(sizes)
-            advanced.append(i)
         axis += 1
-    adjacent = not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
-    start = start if adjacent else 0
+    start = place_of_arrays(template)
     return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
+
+
+def place_of_arrays(template: Template) -> int:
+    """The axis of the value at which the index arrays' broadcast axes begin."""
+    advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
+    if not advanced or not are_adjacent(template):
+        return 0
+    return advanced[0]
+
+
+def are_adjacent(template: Template) -> bool:
+    """Whether index arrays, and integers, which count as such, are next to each other."""
+    advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
+    return not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
 
 
 def _slice_size(entry: tuple[Any, Any, Any], size: int | None) -> int | None:

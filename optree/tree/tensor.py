@@ -23,6 +23,11 @@ SPECS = 4096
 
 _specs = Cache("specs of arrays", SPECS)
 
+#: Maximum entries of the cache from specs and indices to the ops of views.
+SLICES = 4096
+
+_slices = Cache("views of tensors", SLICES)
+
 
 def _spec_of(array: Any, backend: Any) -> Spec:
     """The spec of a tensor over an array, cached by dtype, shape and backend."""
@@ -239,7 +244,11 @@ class Tensor(Variable):
 
     def _view(self, tree: Any) -> Tensor:
         """The view that a tree of one view op on this tensor describes."""
-        return type(self)(self.backend, tree.op.value(self.array), base=self, view=tree.op)
+        return self._viewed(tree.op)
+
+    def _viewed(self, op: Any) -> Tensor:
+        """The view that a view op gives, whose parameters are normalised for this tensor."""
+        return type(self)(self._backend, op.value(self.array), base=self, view=op)
 
     @property
     def at(self) -> Tensor:
@@ -288,11 +297,25 @@ class Tensor(Variable):
 
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices; a tree of the gathered values for index arrays."""
+        found = self._known_part(index)
+        if found is not None:
+            return found
         template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
-        return OPS["gather"].make(index=template)(self, *arrays) if arrays else self._slice(template)
+        return OPS["gather"].make(index=template)(self, *arrays) if arrays else self._part(index, template)
 
-    def _slice(self, template: indices.Template) -> Tensor:
-        return self._view(OPS["slice"].make(index=template)(self))
+    def _known_part(self, index: Any) -> Tensor | None:
+        """The view at an index that a tensor of this shape has had before."""
+        key = indices.plain_key(index)
+        op = None if key is None else _slices.get((self.spec, key))
+        return None if op is None else self._viewed(op)
+
+    def _part(self, index: Any, template: indices.Template) -> Tensor:
+        """The view at an index without arrays, which is cached."""
+        found = self._view(OPS["slice"].make(index=template)(self))
+        key = indices.plain_key(index)
+        if key is not None:
+            _slices[self.spec, key] = found.view_op
+        return found
 
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
@@ -316,16 +339,20 @@ class Tensor(Variable):
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:
-            template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
-            if arrays:
-                f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
-            else:
-                target = self._slice(template)
-                if not (part and value.view_op == target.view_op):  # as t[2:5] += 1 ends
-                    f.assign(target, value).execute()
+            target = self._known_part(index)
+            if target is None:
+                template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
+                if arrays:
+                    f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
+                    return
+                target = self._part(index, template)
+            if not (part and value.view_op == target.view_op):  # as t[2:5] += 1 ends
+                self._backend.execute(OPS["assign"].function(target, value))
 
     def _from_host(self, value: Any) -> Any:
         """The operand for an assigned value that is no variable: a constant for an array, or a number."""
+        if value.__class__ is float and self.spec.type.dtype.kind == "f":
+            return value
         what = f"assignment to {self.label}"
         array = array_of(value, what) if isinstance(value, list | tuple) else value
         if not isinstance(value, np.ndarray):  # an array's integers wrap around, as in NumPy

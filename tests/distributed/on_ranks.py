@@ -219,14 +219,23 @@ def network(be: Any, packs: bool, dtype: str) -> tuple[list[Any], Any, Any, Any]
     return weights, x, y, train.losses.cross_entropy(be.dot(hidden, w2) + b2, y)
 
 
-def trained(be: Any, group: Group | None, packs: bool, dtype: str = "float64", size: int = 7, **options: Any) -> Any:
+def trained(
+    be: Any,
+    group: Group | None,
+    packs: bool,
+    dtype: str = "float64",
+    size: int = 7,
+    kind: Any = train.AdamW,
+    turns: int = 3,
+    **options: Any,
+) -> Any:
     """The weights and losses after some steps: on the whole batches, or on a part of each."""
     rng = np.random.default_rng(1)
     data = rng.normal(size=(40, 6)), rng.integers(0, 3, 40)
     weights, x, y, loss = network(be, packs, dtype)
     if group is not None and group.rank:  # it begins with rank 0's
         weights[0][0] = 9.0
-    opt = train.AdamW(weights, 0.01, **options)
+    opt = kind(weights, 0.01, **options)
     if group is None:
         step = optree.function([x, y], loss, updates=opt.updates(loss))
         batches = train.Batches(*data, size=size, seed=3, ahead=0)
@@ -234,7 +243,7 @@ def trained(be: Any, group: Group | None, packs: bool, dtype: str = "float64", s
         count = group.count(y)
         step = optree.function([x, y], group.mean(loss, count), updates=opt.updates(loss, over=group, count=count))
         batches = train.Batches(*data, size=size, seed=3, ahead=0, rank=group.rank, ranks=group.size)
-    losses = [step(*batch).item() for _ in range(3) for batch in batches]
+    losses = [step(*batch).item() for _ in range(turns) for batch in batches]
     return weights, losses, opt
 
 
@@ -252,12 +261,99 @@ def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
             group.check_equal([*weights, *opt.state.values()])
 
 
+#: Options of optimizers whose results must not depend on who has which part of the state.
+OPTIONS: Any = (
+    (train.SGD, {"momentum": 0.9, "nesterov": True, "clip_norm": 0.05}),
+    (train.RMSProp, {"centered": True, "clip_value": 0.01}),
+    (train.Adagrad, {"initial_sum": 0.1}),
+    (train.Adadelta, {"clip_global_norm": 0.05}),
+    (train.Adam, {"accumulate": 2, "weight_decay": 0.1}),
+    (train.AdamW, {"check_finite": True, "average": 0.9}),
+    (train.Adamax, {"epsilon": 0.0}),
+    (train.LAMB, {"clip_norm": 0.05}),
+    (train.LARS, {}),
+    (train.Lion, {"loss_scale": train.LossScale(8.0, every=3)}),
+)
+
+
+@check
+def sharded_optimizers_equal_whole_ones(group: Group) -> None:
+    """In all formulas and options, with a part of the state on each rank; weights have one of no rank's size."""
+    cases = OPTIONS if group.engine.name != "nccl" else OPTIONS[5:8:2]
+    for number, (kind, options) in enumerate(cases):
+        packs = number % 2 == 1
+        weights, losses, opt = trained(group.backend, group, packs, kind=kind, turns=1, shard=group, **options)
+        whole, expected, other = trained(group.backend, None, packs, kind=kind, turns=1, **options)
+        np.testing.assert_allclose(losses, expected, rtol=1e-10, err_msg=kind.__name__)
+        state = opt.whole_state()
+        assert [*state] == [*other.state]
+        for name, e in other.state.items():
+            np.testing.assert_allclose(state[name], e.get(), rtol=1e-9, atol=1e-12, err_msg=f"{kind.__name__} {name}")
+        for w, e in zip(weights, whole, strict=True):
+            np.testing.assert_allclose(w.get(), e.get(), rtol=1e-10, atol=1e-12, err_msg=kind.__name__)
+        group.check_equal([*weights, *(x for name, x in opt.state.items() if name not in opt.shards)])
+        if "average" in options:
+            assert len(opt.averages) == len(weights)
+            for (w, tree), e in zip(opt.averages.items(), other.averages.values(), strict=True):
+                np.testing.assert_allclose(got(tree), e.get(), rtol=1e-10)
+                assert tree.shape == w.shape
+    assert (
+        len({kind for kind, _ in OPTIONS})
+        == len([x for x in vars(train).values() if isinstance(x, type) and issubclass(x, train.Optimizer)]) - 1
+    )
+
+
+@check
+def a_rank_has_its_part_of_the_state(group: Group) -> None:
+    be = group.backend
+    for packs in (False, True):
+        weights, *_ = network(be, packs, "float32")
+        opt = train.AdamW(weights, 0.01, shard=group, average=0.9)
+        elements = sum(x.size for x in weights)
+        own = sum(x.nbytes for name, x in opt.state.items() if name in opt.shards)
+        assert sum(got(group.all_gather(be.array([own], dtype="int64")))) == 3 * 4 * elements
+        vectors = [vector for unit in opt._units for vector in unit.slots.values()]
+        assert len(vectors) == (3 if packs else 12)
+        # Gaps between packed weights are part of their vector, and each rank's part is of one length.
+        most = sum(unit.target.size for unit in opt._units) / group.size + len(opt._units)
+        assert sum(x.nbytes for x in vectors) <= 3 * 4 * most
+
+
+@check
+def what_cannot_be_sharded_is_refused(group: Group) -> None:
+    be = group.backend
+
+    class Centred(train.Optimizer):
+        is_elementwise = False
+
+        def formula(self, w: Any, g: Any, s: dict[str, Any], n: Any) -> tuple[Any, dict[str, Any]]:
+            return w - n.rate * (g - be.mean(g, keepdims=False)), {}
+
+    weights, _, _, loss = network(be, False, "float64")
+    others = Group(gen_backend("cpu", jit=False), group.engine)
+    opt = train.Adam(weights, 0.1, shard=group)
+    for call, said in (
+        (lambda: Centred(weights, 0.1, shard=group), "needs whole weights"),
+        (lambda: opt.updates(loss, over=others), "sharded by another group"),
+        (lambda: train.Adam(weights, 0.1, shard=others), "the weights are on"),
+        (lambda: train.save("no such folder", {"optimizer": opt}), "save(..., over=group)"),
+    ):
+        try:
+            call()
+        except OperandError as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+
+
 @check
 def narrow_weights_and_dynamic_scales_are_equal_on_all_ranks(group: Group) -> None:
-    weights, losses, opt = trained(group.backend, group, True, "float16", loss_scale=train.LossScale(1024.0, every=4))
-    _, expected, _ = trained(group.backend, None, True, "float16", loss_scale=train.LossScale(1024.0, every=4))
-    np.testing.assert_allclose(losses, expected, rtol=0.02)
-    group.check_equal([*weights, *opt.state.values()])
+    scale = train.LossScale(1024.0, every=4)
+    _, expected, _ = trained(group.backend, None, True, "float16", loss_scale=scale)
+    for options in ({}, {"shard": group}):
+        weights, losses, opt = trained(group.backend, group, True, "float16", loss_scale=scale, **options)
+        np.testing.assert_allclose(losses, expected, rtol=0.02)
+        group.check_equal([*weights, *(x for name, x in opt.state.items() if name not in opt.shards)])
 
 
 @check
@@ -313,27 +409,49 @@ def numbers(be: Any) -> Any:
     return be.standard_normal((6,), np.dtype("float64")).astensor()
 
 
+def common_folder(group: Group) -> Path:
+    """A folder that rank 0 has made."""
+    paths = np.zeros(200, np.uint8)
+    if group.rank == 0:
+        data = tempfile.mkdtemp().encode()
+        paths[: len(data)] = np.frombuffer(data, np.uint8)
+    return Path(got(group.broadcast(group.backend.array(paths, dtype="uint8"))).tobytes().rstrip(b"\0").decode())
+
+
 @check
 def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
-    folder = Path(tempfile.mkdtemp()) if group.rank == 0 else None
-    paths = np.zeros(200, np.uint8)
-    if folder is not None:
-        data = str(folder).encode()
-        paths[: len(data)] = np.frombuffer(data, np.uint8)
-    folder = Path(got(group.broadcast(group.backend.array(paths, dtype="uint8"))).tobytes().rstrip(b"\0").decode())
-    weights, _, opt = trained(group.backend, group, True)
+    """Of whole and of sharded optimizers; by whole ones and sharded ones, on other numbers of ranks too."""
+    for shards in (False, True):
+        folder = common_folder(group)
+        packs = not shards
+        weights, _, opt = trained(group.backend, group, packs, turns=1, shard=group if shards else None)
+        made = train.save(folder, {"weights": weights, "optimizer": opt}, step=1, over=group)
+        assert (made is not None) == (group.rank == 0)
+        expected = opt.whole_state()
+        # What NCCL has not are groups of some ranks.
+        readers = [None, group, *([] if group.engine.name == "nccl" else [group.split(group.rank % 2)])]
+        for reader in readers:
+            again, _, _, _ = network(group.backend, not packs, "float64")
+            other = train.AdamW(again, 0.01, shard=reader)
+            train.load(folder, {"weights": again, "optimizer": other})
+            for w, e in zip(again, weights, strict=True):
+                np.testing.assert_array_equal(w.get(), e.get())
+            for name, found in other.whole_state().items():
+                found = found if isinstance(found, np.ndarray) else found.get()
+                e = expected[name] if isinstance(expected[name], np.ndarray) else expected[name].get()
+                np.testing.assert_array_equal(found, e, err_msg=name)
+
+
+@check
+def one_rank_runs_a_function_and_its_errors_are_all_ranks(group: Group) -> None:
     calls: list[int] = []
 
-    def save() -> Any:
+    def once() -> int:
         calls.append(group.rank)
-        return train.save(folder, {"weights": weights, "optimizer": opt}, step=1)
+        return 3
 
-    made = group.once(save)
-    assert (calls == [0] and made is not None) if group.rank == 0 else (not calls and made is None)
-    again, _, _, _ = network(group.backend, True, "float64")
-    train.load(folder, {"weights": again, "optimizer": train.AdamW(again, 0.01)})
-    for w, e in zip(again, weights, strict=True):
-        np.testing.assert_array_equal(w.get(), e.get())
+    made = group.once(once)
+    assert (calls == [0] and made == 3) if group.rank == 0 else (not calls and made is None)
     try:
         group.once(int, "no number")
     except ValueError:

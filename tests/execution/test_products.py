@@ -14,6 +14,7 @@ from harness.homes import stand_in
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
+from backends.cpu.products import merging
 from optree import function
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -151,3 +152,39 @@ def test_a_target_of_another_dtype_gets_a_cast_of_the_product(be: Any, dtypes: t
     row, rows = be.ones((40,), of), be.zeros((30, 20), into)
     rows[:] = be.dot(row, y)
     np.testing.assert_array_equal(rows.get(), np.broadcast_to(y.get().sum(0), (30, 20)))
+
+
+#: From an array of shape (4, 3, 40) to the same values in another layout, and whether its rows are those of a matrix.
+LAYOUTS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {
+    "as it is": (np.ascontiguousarray, True),
+    "part of longer rows": (lambda x: np.concatenate([x, x], axis=2)[..., : x.shape[2]], True),
+    "rows last": (lambda x: np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 2, 0)), 0, 2), True),
+    "matrices turned": (lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1), False),
+    "upside down": (lambda x: np.ascontiguousarray(x[::-1])[::-1], False),
+}
+
+
+@pytest.mark.parametrize("to", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stack_times_a_matrix_is_one_product_where_layouts_allow(layout: str, to: str) -> None:
+    calls = list[tuple[int, ...]]()
+
+    def product(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        calls.append(x.shape)
+        return np.matmul(x, y, out=out)
+
+    (arrange, is_one), (arrange_out, is_one_out) = LAYOUTS[layout], LAYOUTS[to]
+    x, y, out = arrange(values(4, 3, 40)), values(40, 30, seed=1), arrange_out(np.zeros((4, 3, 30), np.float32))
+    found = merging(product)(x, y, out=out)
+    np.testing.assert_array_equal(found, np.matmul(x, y))
+    assert found is out and calls == [(12, 40) if is_one and is_one_out else (4, 3, 40)]
+    np.testing.assert_array_equal(merging(product)(x, y), found)
+    assert calls[1:] == [(12, 40) if is_one else (4, 3, 40)]
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 40), (5, 0, 40), (5, 3, 0), (2, 5, 1, 40), (1, 1, 40), (3, 40)])
+def test_stacks_of_all_sizes_times_a_matrix(shape: tuple[int, ...]) -> None:
+    x, y = values(*shape), values(shape[-1], 30, seed=1)
+    out = np.ones((*shape[:-1], 30), np.float32)
+    np.testing.assert_array_equal(merging(np.matmul)(x, y, out=out), np.matmul(x, y))
+    np.testing.assert_array_equal(merging(np.matmul)(x, y), out)

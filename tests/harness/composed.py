@@ -289,6 +289,7 @@ QUANTILES = (
     "median_unbiased",
     "normal_unbiased",
     "interpolated_inverted_cdf",
+    "averaged_inverted_cdf",
 )
 
 STATISTICS = {
@@ -328,7 +329,7 @@ STATISTICS = {
         *(_kept("quantile", (3, 5), q=np.array([0.0, 0.2, 0.55, 1.0]), axis=1, method=method) for method in QUANTILES),
         *(
             _integers_keep(_kept("quantile", (3, 5), q=0.3, axis=0, keepdims=False, method=method))
-            for method in ("lower", "higher", "nearest")
+            for method in ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
         ),
         _kept("quantile", (3, 4), q=0.3),
     ],

@@ -28,9 +28,12 @@ def home(kind: str, **options: Any) -> Any:
         pytest.skip(str(error))
 
 
-def stand_in(cupy: Any, jit: bool = False, **options: Any) -> Any:
-    """A GPU backend on a stand-in for CuPy; its kernels run only where that has an emulator."""
-    with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx):
-        be = gen_backend("gpu", jit=jit, **options)
+def stand_in(cupy: Any, jit: bool = False, cudnn: Any = False, **options: Any) -> Any:
+    """A GPU backend on a stand-in for CuPy, and for cuDNN's front end if one is given.
+
+    Its kernels run only where the stand-in for CuPy has an emulator.
+    """
+    with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx, cudnn=cudnn or None):
+        be = gen_backend("gpu", jit=jit, cudnn=bool(cudnn), **options)
     be.products.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
     return be

@@ -61,6 +61,14 @@ def test_functions_of_one_operand(ne: Any, name: str) -> None:
     near(out, expected)
 
 
+def test_counts_are_columns(ne: Any) -> None:
+    ids = ne.array(np.array([[1, 2], [2, 5]]), dtype="int32")
+    near(ne.bincount(ids, size=7), np.bincount([1, 2, 2, 5], minlength=7)[:, None])
+    weights = ne.array(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    near(ne.bincount(ids, weights=weights, size=6), np.bincount([1, 2, 2, 5], [1, 2, 3, 4])[:, None])
+    near(ne.histogram(weights, 3)[0], np.histogram([1, 2, 3, 4], 3)[0][:, None])
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two_operands(ne: Any, name: str) -> None:
     x, y, out = ne.array(POSITIVE), ne.array(POSITIVE[:1]), ne.empty((2, 3))

@@ -98,6 +98,38 @@ def test_derivatives_of_batch_normalisation(ne: Any, binary: bool) -> None:
     near(out, product(product(errors - (product(value, g) + b) / 8, s.gamma), inverse))
 
 
+@pytest.mark.parametrize("where", ["apart", "same", "view", "reversed"])
+def test_batch_normalisation_is_one_plan_and_may_be_in_place(ne: Any, where: str) -> None:
+    """Into the tensor it reads, or into other views of its memory, forwards and backwards."""
+    s, eps = Statistics(ne), 1e-3
+    gmean, gvar, gamma, beta = s.columns
+    wide = ne.array(RNG.normal(size=(3, 8)))
+
+    def to(x: Any) -> Any:
+        if where == "apart":
+            return ne.empty((3, 8))
+        return {"same": x, "view": x.reshape((6, 4)), "reversed": x[:, ::-1]}[where]
+
+    shown = s.X.get().astype(float)
+    x = ne.array(shown)
+    y = to(x)
+    before = ne.stats()["executions"]
+    ne.compound_fprop_bn(x, s.xsum, s.xvar, gmean, gvar, gamma, beta, y, eps, 0.9, True)
+    assert ne.stats()["executions"] == before + 1
+    centred = shown - shown.mean(1, keepdims=True)
+    inverse = 1 / np.sqrt((centred**2).mean(1, keepdims=True) + eps)
+    np.testing.assert_allclose(y.get().reshape(3, 8), centred * inverse * s.gamma + s.beta, rtol=2e-4, atol=2e-5)
+    near(gmean, 0.9 * s.gmean + 0.1 * shown.mean(1, keepdims=True), 2e-4)
+    errors, grads = wide.get(), [ne.empty((3, 1)), ne.empty((3, 1))]
+    out = to(wide)
+    ne.compound_bprop_bn(out, *grads, wide, s.X, s.xsum, s.xvar, gamma, eps)
+    value = centred * inverse
+    g, b = (value * errors).sum(1, keepdims=True), errors.sum(1, keepdims=True)
+    expected = (errors - (value * g + b) / 8) * s.gamma * inverse
+    np.testing.assert_allclose(out.get().reshape(3, 8), expected, rtol=2e-4, atol=2e-5)
+    near(grads[0], g, 2e-4)
+
+
 # Word vectors
 
 

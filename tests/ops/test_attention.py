@@ -72,7 +72,7 @@ def composed(query: Any, key: Any, value: Any, mask: Any = None, causal: bool = 
     """The same as a tree of products and a softmax."""
     scores = f.matmul(query, f.matrix_transpose(key)) * query.shape[-1] ** -0.5
     if mask is not None:
-        scores = f.where(mask, scores, -np.inf)
+        scores = f.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
     if causal:
         order = np.arange(query.shape[-2])[:, None] >= np.arange(key.shape[-2])
         scores = f.where(order, scores, -np.inf)
@@ -98,16 +98,44 @@ def test_value_and_derivatives(be: Any, shapes: Any, masked: bool, causal: bool)
         np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("shapes", SHAPES[1:4], ids=str)
+def test_floats_as_a_mask_are_added_to_the_scores(be: Any, shapes: Any) -> None:
+    """And have derivatives of their own."""
+    values = [*drawn(shapes)[:3], np.random.RandomState(3).normal(size=shapes[3])]
+    operands = [be.array(x) for x in values]
+    trees = [attend(*operands, causal=True) for attend in (be.attention, composed)]
+    weights = np.random.RandomState(1).normal(size=trees[0].shape)
+    for tree in (trees, *zip(*(optree.grad(f.sum(x * weights), operands) for x in trees), strict=True)):
+        np.testing.assert_allclose(*(x.asnumpyarray() for x in tree), rtol=1e-9, atol=1e-11)
+    firsts = [optree.grad(f.sum(f.square(x) * weights), operands) for x in trees]
+    seconds = [optree.grad(sum(f.sum(f.square(x)) for x in first), operands) for first in firsts]
+    for got, wanted in zip(*map(be.evaluate, seconds), strict=True):
+        np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_infinite_and_narrow_floats_as_a_mask(be: Any, dtype: str) -> None:
+    *values, chosen = drawn(SHAPES[1])
+    chosen[2] = False
+    operands = [be.array(x, dtype) for x in values]
+    mask = be.array(np.where(chosen, 0, -np.inf), dtype)
+    found, by_mask = be.attention(*operands, mask), optree.grad(f.sum(be.attention(*operands, mask)), mask)
+    assert found.dtype == by_mask.dtype == dtype and np.isfinite(by_mask.asnumpyarray()).all()
+    np.testing.assert_allclose(found.asnumpyarray(), scored(*values, chosen), rtol=2e-2, atol=5e-3)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_promises(causal: bool) -> None:
     home("cpu", datatype=np.float64)
     *values, mask = drawn(SHAPES[1])
     check_op(Attention.make(causal=causal), values)
     check_op(Attention.make(causal=causal, scale=0.3), [*values, mask])
+    check_op(Attention.make(causal=causal), [*values, np.random.RandomState(2).normal(size=mask.shape)])
 
 
 def test_central_differences() -> None:
-    values = drawn(SHAPES[0])[:3]
+    values = [*drawn(SHAPES[0])[:3], np.random.RandomState(3).normal(size=(5, 1))]
     be = home("cpu", datatype=np.float64)
     operands = [be.array(x) for x in values]
 
@@ -227,8 +255,8 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         be.attention(query, key, value, be.array(np.ones((7, 5), bool), name="chosen"))
     with pytest.raises(ShapeError, match=r"mask chosen \(3, 2, 5, 7\)"):
         be.attention(query, key, value, be.array(np.ones((3, 2, 5, 7), bool), name="chosen"))
-    with pytest.raises(DTypeError, match=r"the mask chosen .* is no condition"):
-        be.attention(query, key, value, be.ones((5, 7), name="chosen"))
+    with pytest.raises(DTypeError, match=r"the mask chosen .* is neither a condition.*nor floats"):
+        be.attention(query, key, value, be.array(np.ones((5, 7), int), name="chosen"))
     with pytest.raises(DTypeError, match="queries are floats"):
         be.attention(*(be.array(np.ones((2, 2), int)) for _ in range(3)))
     with pytest.raises(OperandError, match="scale is a number or None, not 'large'"):

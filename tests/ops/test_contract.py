@@ -13,7 +13,7 @@ import pytest
 from harness.ops import DoubleOp, double
 
 from backends import gen_backend
-from optree import Apply, Constant, Op, TensorType, constant, grad
+from optree import Apply, Constant, Op, TensorType, constant, grad, xp
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.errors import DefinitionError, OperandError
@@ -355,6 +355,24 @@ def test_make_node_given_what_has_no_type_says_so_and_what_to_give(be):
             Plain()(*given)
         assert "be.array" in str(caught.value) and "optree.constant" in str(caught.value)
     assert Plain()(constant(np.ones(3)), constant(2.0))
+    with pytest.raises(
+        OperandError, match=r"Plain: make_node asks input 0.*x\.tensor is that of an array of optree\.xp"
+    ):
+        Plain()(xp.asarray([1.0]), x)
+
+    class Untyped(Plain):
+        def make_node(self, x: Any, y: Any) -> Apply:
+            return Apply(self, [np.asarray(y)], [x.type()])
+
+    class Own(Plain):
+        def make_node(self, x: Any, y: Any) -> Apply:
+            made = np.asarray(y) * 2
+            return Apply(self, [made], [made.type()])
+
+    with pytest.raises(OperandError, match=r"asks an array or number of its own, array\(\[2\.\]\).*optree\.constant"):
+        Own()(x, [1.0])
+    with pytest.raises(OperandError, match=r"an input of an Apply is a variable.*optree\.constant\(x\) makes one"):
+        Untyped()(x, [1.0])
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         Wrong()(x, x)
 

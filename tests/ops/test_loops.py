@@ -75,6 +75,47 @@ def test_values_and_derivatives_are_those_of_all_steps(be: Any, reverse: bool, a
             np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("truncate", [1, 3, 5, 9])
+@pytest.mark.parametrize(("reverse", "axis"), [(False, 0), (True, 1)])
+def test_derivatives_of_the_last_steps_alone(be: Any, reverse: bool, axis: int, truncate: int, is_open: bool) -> None:
+    """Are those of a loop over these, from states that do not depend on anything."""
+    steps = 5
+    h, c, x, gate, w, b = operands = drawn(be, steps, axis)
+    first = max(steps - truncate, 0)
+    early, late = slice(0, first), slice(first, steps)
+    if reverse:
+        early, late = slice(steps - first, steps), slice(0, steps - first)
+    parts = [(slice(None),) * axis + (part,) for part in (early, late)]
+    states = (h, c)
+    if first:
+        states = unrolled(network(w, b), states, tuple(be.array(y.get()[parts[0]]) for y in (x, gate)), reverse, axis)[
+            0
+        ]
+        states = tuple(be.array(y.asnumpyarray()) for y in states)
+    seen = tuple(be.array(y.get()[parts[1]]) for y in (x, gate))
+    wanted = be.evaluate(
+        optree.grad(cost(*unrolled(network(w, b), states, seen, reverse, axis)), [*states, *seen, w, b])
+    )
+    expected = [np.zeros(y.shape) for y in operands]
+    for i, y in enumerate(wanted):
+        if i in (2, 3):
+            expected[i][parts[1]] = y.get()
+        elif i > 1 or not first:
+            expected[i] = y.get()
+    given: list[Any] = [h, c, x, gate, w, b]
+    if is_open:
+        given[2:4] = [
+            TensorType("float64", tuple(None if n == axis else m for n, m in enumerate(y.shape)))() for y in (x, gate)
+        ]
+    states, outputs = f.scan(
+        network(*given[4:]), tuple(given[:2]), tuple(given[2:4]), reverse=reverse, axis=axis, truncate=truncate
+    )
+    gradients = optree.function(given[2:4] if is_open else [], optree.grad(cost(states, outputs), given))
+    for got, want in zip(gradients(*([x, gate] if is_open else [])), expected, strict=True):
+        np.testing.assert_allclose(got.get(), want, rtol=1e-9, atol=1e-12)
+
+
 def test_central_differences() -> None:
     operands = drawn(home("cpu", datatype=np.float64), steps=3)
 
@@ -233,6 +274,9 @@ def test_draws_are_made_before_the_loop(be: Any) -> None:
 
 
 def test_what_does_not_fit_is_named(be: Any) -> None:
+    for wrong in (0, True, 1.5):
+        with pytest.raises(OperandError, match="scan: truncate is a number of steps"):
+            be.scan(lambda s, v: (s, v), be.array(0.0), be.ones(3), truncate=wrong)
     x, h = be.ones((4, 3), name="x"), be.ones(3, name="h")
     with pytest.raises(ShapeError, match=r"makes the shape \(2, 3\) of state 0, h \(3,\)"):
         be.scan(lambda s, v: (be.ones((2, 3)) + s, None), h, x)

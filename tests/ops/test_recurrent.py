@@ -58,6 +58,20 @@ def test_two_halves_are_the_whole(be: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", GATES)
+def test_truncated_derivatives_are_those_of_the_last_steps(be: Any, kind: str) -> None:
+    x, *weights = drawn(kind, steps=6)
+    operands = [be.array(y) for y in weights]
+    first = getattr(be, kind)(be.array(x[:4]), *operands)
+    states = {name: be.array(y.asnumpyarray()) for name, y in first._asdict().items() if name != "outputs"}
+    trees = [
+        getattr(be, kind)(be.array(x), *operands, truncate=2),
+        getattr(be, kind)(be.array(x[4:]), *operands, **states),
+    ]
+    gradients = [optree.grad(f.sum(f.square(y.outputs)), operands[1]).asnumpyarray() for y in trees]
+    np.testing.assert_allclose(*gradients, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", GATES)
 def test_open_sizes(be: Any, kind: str) -> None:
     x, *weights = drawn(kind)
     sequence = TensorType("float64", (None, None, 2))("x")

@@ -14,6 +14,7 @@ from backends import gen_backend, source
 from optree import function
 from optree.autodiff.api import grad as optree_grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.ops import statistics
 from optree.ops.summation import accurate_sum
 from optree.registry import f
 from optree.tree.node import OpTreeNode
@@ -515,3 +516,18 @@ def test_cross_entropy_refuses_other_labels(be):
         be.cross_entropy(x, be.ones((4,)))
     with pytest.raises(ShapeError, match=r"of shape \(4,\) or \(4, 1\), not \(3,\)"):
         be.cross_entropy(x, np.array([0, 1, 2]))
+
+
+def test_quantiles_by_every_method_of_numpy_of_every_count(cpu: Any) -> None:
+    methods = [*statistics.METHODS, *statistics.TAKING, *statistics.AVERAGING]
+    q = np.arange(25) / 24
+    for count in range(1, 8):
+        x = np.random.default_rng(count).normal(size=(2, count))
+        holed = np.concatenate([x, np.full((2, 1), np.nan)], axis=1)
+        t, with_nans = cpu.array(x, np.float64), cpu.array(holed, np.float64)
+        trees = [f.quantile(t, q, axis=1, method=m, keepdims=False) for m in methods]
+        trees += [f.quantile(t, cpu.array(q, np.float64), axis=1, method=m, keepdims=False) for m in methods]
+        trees += [f.nanquantile(with_nans, q, axis=1, method=m, keepdims=False) for m in methods]
+        for found, method in zip(cpu.evaluate(trees), methods * 3, strict=True):
+            wanted = np.quantile(x, q, axis=1, method=method)  # type: ignore[call-overload]
+            np.testing.assert_allclose(found.get(), wanted, rtol=1e-13, atol=1e-15, err_msg=f"{method} of {count}")

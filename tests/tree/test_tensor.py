@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from backends import gen_backend
 from optree import OpTreeNode, Tensor, debugprint
-from optree.errors import ShapeError
+from optree.errors import AxisError, OperandError, ShapeError
 
 
 def of(be, value, name=None, dtype="float64"):
@@ -212,3 +214,33 @@ def test_a_reshape_that_must_copy_is_refused_with_the_way_out(be):
     np.testing.assert_array_equal(be.reshape(x.T, (6,)).asnumpyarray(), grid(2, 3).T.reshape(6))
     with pytest.raises(ShapeError, match=r"x.*\(4, 2\)"):
         x.reshape(4, 2)
+
+
+def test_an_index_that_a_tensor_has_had_means_the_same_again_and_only_there(be: Any) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    x, small = be.array(values), be.array(values[:2, :2])
+    indices = [
+        1,
+        -1,
+        slice(1, 3),
+        slice(None, None, -1),
+        (1, slice(2)),
+        (slice(1, 3), 1),
+        (1, 3),
+        slice(1, 3, 1),
+        (),
+        ((1),),
+    ]
+    for index in indices * 2:
+        assert x[index].get().tolist() == values[index].tolist(), index
+        x[index] = 7.0
+        assert (x[index].get() == 7).all(), index
+        x[...] = values
+    for wrong in (2, (1, 3), (0, 0, 0)):
+        with pytest.raises(AxisError):
+            small[wrong]
+    for refused in (True, (1, True), 1.0, (1.0, 0)):
+        with pytest.raises(OperandError):
+            x[refused]
+    assert x[np.int64(1)].get().tolist() == x[1].get().tolist() == values[1].tolist()
+    assert x[1].view_op is x[1].view_op and x[1].base is x

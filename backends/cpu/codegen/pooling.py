@@ -2,46 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Kind(NamedTuple):
-    """What happens where a window meets one of its elements, in C.
-
-    Attributes
-    ----------
-    begin : str
-        A row's start, of the window ``i``.
-    meet : str
-        Of the window's ``y`` and index ``z``, the element ``x``, a row's own ``t``, and the element's ``number``.
-    end : str
-        A row's end, of the window ``i``, with the number of its ``cells``.
-    is_by_index : bool
-        Whether a window meets no other element than the one that its index tells.
-    """
-
-    begin: str
-    meet: str
-    end: str = ""
-    is_by_index: bool = False
-
-
-MAXIMUM = Kind("y[i] = -INFINITY;", "y = x > y || x != x ? x : y;")
-
-ARGMAX = Kind(
-    "z[i] = -1, t[i] = 0;",
-    "const int is_better = (z < 0) | (x > t) | ((x != x) & (t == t)); t = is_better ? x : t; "
-    "z = is_better ? number : z;",
-)
-
-#: Those that write x add to it.
-ADD_BY_INDEX = Kind("", "x += y;", is_by_index=True)
-
-TAKE_BY_INDEX = Kind("y = 0;", "y = x;", is_by_index=True)
-
-MEAN = Kind("y[i] = 0;", "y += x;", "y[i] /= cells;")
-
-ADD_SHARES = Kind("t[i] = y[i] / cells;", "x += t;")
+from backends.execution.pooling import Kind
 
 _HEAD = """#include <math.h>
 #include <stdint.h>
@@ -109,7 +70,7 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
     for (word j = 0; j < p->count[3]; j++) {
         const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
         for (word i = j * inner; i < (j + 1) * inner; i++) {
-            BEGIN
+            BEGIN(y[i], z[i], t[i])
         }
         (void)cells;
     }
@@ -136,7 +97,7 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
     for (word j = 0; j < p->count[3]; j++) {
         const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
         for (word i = j * inner; i < (j + 1) * inner; i++) {
-            END
+            END(y[i])
         }
         (void)cells;
     }
@@ -167,7 +128,7 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
         const int is_whole = is_inside && inside(p, 3, j, &unused) == p->window[3];
         T *from = x + (j * p->stride[3] - p->before[3]) * p->x_stride[3];
         for (word i = 0; i < p->inner; i++, y++, z++) {
-            BEGIN(*y);
+            BEGIN(*y)
             if (*z < 0 || *z >= full)
                 continue;
             if (is_whole && full <= TABLE) {
@@ -231,7 +192,7 @@ def source(kind: Kind, number: str) -> str:
         return f"typedef {number} T;\n{indexed}{_HEAD}{_INDEXED}{_TASKS}"
     macros = (
         f"#define MEET(x, y, z, t) {{ {kind.meet} }}",
-        f"#define BEGIN {kind.begin}",
-        f"#define END {kind.end}",
+        f"#define BEGIN(y, z, t) {{ {kind.begin} }}",
+        f"#define END(y) {{ {kind.end} }}",
     )
     return "\n".join((f"typedef {number} T;", *macros, _HEAD)) + _MET + _TASKS

@@ -219,6 +219,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS) add_splits(
 {
     const int rows = @ROWS, columns = @COLUMNS;
     const long long each = (long long)groups * rows * columns;
+    #pragma unroll 1
     for (long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x; at < each;
          at += (long long)gridDim.x * blockDim.x) {
         const int n = (int)(at % columns), row = (int)(at / columns % rows), group = (int)(at / columns / rows);

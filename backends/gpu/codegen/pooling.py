@@ -1,0 +1,211 @@
+"""CUDA of pools: each thread computes what is written at one index, and meets the elements or windows in one order.
+
+Derivatives gather, as values do: an element adds up the windows that it is in, so
+that sums are the same each time, without atomic operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from backends.execution.pooling import Kind
+from backends.gpu.codegen.convolution import TYPES
+from backends.gpu.codegen.device_functions import QUOTIENT
+
+#: Threads of a block.
+THREADS = 256
+
+#: The maximum elements of windows whose loops are unrolled.
+UNROLLED = 32
+
+
+class Pooled(NamedTuple):
+    """An axis along which windows slide."""
+
+    window: int
+    stride: int
+
+
+#: For each axis its windows, or None where none slide.
+Axes = Sequence[Pooled | None]
+
+_KERNEL = """
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+{quotient}
+extern "C" __global__ void __launch_bounds__({threads}) pooled(
+    {parameters})
+{{
+    #pragma unroll 1
+    for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
+         at += (long long)gridDim.x * {threads}) {{
+{body}
+    }}
+}}
+"""
+
+
+def parameter_names(axes: Axes) -> list[str]:
+    """The names of a kernel's parameters after its arrays, of x, y and z.
+
+    Of each axis ``size`` is the number of elements, ``count`` that of windows, ``before`` the padding, and ``m`` the
+    divisor by what is written.
+    """
+    sizes = [f"{name}{axis}" for axis in range(len(axes)) for name in ("size", "count", "before")]
+    return ["total", *sizes, *(f"m{axis}" for axis in range(1, len(axes)))]
+
+
+def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> str:
+    """The CUDA source of a pool of elements of a type along axes of C-contiguous arrays.
+
+    Parameters
+    ----------
+    counts_padding : bool
+        Whether the cells of a window are all of its elements, or those inside.
+    """
+    headers, wide, _ = TYPES[type]
+    types = dict.fromkeys("xy", type) | {"z": "int"}
+    arrays = [f"{'' if name == kind.writes else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
+    parameters = ",\n    ".join([*arrays, *(f"const long long {name}" for name in parameter_names(axes))])
+    lines = _indices(axes, "size" if kind.writes == "x" else "count")
+    lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, counts_padding)
+    body = "\n".join(" " * 8 + line for line in lines if line.strip())
+    text = _KERNEL.format(quotient=QUOTIENT.strip("\n"), threads=THREADS, parameters=parameters, body=body)
+    return headers + text.lstrip("\n")
+
+
+def _indices(axes: Axes, size: str) -> list[str]:
+    """The indices of what is written along each axis."""
+    lines, rest = [], "(int)at"
+    for axis in range(len(axes) - 1, 0, -1):
+        lines.append(f"const int over{axis} = quotient({rest}, m{axis});")
+        lines.append(f"const int i{axis} = {rest} - over{axis} * (int){size}{axis};")
+        rest = f"over{axis}"
+    return [*lines, f"const int i0 = {rest};"]
+
+
+def _offset(axes: Axes, size: str, index: str) -> str:
+    """The offset of an index in an array of some sizes; ``index`` is the prefix of pooled axes' indices."""
+    found = ""
+    for axis, pooled in enumerate(axes):
+        name = f"{'i' if pooled is None else index}{axis}"
+        found = f"{_grouped(found)} * (int){size}{axis} + {name}" if found else name
+    return found
+
+
+def _grouped(expression: str) -> str:
+    """An expression as a factor."""
+    return f"({expression})" if " " in expression else expression
+
+
+def _inside(axis: int, pooled: Pooled, window: str) -> list[str]:
+    """The first and the last element, and one more, of a window that are inside the axis."""
+    return [
+        f"const int begin{axis} = {window} * {pooled.stride} - (int)before{axis};",
+        f"const int first{axis} = begin{axis} < 0 ? -begin{axis} : 0;",
+        f"const int room{axis} = (int)size{axis} - begin{axis};",
+        f"const int until{axis} = room{axis} < {pooled.window} ? room{axis} : {pooled.window};",
+    ]
+
+
+def _with_cells(statement: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+    """A statement on a window's ``cells``: a constant where all are inside, by which a division is short."""
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    whole = prod(along.window for _, along in pooled)
+    constant = [f"const {wide} cells = {whole};", statement]
+    if counts_padding:
+        return ["{", *constant, "}"]
+    is_whole = " && ".join(f"until{axis} - first{axis} == {along.window}" for axis, along in pooled)
+    inside = " * ".join(f"(until{axis} - first{axis})" for axis, _ in pooled)
+    return [f"if ({is_whole}) {{", *constant, "} else {", f"const {wide} cells = ({wide})({inside});", statement, "}"]
+
+
+def _by_window(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+    """A window's number or index, from the elements in it."""
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    lines = [line for axis, along in pooled for line in _inside(axis, along, f"i{axis}")]
+    lines += [f"{wide} {'t' if kind.writes == 'z' else 'y'};", *(["int z;"] if kind.writes == "z" else [])]
+    value = f"const {wide} x = ({wide})xs[{_offset(axes, 'size', 'p')}];"
+    if kind.is_by_index:
+        lines += ["const int number = zs[at];", kind.begin]
+        lines += _element_of(axes)
+        whole = prod(along.window for _, along in pooled)
+        inside = [f"e{axis} >= first{axis} && e{axis} < until{axis}" for axis, _ in pooled]
+        lines += [f"if ({' && '.join(['number >= 0', f'number < {whole}', *inside])}) {{"]
+        lines += [*(f"    const int p{axis} = begin{axis} + e{axis};" for axis, _ in pooled), f"    {value}"]
+        lines += [f"    {kind.meet}", "}"]
+    else:
+        lines += [kind.begin, *_loops(pooled, value, kind.meet)]
+    lines += _with_cells(kind.end, wide, axes, counts_padding) if kind.end else []
+    stored = "zs[at] = z;" if kind.writes == "z" else f"ys[at] = ({type})y;"
+    return [*lines, stored]
+
+
+def _element_of(axes: Axes) -> list[str]:
+    """The element of a window along each axis, from its number."""
+    lines, rest = [], "number"
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    for axis, along in reversed(pooled):
+        lines.append(f"const int e{axis} = {rest} % {along.window};")
+        rest = f"{rest} / {along.window}"
+    return lines
+
+
+def _loops(pooled: Sequence[tuple[int, Pooled]], value: str, meet: str) -> list[str]:
+    """The elements of a window, in order: in loops of known lengths, unrolled where they are short."""
+    unrolled = prod(along.window for _, along in pooled) <= UNROLLED
+    lines: list[str] = []
+    number = "0"
+    for depth, (axis, along) in enumerate(pooled):
+        room = "    " * depth
+        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        if unrolled:
+            lines += [f"{room}#pragma unroll", f"{room}for (int e{axis} = 0; e{axis} < {along.window}; e{axis}++) {{"]
+            lines += [f"{room}    if (e{axis} < first{axis} || e{axis} >= until{axis})", f"{room}        continue;"]
+        else:
+            lines += [f"{room}for (int e{axis} = first{axis}; e{axis} < until{axis}; e{axis}++) {{"]
+        lines += [f"{room}    const int p{axis} = begin{axis} + e{axis};"]
+    room = "    " * len(pooled)
+    lines += [f"{room}{line}" for line in (value, f"const int number = {number};" if "number" in meet else "", meet)]
+    return lines + ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
+
+
+def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+    """An element's sum over the windows that it is in, those first of which it is an early element."""
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    lines = [f"{wide} x = 0;"]
+    for axis, along in pooled:
+        lines += [
+            f"const int end{axis} = i{axis} + (int)before{axis};",
+            f"const int newest{axis} = (int)((unsigned int)end{axis} / {along.stride}u);",
+            f"const int last{axis} = newest{axis} < (int)count{axis} ? newest{axis} : (int)count{axis} - 1;",
+        ]
+    counts = [-(-along.window // along.stride) for _, along in pooled]
+    unrolled = prod(counts) <= UNROLLED
+    number = "0"
+    for depth, ((axis, along), count) in enumerate(zip(pooled, counts, strict=True)):
+        room = "    " * depth
+        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        lines += [
+            f"{room}#pragma unroll{'' if unrolled else ' 1'}",
+            f"{room}for (int k{axis} = 0; k{axis} < {count}; k{axis}++) {{",
+            f"{room}    const int w{axis} = last{axis} - k{axis}, e{axis} = end{axis} - w{axis} * {along.stride};",
+            f"{room}    if (w{axis} < 0 || e{axis} >= {along.window})",
+            f"{room}        continue;",
+        ]
+        if not kind.is_by_index and not counts_padding:
+            lines += [f"{room}    {line}" for line in _inside(axis, along, f"w{axis}")]
+    room = "    " * len(pooled)
+    met = [f"const int window = {_offset(axes, 'count', 'w')};"]
+    if kind.is_by_index:
+        met += [f"if (zs[window] == {number}) {{", f"    const {wide} y = ({wide})ys[window];"]
+        met += [f"    {kind.meet}", "}"]
+    else:
+        met += [f"const {wide} y = ({wide})ys[window];", f"{wide} t;"]
+        met += [*_with_cells(kind.begin, wide, axes, counts_padding), kind.meet]
+    lines += [f"{room}{line}" for line in met]
+    lines += ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
+    return [*lines, f"xs[at] = ({type})x;"]

@@ -1,0 +1,239 @@
+"""Convolutions by NVIDIA's cuDNN, through its Python front end (`nvidia-cudnn-frontend`).
+
+A convolution is planned once for the layouts of its operands; its plan is then
+executed on CuPy's current stream, which may be captured. Plans are deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+from weakref import finalize
+
+import numpy as np
+
+from optree.cache import Cache
+from optree.dtypes import is_bfloat16
+from optree.errors import BackendError
+from optree.locks import Locked
+from optree.ops.windows import Sliding
+
+#: Maximum entries of the cache of plans.
+PLANS = 1024
+
+#: The alignment in bytes of the addresses that plans are made for.
+ALIGNED = 16
+
+#: By the array that a convolution computes, the front end's operation and its operands.
+_OPERATIONS = {
+    "windows": ("conv_fprop", {"image": "images", "weight": "filters"}),
+    "images": ("conv_dgrad", {"loss": "windows", "filter": "filters"}),
+    "filters": ("conv_wgrad", {"image": "images", "loss": "windows"}),
+}
+
+_TYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF", "bfloat16": "BFLOAT16"}
+
+#: The numerical notes of engines that are never used, and for float32 unless TensorFloat-32 is asked for.
+_REFUSED = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION")
+_REFUSED_FLOAT32 = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+
+
+class Layout(NamedTuple):
+    """The sizes and strides, in elements, of images or filters: (N, C, spatial) or (O, I, spatial)."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Problem(NamedTuple):
+    """A convolution or a derivative of one: all that its plan depends on.
+
+    Attributes
+    ----------
+    computed : {'windows', 'images', 'filters'}
+        Which of the three arrays is computed from the others.
+    dtype : numpy.dtype
+        The dtype of all arrays.
+    tf32 : bool
+        Whether float32 is multiplied in TensorFloat-32.
+    images, filters, windows : Layout
+        The images, the weights and the convolution of both.
+    slidings : tuple of Sliding
+        The windows along each spatial axis.
+    """
+
+    computed: str
+    dtype: np.dtype
+    tf32: bool
+    images: Layout
+    filters: Layout
+    windows: Layout
+    slidings: tuple[Sliding, ...]
+
+
+def installed() -> Any:
+    """The front end, loaded with its library.
+
+    Raises
+    ------
+    BackendError
+        If one of them is missing.
+    """
+    try:
+        frontend = import_module("cudnn")
+        frontend.backend_version()
+    except Exception as error:  # it raises any error of the libraries that it loads
+        raise BackendError(
+            f"convolutions by cuDNN need its library and nvidia-cudnn-frontend, which do not load ({_said(error)}): "
+            "pip install nvidia-cudnn-frontend nvidia-cudnn-cu13 installs them; cudnn=False goes without"
+        ) from error
+    return frontend
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error's message."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+class CuDNN(Locked):
+    """cuDNN on the current device.
+
+    Parameters
+    ----------
+    frontend : module
+        The front end, from `installed`.
+    """
+
+    def __init__(self, frontend: Any) -> None:
+        super().__init__()
+        self.frontend, self.handle = frontend, frontend.create_handle()
+        self._plans = Cache("plans of convolutions", PLANS)
+        finalize(self, frontend.destroy_handle, self.handle).atexit = False  # the driver may be unloaded before
+
+    @property
+    def version(self) -> str:
+        """The version of the library."""
+        return str(self.frontend.backend_version_string())
+
+    def plan(self, problem: Problem) -> Plan:
+        """The plan of a convolution."""
+        with self.lock:
+            plan: Plan | None = self._plans.get(problem)
+            if plan is None:
+                plan = self._plans[problem] = Plan(self.frontend, problem, handle=self.handle)
+        return plan
+
+    def run(self, plan: Plan, addresses: Sequence[int], workspace: int, stream: int) -> None:
+        """Execute a plan on a stream.
+
+        Parameters
+        ----------
+        addresses : sequence of int
+            Those of images, filters and windows.
+        workspace : int
+            The address of as many bytes as the plan needs; 0 if it needs none.
+        stream : int
+        """
+        with self.lock:
+            self.frontend.set_stream(handle=self.handle, stream=stream)
+            plan.execute(addresses, workspace, self.handle)
+
+
+class Plan:
+    """The best plan for a convolution by cuDNN's heuristics.
+
+    Parameters
+    ----------
+    frontend : module
+    problem : Problem
+    **placed
+        The front end's handle, or the properties of a device that is not here, as ``device_property``.
+
+    Attributes
+    ----------
+    workspace : int or None
+        The bytes that it needs beside its operands; None where cuDNN has no plan.
+    """
+
+    def __init__(self, frontend: Any, problem: Problem, **placed: Any) -> None:
+        self.workspace: int | None = None
+        unsupported = frontend.cudnnGraphNotSupportedError
+        try:
+            self._graph, self._tensors = _graph(frontend, problem, placed)
+            self._graph.build_operation_graph()
+            self._graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
+            is_float32 = problem.dtype == np.float32 and not problem.tf32
+            notes = [*_REFUSED, *(_REFUSED_FLOAT32 if is_float32 else ())]
+            self._graph.deselect_numeric_notes([getattr(frontend.numerical_note, name) for name in notes])
+            self._graph.check_support()
+            self._graph.build_plans()
+        except unsupported:
+            return
+        self.workspace = self._graph.get_workspace_size()
+
+    def execute(self, addresses: Sequence[int], workspace: int, handle: Any) -> None:
+        """Launch it on the handle's stream."""
+        self._graph.execute(dict(zip(self._tensors, addresses, strict=True)), workspace, handle=handle)
+
+
+def _graph(frontend: Any, problem: Problem, placed: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The front end's graph of a convolution, validated, and its tensors images, filters and windows."""
+    types = frontend.data_type
+    dtype = getattr(types, _TYPES["bfloat16" if is_bfloat16(problem.dtype) else problem.dtype.name])
+    wide = types.DOUBLE if problem.dtype == np.float64 else types.FLOAT
+    graph = frontend.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, **placed)
+    name, operands = _OPERATIONS[problem.computed]
+    layouts = {each: getattr(problem, each) for each in ("images", "filters", "windows")}
+    tensors = {
+        each: graph.tensor(dim=list(layouts[each].shape), stride=list(layouts[each].strides), name=each)
+        for each in operands.values()
+    }
+    slid = problem.slidings
+    value = getattr(graph, name)(
+        **{parameter: tensors[each] for parameter, each in operands.items()},
+        pre_padding=[s.before for s in slid],
+        post_padding=[_after(s) for s in slid],
+        stride=[s.stride for s in slid],
+        dilation=[s.dilation for s in slid],
+    )
+    computed = layouts[problem.computed]
+    value.set_output(True).set_data_type(dtype).set_dim(list(computed.shape)).set_stride(list(computed.strides))
+    tensors[problem.computed] = value
+    graph.validate()
+    return graph, [tensors[each] for each in layouts]
+
+
+def _after(s: Sliding) -> int:
+    """The padding after an axis that its last window reaches."""
+    return max(0, (s.positions - 1) * s.stride + (s.window - 1) * s.dilation + 1 - s.size - s.before)
+
+
+def problem_of(
+    computed: str, tf32: bool, images: Any, filters: Any, windows: Any, slidings: Sequence[Sliding]
+) -> Problem | None:
+    """The convolution of a device's arrays as cuDNN's problem.
+
+    None for layouts that it does not take: axes that run backwards or repeat, padding before an axis that cuts it, and
+    addresses that are not aligned.
+    """
+    arrays = images, filters, windows
+    if any(stride <= 0 or stride % x.itemsize for x in arrays for stride in x.strides):
+        return None
+    if any(x.data.ptr % ALIGNED for x in arrays) or any(s.before < 0 for s in slidings):
+        return None
+    layouts, along = [_layout(x) for x in arrays], tuple(slidings)
+    if len(along) == 1:  # an image of one row
+        layouts, along = [_as_row(layout) for layout in layouts], (Sliding(1, 1, 1, 1, 0, 1), *along)
+    dtype = images.dtype
+    first, second, third = layouts
+    return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along)
+
+
+def _layout(x: Any) -> Layout:
+    return Layout(tuple(x.shape), tuple(stride // x.itemsize for stride in x.strides))
+
+
+def _as_row(layout: Layout) -> Layout:
+    (outer, inner, size), (step_outer, step_inner, step) = layout
+    return Layout((outer, inner, 1, size), (step_outer, step_inner, size * step, step))

@@ -1,0 +1,88 @@
+"""Ops by kernels of their own on a GPU, for which a loop nest is no form: what their implementations have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from backends.gpu.codegen.pooling import THREADS
+from backends.gpu.launch_config import MAX_GRID, Launch
+from optree.arrays import is_portable, overlap
+from optree.compile.program import Program
+from optree.dtypes import is_bfloat16, is_floating
+from optree.tree.types import NUMBERS
+
+#: Numbers of elements from here on do not fit the kernels' indices.
+HUGE = 1 << 31
+
+_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double", np.dtype("float16"): "__half"}
+
+
+def type_of(dtype: np.dtype) -> str:
+    """A floating dtype in CUDA."""
+    return "__nv_bfloat16" if is_bfloat16(dtype) else _TYPES[dtype]
+
+
+def takes_images(program: Program, index: int) -> bool:
+    """Whether an instruction is on floats, and of arrays alone."""
+    inputs = program.instructions[index].inputs
+    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in inputs)
+    return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
+
+
+class DirectKernels:
+    """An op by kernels of its own, of a device's arrays, into a new array or a given one.
+
+    Parameters
+    ----------
+    device : GPUBackend
+    op : Op
+    """
+
+    def __init__(self, device: Any, op: Any) -> None:
+        self.device, self.op = device, op
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        op, cupy = self.op, self.device.cupy
+        shape: Any = op.output_shape(*(x.shape for x in arrays))
+        dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
+        if self.device.kernels is None or max(prod(shape), *(x.size for x in arrays)) >= HUGE:
+            return self._by_value(arrays, dtype, out)
+        fits = out is not None and out.dtype == dtype and out.flags.c_contiguous
+        is_apart = fits and not any(overlap(out, x) for x in arrays)
+        target = out if is_apart else cupy.empty(shape, dtype)
+        if target.size:
+            self.run(arrays, target)
+        if out is None or target is out:
+            return target
+        out[...] = target
+        return out
+
+    def run(self, arrays: Sequence[Any], target: Any) -> None:
+        """Launch the kernels that fill in an array."""
+        raise NotImplementedError
+
+    def launch(self, source: str, launches: Mapping[str, tuple[int, Sequence[Any]]]) -> None:
+        """Launch the kernels of a source, in order: of each its threads, and its arguments."""
+        kernels = self.device.kernels
+        for kernel, (name, (threads, words)) in zip(
+            kernels.load(source, tuple(launches)), launches.items(), strict=True
+        ):
+            grid = min(MAX_GRID, -(-threads // THREADS)), 1
+            kernels.bound(kernel, Launch(name, grid, THREADS), words)()
+
+    def _by_value(self, arrays: Sequence[Any], dtype: np.dtype, out: Any) -> Any:
+        """The op's own value: in the device's library, or where it is NumPy's alone, on the host."""
+        op, device = self.op, self.device
+        if is_portable(op):
+            value = op.value(*arrays).astype(dtype, copy=False)
+        else:
+            device.host_calls += 1
+            value = device.owned(op.value(*map(device.to_host, arrays)), dtype)
+        if out is None:
+            return value
+        out[...] = value
+        return out

@@ -1,0 +1,48 @@
+"""Pools on a GPU by kernels of our own, one for a pool and one for each of its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backends.execution.pooling import ROLES
+from backends.gpu.codegen.pooling import Pooled, parameter_names, source
+from backends.gpu.direct import DirectKernels, type_of
+from backends.gpu.kernel import divisor
+from optree.ops.pooling import INT32, MeanOperator, PoolOperator
+
+
+class Pool(DirectKernels):
+    """A pool, or a derivative of one."""
+
+    op: PoolOperator
+
+    def run(self, arrays: Sequence[Any], target: Any) -> None:
+        op, cupy = self.op, self.device.cupy
+        kind, roles = ROLES[type(op)]
+        images = arrays[op.images].shape
+        windows = dict(zip(op.axes, op.slidings(images), strict=True))
+        axes: list[Pooled | None] = []
+        sizes: list[list[int]] = []
+        for axis, size in enumerate(images):
+            along = windows.get(axis)
+            if along is not None:
+                axes.append(Pooled(along.window, along.stride))
+                sizes.append([size, along.positions, along.before])
+            elif axes and axes[-1] is None:  # axes without windows, side by side, are one
+                sizes[-1] = [sizes[-1][0] * size, sizes[-1][1] * size, 0]
+            else:
+                axes.append(None)
+                sizes.append([size, size, 0])
+        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
+        if given[2] is not None:
+            given[2] = given[2].astype(INT32, copy=False)
+        given = [None if x is None else cupy.ascontiguousarray(x) for x in given]
+        dtype = next(x.dtype for x in (given[0], given[1]) if x is not None)
+        written = [size if kind.writes == "x" else count for size, count, _ in sizes]
+        counts_padding = isinstance(op, MeanOperator) and op.count_padding
+        divisors = [divisor(size) for size in written[1:]]
+        words = [target.size, *(number for each in sizes for number in each), *divisors]
+        assert len(words) == len(parameter_names(axes))
+        addresses = [x.data.ptr for x in given if x is not None]
+        self.launch(source(kind, type_of(dtype), axes, counts_padding), {"pooled": (target.size, [*addresses, *words])})

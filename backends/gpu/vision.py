@@ -1,0 +1,86 @@
+"""Resized images and regions on a GPU by kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backends.execution.specialize import as_int64
+from backends.gpu.codegen.vision import align_source, argmax_roi_source, resize_source
+from backends.gpu.direct import DirectKernels, type_of
+from backends.gpu.kernel import divisor
+from optree.arrays import is_any
+from optree.ops.vision import AlignOperator, RegionOperator, ResizeInput, ResizeOperator, RoiAlignInput, image_numbers
+from optree.ops.windows import spatial_of
+
+FLOAT64 = np.dtype("float64")
+
+
+class Resizing(DirectKernels):
+    """Images resized, or the derivative of that."""
+
+    op: ResizeOperator
+
+    def run(self, arrays: Sequence[Any], target: Any) -> None:
+        op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
+        is_gradient = isinstance(op, ResizeInput)
+        x = cupy.ascontiguousarray(arrays[0])
+        before = arrays[op.images].shape
+        after: Any = op.resized_shape(before)
+        axes: list[bool] = []
+        sizes: list[list[int]] = []
+        for axis, (known, size) in enumerate(zip(before, after, strict=True)):
+            if axes and not axes[-1] and axis not in op.axes:  # axes that are not resized, side by side, are one
+                sizes[-1] = [sizes[-1][0] * known, sizes[-1][1] * size]
+            else:
+                axes.append(axis in op.axes)
+                sizes.append([known, size])
+        resized = [pair for pair, is_resized in zip(sizes, axes, strict=True) if is_resized]
+        written = [pair[0 if is_gradient else 1] for pair in sizes]
+        words = [*(size for pair in sizes for size in pair), *map(divisor, written[1:])]
+        wide = max(4, x.dtype.itemsize)
+        bytes_ = sum(size * wide + (size + known + 1) * 4 for known, size in resized)
+        # Memory that is freed after the launches is used again in stream order.
+        tables, _memory = kernels.scratch(bytes_)
+        count = max(size for _, size in resized)
+        text = resize_source(type_of(x.dtype), tuple(axes), op.method, op.align_corners, is_gradient)
+        arguments = [x.data.ptr, target.data.ptr, tables, target.size, *words]
+        self.launch(text, {"tables": (count, [tables, count, *words]), "resized": (target.size, arguments)})
+
+
+class Regions(DirectKernels):
+    """Boxes of images, or the derivative of that."""
+
+    op: RegionOperator
+
+    def run(self, arrays: Sequence[Any], target: Any) -> None:
+        op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
+        images, boxes = arrays[op.images].shape, cupy.ascontiguousarray(arrays[1].astype(FLOAT64))
+        n, c, h, w = (images[axis] for axis in op.order)
+        if len(boxes) and is_any(~((boxes[:, 0] >= 0) & (boxes[:, 0] < n))):
+            image_numbers(self.device.to_host(boxes), n, str(op.name))
+        rows, columns = op.size
+        count = len(boxes)
+        words = [count, n, c, h, w, rows, columns, *map(divisor, target.shape[1:]), as_int64(op.scale, FLOAT64)]
+        layout = "".join(
+            letter if letter in "NC" else "HW"[spatial_of(op.layout).index(letter)] for letter in op.layout
+        )
+        x = cupy.ascontiguousarray(arrays[0])
+        if isinstance(op, AlignOperator):
+            points = op.samples * (rows + columns)
+            tables, _memory = kernels.scratch(max(1, count * (5 + points)) * 4)
+            weights, _weights = kernels.scratch(max(1, count * points) * max(4, x.dtype.itemsize))
+            text = align_source(type_of(x.dtype), layout, op.samples, op.aligned, isinstance(op, RoiAlignInput))
+            prepared, found = "points", [tables, weights]
+        else:
+            tables, _memory = kernels.scratch(max(1, count * (1 + 2 * (rows + columns))) * 4)
+            text, prepared, found = argmax_roi_source(type_of(x.dtype), layout), "bins", [tables]
+        addresses = [x.data.ptr, target.data.ptr, *found]
+        launches = {prepared: (count, [boxes.data.ptr, *found, count, *words]), "regions": (0, [])}
+        launches["regions"] = target.size, [*addresses, target.size, *words]
+        if not count:  # a derivative by no box
+            target[...] = 0
+            return
+        self.launch(text, launches)
