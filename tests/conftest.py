@@ -276,6 +276,6 @@ def folder(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def counted() -> Any:
-    """What `compile_source` has counted since, seconds aside."""
+    """A function that returns the counts of `compile_source` since, without the seconds."""
     before = compile_counts()
     return lambda: {name: number - before[name] for name, number in compile_counts().items() if name != "seconds"}

@@ -175,7 +175,7 @@ def emulated_cupy(**options: Any) -> Any:
 
 
 class Trial(NamedTuple):
-    """What is computed on a backend, and what is to come of it.
+    """A computation on a backend, and the check of its results.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ def _cofactors(x: Any) -> Any:
 
 
 def _products(q: Any, r: Any) -> Any:
-    """What does not change with the signs of columns of q."""
+    """A function of a QR factorisation that is invariant to the signs of columns of q."""
     return (q * q) @ (r * r)
 
 
