@@ -123,7 +123,7 @@ def check_directions(function: Any, leaves: Any, tolerance: float = 1e-5) -> Non
             x.set(point + moved[0] * direction)
             return cost.item()
 
-        (slope,) = central_difference(along, [np.zeros(1)], 0, 1e-4)
+        slope = float(central_difference(along, [np.zeros(())], 0, 1e-4))
         x.set(point)
         if not abs(slope - np.sum(gradient.get() * direction)) <= tolerance * max(1.0, abs(slope)):
             check_grad(function, leaves, rtol=tolerance, atol=tolerance)
