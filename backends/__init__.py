@@ -64,7 +64,7 @@ def gen_backend(
     stochastic_round : bool
         Whether values assigned to float16 and bfloat16 tensors are rounded stochastically.
     device_id : int
-        Which GPU; the CPU backend has one device, 0.
+        The GPU's number; the CPU backend has one device, 0.
     compat_mode : {None, 'neon', 'caffe'}
         ``'neon'`` for neon's shapes (at least 2-D, columns), reductions (which keep axes), gradients of ties (each
         operand gets the full delta) and methods (`backends.neon`). ``'caffe'`` also rounds the sizes of pools up.

@@ -222,7 +222,7 @@ class Backend(RandomMethods):
         Parameters
         ----------
         key : hashable
-            What tells it from others.
+            All that the function depends on.
         build : callable
             Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
         """
@@ -356,7 +356,9 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan.run([leaf.array if isinstance(leaf, Tensor) else self.value_of(leaf) for leaf in leaves], roots)
+        return plan.run(
+            [leaf.array if isinstance(leaf, Tensor) else self.value_of(leaf, False) for leaf in leaves], roots
+        )
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""
@@ -401,8 +403,14 @@ class Backend(RandomMethods):
 
         return note
 
-    def value_of(self, leaf: Any) -> Any:
-        """A leaf's value for a plan: an array, a Python number, or a constant's value."""
+    def value_of(self, leaf: Any, is_kept: bool = True) -> Any:
+        """A leaf's value for a plan: an array, a Python number, or a constant's value.
+
+        Parameters
+        ----------
+        is_kept : bool
+            Whether it is used after this call, too.
+        """
         if isinstance(leaf, Tensor):
             return leaf.array
         if isinstance(leaf, Input):

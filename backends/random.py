@@ -311,9 +311,11 @@ class RandomMethods(Creation):
             is_one = operand >= 0
         return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
 
-    def stochastic_cast(self, x: Any, dtype: Any = np.float16, out: Tensor | None = None) -> Any:
-        """Values cast to a lower precision by stochastic rounding."""
-        return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype)), out)
+    def stochastic_cast(
+        self, x: Any, dtype: Any = np.float16, out: Tensor | None = None, bits: int | None = None
+    ) -> Any:
+        """Values cast to a lower precision by stochastic rounding; with `bits`, to as many bits of the mantissa."""
+        return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype), bits=bits), out)
 
     # Helpers
 

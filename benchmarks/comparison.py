@@ -1,4 +1,4 @@
-"""Rows of a comparison: each workload by each library, in turns, results checked before; and what follows of them."""
+"""Comparisons of libraries: each workload by each library in turns, with results checked first, and their ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workloads import Copy, Workload
 #: The relative and absolute error that a result may have: what tells another formula from long sums in float32.
 TOLERANCES = {"float32": (5e-4, 5e-6), "float64": (1e-9, 1e-11)}
 
-#: A call on so many elements is measured once in a round, and one on fewer more often.
+#: The number of elements from which a call is measured once in a round; one on fewer is measured more often.
 ONCE = 1 << 21
 
 #: From functions and how often each is called in a round to the seconds of a call in each round.
@@ -26,7 +26,7 @@ Timer = Callable[[Sequence[Callable[[], Any]], int], list[list[float]]]
 
 
 class Faults(list[str]):
-    """What went wrong, printed as it is found: a long run goes on without what is wrong."""
+    """Failures, printed as they are found: a long run goes on without the workloads that failed."""
 
     def add(self, text: str) -> None:
         """Note a fault."""
@@ -135,7 +135,7 @@ def ratio(seconds: Mapping[str, float]) -> float:
 
 
 def bandwidths(rows: Sequence[dict[str, Any]], large: int) -> list[dict[str, Any]]:
-    """Bytes a second of at least so many elements, over those of the fastest copy of as many, by least times."""
+    """The bandwidth of large arrays as a share of that of the fastest copy of the same size, by least times."""
     copies = {}
     for row in rows:
         if row["workload"] == Copy.title and row["elements"] >= large:

@@ -23,7 +23,7 @@ from backends import gen_backend
 
 RATE = 1e-3
 
-#: What results of float32 may differ by, over the largest of them.
+#: The tolerance of float32 results, relative to the largest of them.
 TOLERANCE = 2e-3
 
 Call = Callable[[], Any]

@@ -1,4 +1,4 @@
-"""How fast kernels on the CPU are, beside NumPy and what else is installed (`pip install .[bench]`).
+"""Speed of kernels on the CPU, beside NumPy and other installed libraries (`pip install .[bench]`).
 
 The results of each way are checked against NumPy's in float64 first. The ways
 take turns in one process; a figure is the median of its rounds. What a way
@@ -29,11 +29,11 @@ from workloads import ELEMENTWISE, Workload
 
 WORKLOADS: tuple[type[Workload], ...] = (*ELEMENTWISE, *REDUCTIONS)
 
-#: Which numbers of elements are measured in which dtype where the command line does not say.
+#: The numbers of elements measured for each dtype, by default.
 SIZES = {"float32": (1 << 10, 1 << 18, 1 << 22, 1 << 24), "float64": (1 << 18, 1 << 24)}
 QUICK = {"float32": (1 << 10, 1 << 18)}
 
-#: Arrays of so many elements fit no cache: what they take is memory's time.
+#: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 24
 
 #: Seconds between ways: the threads of the last one spin for a while before they sleep, and would take a processor.
@@ -60,12 +60,12 @@ def processor() -> str:
 
 
 def processors() -> int:
-    """How many processors this process may run on: `taskset -c 0` leaves one."""
+    """The number of processors that this process may run on: `taskset -c 0` leaves one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    """What is asked for on the command line."""
+    """Options of the command line."""
     parser = parser_of(__doc__, list(SIZES), Path("output"))
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (3 if options.quick else 15)

@@ -13,7 +13,7 @@ from workloads import Workload
 
 
 class DeviceOptree(Optree):
-    """Ours, on the GPU."""
+    """op-tree on the GPU."""
 
     home = "gpu"
 

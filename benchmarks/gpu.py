@@ -1,4 +1,4 @@
-"""How fast kernels on a GPU are, beside CuPy, and torch and JAX where they find it (`pip install .[bench-gpu]`).
+"""Speed of kernels on a GPU, beside CuPy, and torch and JAX where they find it (`pip install .[bench-gpu]`).
 
 As `cpu.py`, with times by CUDA's events: a figure is the median of rounds, in
 which the ways take turns, and results are checked against NumPy's in float64
@@ -34,11 +34,11 @@ from optree.errors import BackendError
 
 WORKLOADS: tuple[type[Workload], ...] = (*ELEMENTWISE, *REDUCTIONS, *ROWS)
 
-#: Which numbers of elements are measured in which dtype: an array of the largest takes 268 million bytes.
+#: The numbers of elements measured for each dtype: an array of the largest takes 268 million bytes.
 SIZES = {"float32": (1 << 10, 1 << 20, 1 << 26), "float64": (1 << 25,)}
 QUICK = {"float32": (1 << 10, 1 << 18)}
 
-#: Arrays of so many elements fit no cache: what they take is memory's time.
+#: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 25
 
 #: Calls in a round at the least: the device is idle when it begins, and the first of them waits for its launch.
@@ -119,7 +119,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    """What is asked for on the command line."""
+    """Options of the command line."""
     parser = parser_of(__doc__, list(SIZES), Path(__file__).parent / "results")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (3 if options.quick else 15)

@@ -1,4 +1,4 @@
-"""What one writes by hand in CuPy: its ElementwiseKernel and ReductionKernel, for the workloads that fit them."""
+"""Kernels written by hand in CuPy: ElementwiseKernel and ReductionKernel, for the workloads that fit them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workloads import (
     Workload,
 )
 
-#: Where the search for a largest element begins: below all that is measured, and a number that every compiler reads.
+#: The initial value of a maximum: below all that is measured, and a number that every compiler reads.
 LEAST = "-3e38"
 
 
@@ -80,7 +80,7 @@ class Kernels:
         self.cupy = cupy
 
     def way(self, workload: Workload, operands: list[Any], outs: list[Any]) -> Callable[[], Any]:
-        """What computes a workload into results that are there."""
+        """A function that computes a workload into existing results."""
         for cls, text in ELEMENTWISE.items():
             if isinstance(workload, cls):
                 kernel = self.cupy.ElementwiseKernel(*text, f"by_hand_{cls.__name__.lower()}")

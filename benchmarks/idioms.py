@@ -26,7 +26,7 @@ from optree import grad
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.errors import OptreeError
-from optree.registry import NUMPY_FUNCTIONS, f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 
 ELEMENTS = 1 << 20
 
@@ -60,6 +60,29 @@ class Row(NamedTuple):
     by_numpy: Line | None = None
 
 
+def _in_order(x: Any) -> Any:
+    """A transposed array in C order, as tensors are."""
+    return np.ascontiguousarray(x) if type(x) is np.ndarray else x + 0
+
+
+def _rows(x: Any, count: int) -> Any:
+    return x[:count]
+
+
+def _columns(x: Any, count: int) -> Any:
+    return x[:, :count]
+
+
+def _row(x: Any) -> Any:
+    return x[0]
+
+
+def _matrices(x: Any) -> Any:
+    """Symmetric, positive definite matrices of 16 rows."""
+    stack = np.reshape(x, (-1, 16, 16))
+    return stack + np.swapaxes(stack, 1, 2) + 200 * np.eye(16, dtype=x.dtype)
+
+
 #: Functions of arrays that are no ufuncs, as they are called; `x` is a matrix of 1,024 columns.
 CALLS: dict[str, Line] = {
     **{
@@ -82,12 +105,68 @@ CALLS: dict[str, Line] = {
     },
     **{
         f"{name}(x, axis=1)": lambda x, name=name: getattr(np, name)(x, axis=1)
-        for name in ("cumsum", "cumprod", "sort", "argsort")
+        for name in ("cumsum", "cumprod", "sort", "nancumsum", "nancumprod", "median", "nanmedian", "ptp", "average")
     },
+    **{
+        f"{name}(x{comma})": lambda x, name=name, along=along: getattr(np, name)(x, **along)
+        for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanargmax", "nanargmin")
+        for comma, along in (("", {}), (", axis=0", {"axis": 0}), (", axis=1", {"axis": 1}))
+    },
+    # NumPy's quick sort is quicker; the order of ties is not that of the stable one.
+    "argsort(x, axis=1, stable)": lambda x: np.argsort(x, axis=1, kind="stable"),
+    "partition(x, 512, axis=1)": lambda x: np.sum(np.partition(x, 512, axis=1), axis=1),
+    "quantile(x, 0.3, axis=1)": lambda x: np.quantile(x, 0.3, axis=1),
+    "nanquantile(x, 0.3, axis=1)": lambda x: np.nanquantile(x, 0.3, axis=1),
+    "percentile(x, 30, axis=1)": lambda x: np.percentile(x, 30, axis=1),
+    "nanpercentile(x, 30, axis=1)": lambda x: np.nanpercentile(x, 30, axis=1),
+    "triu(x)": lambda x: np.triu(x),
+    "diag(x)": lambda x: np.diag(x) + 0,
+    "diagonal(x)": lambda x: np.diagonal(x) + 0,
+    "trace(x)": lambda x: np.trace(x),
+    "fliplr(x)": lambda x: np.fliplr(x) + 0,
+    "flipud(x)": lambda x: np.flipud(x) + 0,
+    "rot90(x)": lambda x: np.ascontiguousarray(np.rot90(x)) if type(x) is np.ndarray else np.rot90(x) + 0,
+    "swapaxes(x, 0, 1)": lambda x: _in_order(np.swapaxes(x, 0, 1)),
+    "moveaxis(x, 0, 1)": lambda x: _in_order(np.moveaxis(x, 0, 1)),
+    "broadcast_to(x[0], x.shape)": lambda x: np.broadcast_to(_row(x), (1024, 1024)) + 0,
+    "zeros_like(x)": lambda x: np.zeros_like(x),
+    "ones_like(x)": lambda x: np.ones_like(x),
+    "full_like(x, 1)": lambda x: np.full_like(x, 1),
+    "copy(x)": lambda x: np.copy(x),
+    "nan_to_num(x)": lambda x: np.nan_to_num(x),
+    "sinc(x)": lambda x: np.sinc(x),
+    "interp(x, points)": lambda x: np.interp(x, np.linspace(0, 100, 50), np.linspace(1, 2, 50) ** 2),
+    "gradient(x, axis=1)": lambda x: np.gradient(x, axis=1),
+    "cov(x[:64])": lambda x: np.cov(_rows(x, 64)),
+    "corrcoef(x[:64])": lambda x: np.corrcoef(_rows(x, 64)),
+    "dot(x[:64], x)": lambda x: np.dot(_rows(x, 64), x),
+    "tensordot(x[:64], x, 1)": lambda x: np.tensordot(_rows(x, 64), x, 1),
+    "cross(x)": lambda x: np.cross(np.reshape(_columns(x, 1023), (-1, 3)), np.reshape(_columns(x, 1023), (-1, 3))),
+    "searchsorted(edges, x)": lambda x: np.searchsorted(np.arange(0, 100, 7, dtype=x.dtype), x),
+    "digitize(x, edges)": lambda x: np.digitize(x, np.arange(0, 100, 7, dtype=x.dtype)),
+    "histogram(x, edges)": lambda x: np.histogram(x, np.arange(0, 100, 7.0))[0],
+    "take_along_axis(x, order, 1)": lambda x: np.take_along_axis(x, np.arange(1023, -1, -1)[None, :], 1),
+    "vstack([x, x])": lambda x: np.vstack([x, x]),
+    "hstack([x, x])": lambda x: np.hstack([x, x]),
+    "dstack([x, x])": lambda x: np.dstack([x, x]),
+    "column_stack([x, x])": lambda x: np.column_stack([x, x]),
+    "append(x, x)": lambda x: np.append(x, x),
+    "allclose(x, x)": lambda x: np.all(np.isclose(x, x)),
+    "array_equal(x, x)": lambda x: np.all(x == x),
+    "linalg.inv": lambda x: np.linalg.inv(_matrices(x)),
+    "linalg.det": lambda x: np.linalg.det(_matrices(x)),
+    "linalg.slogdet": lambda x: np.linalg.slogdet(_matrices(x))[1],
+    "linalg.solve": lambda x: np.linalg.solve(_matrices(x), np.reshape(x, (-1, 16, 16))),
+    "linalg.cholesky": lambda x: np.linalg.cholesky(_matrices(x)),
+    "linalg.eigvalsh": lambda x: np.linalg.eigvalsh(_matrices(x)),
+    "linalg.svdvals": lambda x: np.linalg.svdvals(_matrices(x)),
+    "linalg.matrix_power": lambda x: np.linalg.matrix_power(np.reshape(x, (-1, 16, 16)) / 16, 3),
+    "linalg.vector_norm(x, axis=1)": lambda x: np.linalg.vector_norm(x, axis=1),
+    "linalg.matrix_norm": lambda x: np.linalg.matrix_norm(np.reshape(x, (-1, 16, 16))),
     "clip(x, 1, 3)": lambda x: np.clip(x, 1, 3),
     "where(x > 1, x, 2)": lambda x: np.where(x > 1, x, 2),
     "round(x)": lambda x: np.round(x),
-    "transpose(x)": lambda x: np.transpose(x) + 0,
+    "transpose(x)": lambda x: _in_order(np.transpose(x)),
     "reshape(x, -1)": lambda x: np.reshape(x, -1) + 0,
     "flip(x, 1)": lambda x: np.flip(x, 1) + 0,
     "roll(x, 3, axis=1)": lambda x: np.roll(x, 3, axis=1),
@@ -96,12 +175,13 @@ CALLS: dict[str, Line] = {
     "repeat(x, 2, axis=1)": lambda x: np.repeat(x, 2, axis=1),
     "tile(x, 2)": lambda x: np.tile(x, 2),
     "pad(x, 1)": lambda x: np.pad(x, 1),
-    "take(x, [3, 1, 2], axis=0)": lambda x: np.take(x, np.array([3, 1, 2]), axis=0),
+    "take(x, rows, axis=0)": lambda x: np.take(x, np.arange(1023, -1, -1), axis=0),
+    "take(x, columns, axis=1)": lambda x: np.take(x, np.arange(1023, -1, -1), axis=1),
     "tril(x)": lambda x: np.tril(x),
     "diff(x, axis=1)": lambda x: np.diff(x, axis=1),
     "einsum('ij,ij->i', x, x)": lambda x: np.einsum("ij,ij->i", x, x),
     "linalg.norm(x)": lambda x: np.linalg.norm(x),
-    "outer": lambda x: np.outer(x[0] if type(x) is np.ndarray else x.at[0], x[1] if type(x) is np.ndarray else x.at[1]),
+    "outer(x[0], x[0])": lambda x: np.outer(_row(x), _row(x)),
     "isclose(x, x + 1)": lambda x: np.isclose(x, x + 1),
     "x.astype(float64)": lambda x: x.astype("float64"),
     "x.astype(float32)": lambda x: x.astype("float32"),
@@ -251,6 +331,63 @@ IDIOMS: dict[str, Line] = {
 }
 
 
+#: Functions of ours, beside NumPy's formulas.
+FORMULAS: dict[str, tuple[Line, Line]] = {
+    "sig": (lambda x: f.sig(x), lambda x: _sigmoid(x)),
+    "sig2": (lambda x: f.sig2(x), lambda x: 1 / (1 + np.exp2(-x))),
+    "tanh2": (lambda x: f.tanh2(x), lambda x: 1 - 2 / (1 + np.exp2(2 * x))),
+    "sech2": (lambda x: f.sech2(x), lambda x: 1 / np.cosh(x) ** 2),
+    "safelog": (lambda x: f.safelog(x), lambda x: np.log(np.maximum(x, np.exp(-50.0)))),
+    "relu": (lambda x: f.relu(x), lambda x: np.maximum(x, 0)),
+    "softplus": (lambda x: f.softplus(x), lambda x: np.logaddexp(x, 0)),
+    "log_sigmoid": (lambda x: f.log_sigmoid(x), lambda x: -np.logaddexp(-x, 0)),
+    "softmax": (lambda x: f.softmax(x, axis=1), lambda x: _softmax(x)),
+    "log_softmax": (lambda x: f.log_softmax(x, axis=1), lambda x: np.log(_softmax(x))),
+    "logsumexp": (lambda x: f.logsumexp(x, axis=1), lambda x: np.log(np.sum(np.exp(x), axis=1, keepdims=True))),
+    "standardize": (lambda x: f.standardize(x, axis=1), lambda x: _normalised(x)),
+    "layer_norm": (lambda x: f.layer_norm(x), lambda x: _normalised(x)),
+    "rms_norm": (lambda x: f.rms_norm(x), lambda x: x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5)),
+    "exclusive_prod": (
+        lambda x: f.exclusive_prod(1 + x * 1e-4, axis=1),
+        lambda x: np.prod(1 + x * 1e-4, axis=1, keepdims=True) / (1 + x * 1e-4),
+    ),
+    "max_pool": (
+        lambda x: f.max_pool(f.reshape(x, (1, 1, 1024, 1024)), 2),
+        lambda x: x.reshape(1, 1, 512, 2, 512, 2).max((3, 5)),
+    ),
+    "avg_pool": (
+        lambda x: f.avg_pool(f.reshape(x, (1, 1, 1024, 1024)), 2),
+        lambda x: x.reshape(1, 1, 512, 2, 512, 2).mean((3, 5)),
+    ),
+    "topk": (lambda x: f.topk(x, 8, axis=1)[0], lambda x: np.sort(x, axis=1)[:, :-9:-1]),
+    "onehot": (
+        lambda x: f.onehot(f.cast(x.at[0], "int64"), 1024),
+        lambda x: np.eye(1024, dtype="float32")[x[0].astype("int64")],
+    ),
+    "gather": (
+        lambda x: f.gather(x, (np.arange(1023, -1, -1), slice(None))),
+        lambda x: x[np.arange(1023, -1, -1)],
+    ),
+    "embedding": (lambda x: f.embedding(x, np.arange(1023, -1, -1)), lambda x: x[np.arange(1023, -1, -1)]),
+    "scatter": (lambda x: f.scatter(x, (np.arange(9),), 1), lambda x: _written(x, np.arange(9))),
+}
+
+
+def _written(x: Any, rows: Any) -> Any:
+    copy = x.copy()
+    copy[rows] = 1
+    return copy
+
+
+def without_rows() -> list[str]:
+    """The functions of docs/functions.md that no row has: NumPy has no formula of a line, or they are views."""
+    known = {function.__name__ for function in NUMPY_FUNCTIONS if isinstance(function, np.ufunc)}
+    known |= {re.split(r"[( ]", name.removeprefix("linalg."))[0] for name in (*CALLS, *FORMULAS)}
+    ours = {function.__name__ for function in NUMPY_FUNCTIONS} | set(FUNCTIONS)
+    aliases = {name for name in ours if name in FUNCTIONS and any(FUNCTIONS[name] is FUNCTIONS.get(k) for k in known)}
+    return sorted(ours - known - aliases)
+
+
 def functions() -> Iterator[tuple[str, Line, int]]:
     """The ufuncs that there are here too, of arrays and with a number; then other functions, and operators."""
     for function in NUMPY_FUNCTIONS:
@@ -272,6 +409,9 @@ def rows() -> Iterator[Row]:
     for name, line, operands in functions():
         for dtype in DTYPES:
             yield Row(name, dtype, line, operands)
+    for name, (line, by_numpy) in FORMULAS.items():
+        for dtype in ("float32", "float64"):
+            yield Row(f"{name} beside its formula", dtype, line, 1, by_numpy)
     for name, line in IDIOMS.items():
         operands = line.__code__.co_argcount
         yield Row(name, "float32", line, operands)
@@ -302,11 +442,11 @@ def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
     """
     arrays = operands_of(row)
     tensors = [be.array(x, row.dtype) for x in arrays]
-    is_gradient = row.name.startswith("grad ")
+    is_gradient, numpys_line = row.name.startswith("grad "), row.by_numpy or row.line
     if not is_gradient:
         try:
-            row.line(*arrays)
-        except (TypeError, ValueError, np.exceptions.AxisError):
+            numpys_line(*arrays)
+        except (TypeError, ValueError, OverflowError, np.exceptions.AxisError, np.linalg.LinAlgError):
             return None
     tree = row.line(*tensors)
     program = flatten([tree])
@@ -314,7 +454,7 @@ def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
     def by_numpy() -> Any:
         if is_gradient:
             return evaluate(program, [be.value_of(x) for x in program.leaves])[0]
-        return row.line(*arrays)
+        return numpys_line(*arrays)
 
     wanted = np.asarray(by_numpy())
     out = be.empty(wanted.shape, wanted.dtype)
@@ -362,6 +502,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"  {result['ratio']:6.2f}  {result['seconds'] * 1e3:8.3f} ms  {result['dtype']:<8} {result['line']}")
     for line in left_out:
         print(f"  not measured: {line}")
+    if not options.only:
+        print("  without a row: " + ", ".join(without_rows()))
     if options.save:
         today = datetime.date.today().isoformat()
         facts = {"numpy": np.__version__, "machine": platform.machine(), "elements": ELEMENTS, "rounds": options.rounds}

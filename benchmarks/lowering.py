@@ -1,4 +1,4 @@
-"""What lowering a large tree costs: the first run of a long chain of small operations, and of its gradient, by stage.
+"""The time of lowering a large tree: the first run of a long chain of small operations, and of its gradient, by stage.
 
 No C compiler takes part (``jit=False``); NumPy runs the plan, for trees this long are never fused. The stages are
 the functions that are named in STAGES, wherever they are defined and imported; what runs outside of all of them,
@@ -84,7 +84,7 @@ def measured() -> Iterator[Clock]:
 
 
 def chain(be: Any, x: Any, y: Any, count: int) -> Any:
-    """So many operations, each on the one before it."""
+    """A chain of operations, each on the one before it."""
     tree = x
     for number in range(count):
         tree = OPS[number % len(OPS)](be, tree, y)

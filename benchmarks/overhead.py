@@ -1,4 +1,4 @@
-"""What a tree costs beyond its NumPy work: building a node, and running an assignment again.
+"""Overhead of trees beyond their NumPy work: building a node, and running an assignment again.
 
 Every figure is a ratio of times measured side by side in one process (`timing`).
 """
@@ -18,7 +18,7 @@ ELEMENTS = 1024
 
 
 class Node(tuple):
-    """What a node is at the least: a tuple of a dictionary and two operands."""
+    """The least that a node is: a tuple of a dictionary and two operands."""
 
 
 def build(be: Any, rounds: int, calls: int) -> None:

@@ -1,4 +1,4 @@
-"""The libraries that workloads are run by, each at its best setting: what makes a way to compute a workload.
+"""The libraries that workloads are run by, each at its best setting.
 
 Ours, JAX, torch and PyTensor take the workload's `formula`, written once for
 them all; NumPy, numexpr and Numba have a method of the workload each.
@@ -19,13 +19,13 @@ from workloads import Workload
 import optree
 from backends import gen_backend
 
-#: What is timed: it computes all results and waits for them; and a function that gives them.
+#: The timed call, which computes all results and waits for them, and a function that returns them.
 Way = tuple[Callable[[], Any], Callable[[], Sequence[Any]]]
 
-#: Numba uses threads from so many elements on: below, they cost more than they bring.
+#: The number of elements from which Numba uses threads: below, they cost more than they bring.
 PARALLEL = 1 << 15
 
-#: What Numba may do that costs no NaN and no infinity: `fastmath=True` takes it that there are none.
+#: Numba's fastmath flags that preserve NaN and infinity: `fastmath=True` takes it that there are none.
 FASTMATH = {"reassoc", "contract", "nsz"}
 
 #: The functions of one operand that have one name everywhere.
@@ -33,7 +33,7 @@ PLAIN = ("exp", "log", "log1p", "sin", "sqrt", "tanh")
 
 
 def names_of(module: Any, **others: Any) -> SimpleNamespace:
-    """What formulas call `m`: a library's functions. A sum or mean along an axis keeps it; of all, it is 0-d."""
+    """The argument `m` of formulas: a library's functions. A sum or mean along an axis keeps it; of all, it is 0-d."""
 
     def reduction(name: str) -> Callable[..., Any]:
         function = getattr(module, name)
@@ -51,9 +51,9 @@ class Peer:
     name : str
         Its column.
     module : str
-        What is imported, if that has another name.
+        The module's name, if that is another.
     refusals : tuple of type
-        What it raises where it cannot do a workload.
+        The exceptions that it raises where it cannot do a workload.
     """
 
     name = module = ""
@@ -78,7 +78,7 @@ class NumPy(Peer):
 
 
 class Optree(Peer):
-    """Ours: one function with updates, under ``jit=True``."""
+    """op-tree: one function with updates, under ``jit=True``."""
 
     name = "optree"
     home = "cpu"
@@ -169,7 +169,7 @@ class Jax(Peer):
         return self.run_of(compiled, kept, rest), lambda: [np.asarray(x) for x in kept]
 
     def run_of(self, compiled: Any, kept: list[Any], rest: list[Any]) -> Callable[[], None]:
-        """What is timed: new results in the place of the last ones."""
+        """The timed call: new results in the place of the last ones."""
 
         def run() -> None:
             kept[:] = self.library.block_until_ready(compiled(list(kept), rest))
@@ -211,7 +211,7 @@ class Torch(Peer):
         return self.library.from_numpy(array).to(self.device)
 
     def run_of(self, step: Callable[..., None], outs: list[Any], operands: list[Any]) -> Callable[[], Any]:
-        """What is timed: a step that writes results."""
+        """The timed call: a step that writes results."""
         self.library._dynamo.reset()  # else it counts the rows as sizes of one function, and gives up
         compiled = self.library.compile(step, dynamic=False)
         return lambda: compiled(outs, operands)

@@ -1,4 +1,4 @@
-"""What is measured of sums, of what needs them at each element, and of a training step (`workloads`)."""
+"""Workloads of reductions: sums, normalisations, and a training step (`workloads`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from workloads import Loop, Square, Workload, adam, adam_by_numpy
 
-#: What keeps a normalised row's divisor from zero.
+#: The addend of a normalised row's variance, against a divisor of zero.
 EPSILON = 1e-5
 
 
@@ -357,5 +357,5 @@ class Training(Workload):
         return run, lambda: list(operands[:18])
 
 
-#: What each is, in the order of the tables.
+#: A description of each, in the order of the tables.
 REDUCTIONS = (SquaredError, Softmax, CrossEntropy, LayerNorm, BatchNorm, Gaussian, Training)

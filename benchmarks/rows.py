@@ -1,4 +1,4 @@
-"""What is measured on GPUs beside: sums along an axis, and normalised rows of several lengths."""
+"""Further workloads on GPUs: sums along an axis, and normalised rows of several lengths."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def of_rows(cls: type[Workload], length: int) -> type[Workload]:
     return OfRows
 
 
-#: What each is, in the order of the tables.
+#: A description of each, in the order of the tables.
 ROWS: tuple[type[Workload], ...] = (
     Sum,
     ColumnSums,

@@ -51,12 +51,12 @@ def lstm_operands() -> list[np.ndarray]:
 
 
 def lstm_ours(be: Any) -> Formula:
-    """By one function."""
+    """One op-tree function."""
     return lambda x, w, u, b: be.lstm(x, w, u, b).outputs
 
 
 def lstm_torch(torch: Any) -> Formula:
-    """By the library's own function, which oneDNN or native code computes."""
+    """The library's own function, which oneDNN or native code computes."""
 
     def formula(x: Any, w: Any, u: Any, b: Any) -> Any:
         zeros = torch.zeros(1, BATCH, UNITS)
@@ -67,7 +67,7 @@ def lstm_torch(torch: Any) -> Formula:
 
 
 def lstm_jax(jax: Any) -> Formula:
-    """By a scan."""
+    """A scan."""
     np_ = jax.numpy
 
     def formula(x: Any, w: Any, u: Any, b: Any) -> Any:
@@ -95,17 +95,17 @@ def attention_operands(tokens: int) -> list[np.ndarray]:
 
 
 def attention_ours(be: Any) -> Formula:
-    """By one function."""
+    """One op-tree function."""
     return lambda q, k, v: be.attention(q, k, v, causal=True)
 
 
 def attention_torch(torch: Any) -> Formula:
-    """By one function."""
+    """One op-tree function."""
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def attention_jax(jax: Any) -> Formula:
-    """By one function, whose heads are behind the tokens."""
+    """One function, with heads after the tokens."""
 
     def formula(q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))

@@ -1,4 +1,4 @@
-"""How long a first result takes, in processes of their own; and how often other sizes of a batch compile."""
+"""Time to a first result, in processes of their own; and the compilations of other batch sizes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BATCHES = 100
 
 
 def _process(program: str, modules: str, kernels: str) -> list[float]:
-    """What a program prints in a process of its own, with compiled modules and kernels kept in folders."""
+    """The output of a program in a process of its own, with compiled modules and kernels cached in folders."""
     paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment |= {"OPTREE_CACHE_DIR": kernels, "PYTHONPYCACHEPREFIX": modules, "PYTHONDONTWRITEBYTECODE": ""}
@@ -94,7 +94,7 @@ def first_kernels(rounds: int) -> dict[str, float]:
 
 
 def compilations() -> dict[str, int]:
-    """How many plans and kernels a layer of a network takes for so many sizes of its batch.
+    """The number of plans and kernels that a layer of a network takes for a number of batch sizes.
 
     They begin at 2: an axis of one element is broadcast, and has a plan of its own.
     """

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-#: A call of so many seconds wakes its threads and fills its caches in a small part of its time.
+#: The seconds of a call from which it wakes its threads and fills its caches in a small part of its time.
 LONG = 0.02
 
-#: What takes more than so many times as long as the quickest has so many rounds.
+#: A call slower than the quickest by the first factor has the second number of rounds.
 SLOW, FEW = 4.0, 3
 
 
 def options_of(
     purpose: str, rounds: int, calls: int, arguments: list[str] | None, devices: Sequence[str] = ("cpu",)
 ) -> argparse.Namespace:
-    """How many rounds and calls are asked for on the command line, and which device; says what is measured with."""
+    """The rounds, calls and device that the command line asks for; prints what is measured with."""
     parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of each comparison ({rounds})")
     parser.add_argument("--calls", type=int, default=calls, help=f"calls of each function in a round ({calls})")
@@ -35,7 +35,7 @@ def options_of(
 
 
 def seconds_of(function: Callable[[], Any], calls: int) -> float:
-    """The seconds of a call, of so many in a row."""
+    """The seconds of a call, of `calls` in a row."""
     start = time.perf_counter()
     for _ in range(calls):
         function()
@@ -55,7 +55,7 @@ def rounds_of(
     With a pause, threads of one function may go to sleep before the next one,
     whose first call is not counted if it is short; and functions that are long
     and much slower than the quickest have few rounds. After `limit` seconds no
-    new round begins. The clock gives the seconds of a call, of so many in a row.
+    new round begins. The clock gives the seconds of a call, of several in a row.
     """
     times: list[list[float]] = [[] for _ in functions]
     seconds = [clock(function, 1) for function in functions]

@@ -1,4 +1,4 @@
-"""What a whole training step costs beyond the same step in plain NumPy.
+"""Overhead of a whole training step over the same step in plain NumPy.
 
 A network of 64, 128 and 10 units, a batch of 128, cross entropy, and Adam, in
 float32: many operations on small arrays, where a tree's own cost shows most.

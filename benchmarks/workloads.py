@@ -1,4 +1,4 @@
-"""What is measured element by element: expressions, their operands, and how each library says them.
+"""Elementwise workloads: expressions, their operands, and how each library writes them.
 
 A workload's `formula` is for all libraries that take one; `m` has their
 functions (`peers`). NumPy, numexpr and Numba have a method each, and a
@@ -26,18 +26,18 @@ Loop = Callable[..., None]
 
 
 class Workload:
-    """One expression over random operands of about so many elements.
+    """One expression over random operands of about `elements` elements.
 
     Attributes
     ----------
     title : str
         How the tables name it.
     operands : int
-        How many there are, each of `shape`, unless `fill` says otherwise.
+        The number of operands, each of `shape`, unless `fill` says otherwise.
     in_place : int
-        How many of the first operands the results are written to.
+        The number of the first operands that the results are written to.
     moved : int
-        How many arrays a kernel reads and writes at the least; 0 where memory is not what limits it.
+        The least number of arrays that a kernel reads and writes; 0 where memory is not what limits it.
     without : tuple of str
         Libraries that have no fair way to do it.
     numexpr_writes : bool
@@ -80,7 +80,7 @@ class Workload:
         raise NotImplementedError
 
     def numpy(self, xp: Any, *operands: Any) -> tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]:
-        """What computes the results, and what gives them."""
+        """The function that computes the results, and the one that returns them."""
         raise NotImplementedError
 
     def numexpr(self, *operands: Any) -> tuple[str, dict[str, Any]]:
@@ -358,5 +358,5 @@ class TransposedAdd(Square):
         return loop
 
 
-#: What each is, in the order of the tables.
+#: A description of each, in the order of the tables.
 ELEMENTWISE = (Copy, Chain, Activations, BlackScholes, Adam, TransposedAdd)

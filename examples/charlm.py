@@ -30,9 +30,9 @@ LEARNING_RATE, MEAN, SQUARE, TINY = 3e-3, 0.9, 0.99, 1e-8
 TEST_SHARE, TEST_WINDOWS, LINES = 0.1, 4096, 20
 #: In how many parts the windows of the test are looked at.
 TEST_PARTS = 16
-#: How many characters are written at the end, and how boldly: below 1, the probable is more probable.
+#: The number of characters written at the end, and the temperature: below 1, the probable is more probable.
 WRITTEN, TEMPERATURE = 400, 0.7
-#: From so many hidden units on, products are large enough for BLAS's threads.
+#: The number of hidden units from which products are large enough for BLAS's threads.
 WIDE = 1024
 
 
@@ -45,7 +45,7 @@ class Text(NamedTuple):
 
 
 class Model:
-    """What guesses characters: its weights, by name, and what they make of windows.
+    """A model of characters: its weights, by name, and the scores that they give windows.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Block:
         self.w2, self.b2 = normal(f"{name}_w2", WIDER * width, width), full(f"{name}_b2", width, 0)
 
     def __call__(self, x: Any, context: int) -> Any:
-        """What comes of rows of a context, as a tree."""
+        """The block's value for rows of a context, as a tree."""
         be = self.be
         parts = be.matmul(be.layer_norm(x, self.gain1), self.w_in)
         heads = be.transpose(be.reshape(parts, (-1, context, 3, HEADS, self.width // HEADS)), (2, 0, 3, 1, 4))
@@ -238,7 +238,7 @@ def tested(network: Model, text: Text) -> float:
 
 
 def written(network: Model, text: Text) -> str:
-    """What the network goes on with after the beginning of the test's text."""
+    """The network's continuation of the beginning of the test's text."""
     be, found = network.be, list(text.test[: network.context])
     window = optree.TensorType("int64", (1, network.context))("window")
     guess = optree.function([window], be.softmax(network.scores(window) / TEMPERATURE, axis=1))

@@ -1,4 +1,4 @@
-"""What the examples read from their command lines alike."""
+"""Options that the examples' command lines share."""
 
 from __future__ import annotations
 

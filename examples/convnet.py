@@ -186,7 +186,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def shifted(generator: Any, images: np.ndarray, labels: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images, each moved by at most so many pixels, so that the network sees more than there are."""
+    """Images, each moved by a few pixels at random: augmentation."""
     rows, columns = images.shape[2:]
     padded = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
     moves = generator.integers(0, 2 * most + 1, (len(images), 2))

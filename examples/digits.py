@@ -131,7 +131,7 @@ def fit(network: Network, data: Data, epochs: int, batch_size: int, folder: Path
 
 
 def draw_losses(losses: list[float], steps: int, path: Path) -> None:
-    """Writes a picture of the loss of each step, and of its mean over each epoch of so many steps."""
+    """Write a picture of the loss of each step, and of its mean over each epoch."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(np.arange(len(losses)) / steps, losses, color="#9ecae1", linewidth=0.8, label="each step")

@@ -125,6 +125,11 @@ def putting_off() -> Iterator[list[Any]]:
         _deferred.reset(token)
 
 
+def is_put_off() -> bool:
+    """Whether `putting_off` defers checks here, as where work is captured."""
+    return _deferred.get() is not None
+
+
 def is_any(wrong: Any) -> bool:
     """Whether any element of an array is true; False while `putting_off` defers the answer."""
     found = _deferred.get()

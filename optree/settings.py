@@ -36,13 +36,13 @@ class Setting(NamedTuple):
     variable : str
         Its name in the environment.
     takes : str
-        What it takes, in words.
+        The accepted values, in words.
     read : callable
         Its value from text, or from what `override` is given; raises ValueError for any other.
     default : object
         Its value where the environment has none.
     meaning : str
-        What it does, in a sentence.
+        The effect, in a sentence.
     """
 
     variable: str

@@ -33,7 +33,7 @@ ELEMENTS = 1 << 20
 
 
 class Entered:
-    """What has been entered, as qualified names by file, both in order of first entry."""
+    """The functions entered, as qualified names by file, both in order of first entry."""
 
     def __init__(self) -> None:
         self.names: dict[str, dict[str, None]] = {}
@@ -69,7 +69,7 @@ def _relative(path: str) -> str:
 
 
 def measured() -> Entered:
-    """What the first run of the assignment enters, in this process."""
+    """The files and functions that the assignment's first run enters, in this process."""
     be = gen_backend("cpu", jit=True)
     a, b, c, d = (be.ones(ELEMENTS, name=name) for name in "abcd")
     z = be.empty(ELEMENTS, name="z")

@@ -1,4 +1,4 @@
-"""What a GPU says of op-tree: tests, compute-sanitizer, the quick benchmark and both examples, in ten minutes.
+"""A report of op-tree on a GPU: tests, compute-sanitizer, the quick benchmark and both examples, in ten minutes.
 
 Writes gpu-report.txt and gpu-report.json, with the card's name and no other, and no paths: to be sent in as they are.
 
@@ -51,7 +51,7 @@ class Step:
     ----------
     name : str
     arguments : tuple of str
-        What Python runs, in a folder's place ``{folder}``.
+        Python's arguments, with ``{folder}`` in place of a folder.
     limit : float
         Seconds, after which it is ended.
     found : callable, optional
@@ -66,7 +66,7 @@ class Step:
 
 @dataclass
 class Outcome:
-    """How a step went: passed, failed or out of time, in how many seconds, and what it said."""
+    """The outcome of a step: passed, failed or out of time, its seconds, and its output."""
 
     name: str
     status: str
@@ -84,7 +84,7 @@ class Report:
 
 
 def facts_of(be: Any) -> dict[str, Any]:
-    """What the device and the software are."""
+    """Facts of the device and the software."""
     cupy, runtime = be.cupy, be.cupy.cuda.runtime
     properties, device = runtime.getDeviceProperties(be.device_id), cupy.cuda.Device(be.device_id)
     return {

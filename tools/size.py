@@ -79,7 +79,7 @@ def _is_memo(node: ast.expr) -> bool:
 
 
 def _looked_up_and_stored(scope: ast.Module | ast.ClassDef) -> dict[str, int]:
-    """What a scope's functions both look into by a key and store under a key, with a line that stores."""
+    """The caches of a scope: what its functions both look up and store under a key, with a line that stores."""
     read: set[str] = set()
     written: dict[str, int] = {}
     for function in (node for node in ast.walk(scope) if isinstance(node, Function)):

@@ -14,6 +14,7 @@ from backends.cpu.pooling import Pool
 from backends.cpu.products import merging
 from backends.execution.loops import loop
 from backends.execution.routines import (
+    BEGINNING,
     Implementation,
     ImplementationOf,
     Routine,
@@ -23,11 +24,13 @@ from backends.execution.routines import (
     views,
 )
 from backends.execution.tiles import BackendTiles
+from optree.arrays import overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.dtypes import is_floating
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
@@ -59,6 +62,15 @@ def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
     return partial(op.run, BackendTiles(backend, backend.product, share_products))
 
 
+def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, out: Any) -> Any:
+    """An op's value, written into an array that may overlap the operands."""
+    if any(overlap(out, x) for x in arrays):
+        out[...] = call(*arrays)
+    else:
+        fill(out, *arrays)
+    return out
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 _ATTENTION = Routine(_in_tiles, always)
 
@@ -71,7 +83,7 @@ def _floats_first(program: Program, index: int) -> bool:
 
 
 def windows_by(backend: Any) -> str:
-    """What computes convolutions and pools on a CPU backend."""
+    """Implementations of convolutions and pools on a CPU backend."""
     if backend.compiler is None:
         return "NumPy"
     return "compiled C" if backend.jit is True else "compiled C where it pays"
@@ -89,6 +101,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, computes=False),
+    Begin: BEGINNING,
 }
 
 
@@ -127,5 +140,7 @@ def _implementation(backend: Any, program: Program, last: Sequence[int] | None, 
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     if not _is_a_ufuncs(program, index):
-        return Implementation(checked(instruction), update=op.update)
+        call = checked(instruction)
+        into = None if op.fill is None or is_widened(instruction.node) else partial(_filled, op.fill, call)
+        return Implementation(call, into, update=op.update, is_atomic=into is not None)
     return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))

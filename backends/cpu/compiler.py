@@ -37,8 +37,9 @@ FLAGS = (
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
-#: Flags that not every compiler supports, each with its alternatives.
-OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",))
+#: Flags that not every compiler supports, each with its alternatives. GCC moves calls into the branches of a
+#: conditional that alone need them, and then does not vectorise it.
+OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",), ("-fno-tree-sink",))
 
 #: The version of the cached files, part of every key.
 FORMAT = 1
@@ -376,13 +377,7 @@ def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
 
 
 def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
-    """The optional flags that a compiler supports, tried on a trivial source.
-
-    Raises
-    ------
-    CompilerError
-        If it does not compile that without any.
-    """
+    """The optional flags that a compiler supports, tried on a trivial source; CompilerError if it fails without any."""
     (folder / "kernel.c").write_text("int nothing;\n")
     status, output = _run(compiler, [], folder)
     if status:

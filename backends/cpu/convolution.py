@@ -156,7 +156,7 @@ def _span(axis: Axis) -> int:
 
 
 def _equal(count: int, most: int) -> int:
-    """A size of at most so many, of which about equal ones make a count."""
+    """The size of about equal parts of a count, `most` at most."""
     return -(-count // -(-count // most))
 
 
@@ -252,7 +252,7 @@ class Memory:
         self.free: list[np.ndarray] = []
 
     def of(self, size: int) -> _Held:
-        """A context with the address of so many bytes."""
+        """A context with the address of a number of bytes."""
         try:
             buffer = self.free.pop()
         except IndexError:
@@ -264,7 +264,7 @@ class Memory:
 
 
 class _Plan:
-    """What a convolution of these layouts calls.
+    """The geometry of a convolution of arrays of these layouts, as its C functions take it.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ class _Plan:
         )
 
     def panel_words(self, problem: Problem, channels: Channels, filters: Filters) -> list[int]:
-        """What `pack_weights` and `add_parts` take alike, and the taps' offsets."""
+        """The common arguments of `pack_weights` and `add_parts`, and the taps' offsets."""
         return [
             *(channels.groups, channels.given, channels.result, len(problem.taps)),
             *(filters.group, filters.result, filters.given),

@@ -29,7 +29,7 @@ class _Threads(NamedTuple):
 
 @cache
 def threads() -> _Threads | None:
-    """Those of the OpenBLAS in NumPy's wheel; None where NumPy has another BLAS."""
+    """The thread controls of the OpenBLAS in NumPy's wheel; None where NumPy has another BLAS."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("libscipy_openblas*")):
         with suppress(OSError, AttributeError):
@@ -41,7 +41,7 @@ def threads() -> _Threads | None:
 
 
 class _Callers:
-    """How many callers are within `one_thread`, and the number of threads before the first of them."""
+    """The number of callers within `one_thread`, and the number of threads before the first of them."""
 
     def __init__(self) -> None:
         self.count = self.before = 0

@@ -566,8 +566,9 @@ def _targets(
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
         others = [] if instructions[index].op.owns_target else others
+        is_whole = updates or (n not in kernels and implementation.is_atomic)
         is_available = target < first or step_of[target - first] < n
-        if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + updates:
+        if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + is_whole:
             found[value] = (target, index)
     return found
 

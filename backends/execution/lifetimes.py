@@ -1,4 +1,4 @@
-"""A plan's steps as they are told of: what each computes, the memory that it takes, and what it leaves free."""
+"""Lifetimes of a plan's values: what each step computes, the memory that it takes, and the memory that it frees."""
 
 from __future__ import annotations
 

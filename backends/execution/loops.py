@@ -26,7 +26,7 @@ def loop(backend: Any, program: Program, index: int) -> Implementation:
 
 
 def _wanted(program: Program, index: int) -> tuple[bool, ...]:
-    """For each output of a loop whether the program needs it; the states after the last step are always there."""
+    """Whether the program needs each output of a loop; the states after the last step are always there."""
     value, op = len(program.leaves) + index, program.instructions[index].op
     used = {each.op.index for each in program.instructions if isinstance(each.op, Output) and value in each.inputs}
     count = len(program.instructions[index].node.owner.outputs)

@@ -8,7 +8,7 @@ from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpoo
 
 
 class Kind(NamedTuple):
-    """What a pool does, in statements on a window's ``y`` and index ``z``, an element ``x``, and a ``t`` beside it.
+    """The statements of a pool, on a window's ``y`` and index ``z``, an element ``x``, and a ``t`` beside it.
 
     Attributes
     ----------

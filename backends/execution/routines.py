@@ -27,6 +27,8 @@ class Implementation(NamedTuple):
     update : callable or None
         Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
         raises, nothing is written.
+    is_atomic : bool
+        Whether `into` writes nothing if it raises.
     takes_epilogue : bool
         Whether it computes what an `Epilogue` says along with a product.
     is_captured : bool
@@ -42,6 +44,7 @@ class Implementation(NamedTuple):
     is_strided: bool = True
     in_place: bool = False
     update: Callable[..., Any] | None = None
+    is_atomic: bool = False
     takes_epilogue: bool = False
     is_captured: bool = False
     is_routine: bool = False
@@ -64,7 +67,7 @@ class Routine(NamedTuple):
     writes_out : bool
         Whether the function takes `out`, as `Implementation.into` does.
     takes_epilogue, is_captured : bool
-        What else it can do (`Implementation`).
+        Further capabilities (`Implementation`).
     computes : bool
         Whether it does more than to make views.
     label : callable, optional
@@ -109,10 +112,18 @@ def takes_floats(program: Program, index: int) -> bool:
 
 
 def views(backend: Any, op: Any) -> Callable[..., Any]:
-    """For `Routine.bind`: an op's views, which need no check."""
+    """`Routine.bind` of an op's views, which need no check."""
     return op.views  # type: ignore[no-any-return]
 
 
+def _into(backend: Any, op: Any) -> Callable[..., Any]:
+    return op.into  # type: ignore[no-any-return]
+
+
 def always(program: Program, index: int) -> bool:
-    """For `Routine.takes`: whatever the operands are."""
+    """`Routine.takes` of any operands."""
     return True
+
+
+#: What begins an operation beside others, into memory that a function keeps from call to call.
+BEGINNING = Routine(_into, always, writes_out=True, computes=False)

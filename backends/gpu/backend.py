@@ -9,7 +9,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, InFlight, Uploads, find_cupy
+from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
@@ -89,7 +88,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
-    internal = Backend.internal | {"cudnn", "errstate", "graphs", "is_own", "kernels", "memory", "products"}
+    internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "products"}
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class GPUBackend(Backend):
         self.cupy, self.devices = find_cupy()
         self.errstate = import_module("cupyx").errstate
         self.host_calls = 0
-        self._constants: dict[int, Any] = {}
+        self._constants, self.draws = Constants(self.cupy), InOrder(self.cupy)
         self._in_flight = InFlight(self.cupy)
         self._allocator = self._new_allocator(allocator)
         self._malloc = None if self._allocator is None else self._allocator.malloc
@@ -248,18 +247,12 @@ class GPUBackend(Backend):
         """Whether a value is a CuPy array."""
         return isinstance(value, self.cupy.ndarray)
 
-    def value_of(self, leaf: Any) -> Any:
-        value = super().value_of(leaf)
-        return self._uploaded(value) if isinstance(leaf, Constant) and isinstance(value, np.ndarray) else value
-
-    def _uploaded(self, value: np.ndarray) -> Any:
-        """A constant's array on the device, copied there once: before it returns, for other streams read it, too."""
-        found = self._constants.get(id(value))
-        if found is None:
-            with self.active():
-                found = self._constants[id(value)] = self.cupy.array(value, order="C", blocking=True)
-            finalize(value, self._constants.pop, id(value), None)
-        return found
+    def value_of(self, leaf: Any, is_kept: bool = True) -> Any:
+        value = super().value_of(leaf, is_kept)
+        if not isinstance(leaf, Constant) or not isinstance(value, np.ndarray):
+            return value
+        with self.active():
+            return self._constants.uploaded(value, is_kept)
 
     # Tensors over the memory of other libraries
 
@@ -387,7 +380,7 @@ class GPUBackend(Backend):
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
-            return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self.graphs)
+            return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
     def _steps(self, program: Program, reuse: bool, is_observed: bool) -> list[CallStep | KernelStep]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""

@@ -14,21 +14,32 @@ import numpy as np
 
 from backends.execution.loops import loop
 from backends.execution.pooling import ROLES
-from backends.execution.routines import Implementation, Routine, always, routine_of, takes_floats, views
+from backends.execution.routines import (
+    BEGINNING,
+    Implementation,
+    Routine,
+    always,
+    routine_of,
+    takes_floats,
+    views,
+)
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
+from backends.gpu.cupy_device import InOrder
 from backends.gpu.direct import takes_images
 from backends.gpu.matmul import Products
 from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions, Resizing
-from optree.arrays import is_array, is_portable, overlap
+from optree.arrays import is_array, is_portable, is_put_off, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, is_widened, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
+from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.loops import Scan
+from optree.ops.random import RandomOperator
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
@@ -38,6 +49,7 @@ from optree.tree.types import NUMBERS, TensorType, weak_dtype
 class Device(Protocol):
     """The backend's interface for calls."""
 
+    draws: InOrder
     host_calls: int
     kernels: Any
     products: Products
@@ -82,13 +94,13 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """What computes convolutions on a device."""
+    """The libraries that compute convolutions on a device, for printouts."""
     own = _direct_by(device)
     return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
 
 
 def _direct_by(device: Any) -> str:
-    """What computes ops that have kernels of their own."""
+    """The kernels of ops that have kernels of their own, or CuPy, for printouts."""
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
@@ -108,6 +120,7 @@ ROUTINES: dict[type, Routine] = {
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
+    Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(ROLES, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),
@@ -123,6 +136,26 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
+    if isinstance(program.instructions[index].op, RandomOperator):
+        found = _implementation(device, program, last, index)
+        return found._replace(call=_in_order(device, found.call))
+    return _implementation(device, program, last, index)
+
+
+def _in_order(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A draw after all earlier ones, on whatever streams, as they share a random state; of graphs, their call is."""
+
+    def drawn(*values: Any) -> Any:
+        if is_put_off():
+            return call(*values)
+        with device.draws:
+            return call(*values)
+
+    return drawn
+
+
+def _implementation(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+    """The implementation of an instruction, draws in no order."""
     instruction = program.instructions[index]
     op = instruction.op
     given = None if last is None else given_away(program, index, last)

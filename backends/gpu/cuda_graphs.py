@@ -8,8 +8,8 @@ tensors run only after the host has read the flags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 
 from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
-from backends.gpu.cupy_device import InFlight, is_want_of_memory
+from backends.gpu.cupy_device import InFlight, InOrder, is_want_of_memory
 from backends.gpu.matmul import Workspace
 from optree.arrays import is_portable, putting_off
 from optree.cache import Cache
@@ -28,9 +28,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
-
-#: `cudaStreamPerThread`: one handle for the default streams of all threads.
-PER_THREAD = 2
+from optree.ops.random import RandomOperator
 
 #: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
 #: cannot do.
@@ -91,10 +89,10 @@ class Graphs:
         arguments: Sequence[int],
         open: list[Any],
         on_device: Callable[[Any], Any],
-        counts: Counts,
+        device: Any,
     ) -> None:
         self.cupy, self.in_flight = in_flight.cupy, in_flight
-        self.program, self.on_device, self.counts = program, on_device, counts
+        self.program, self.on_device, self.device, self.counts = program, on_device, device, device.graphs
         self.steps, self.slots, self.given, self.open = steps, slots_of(program, steps), arguments, open
         #: Steps that depend on sizes alone: they run once for each combination of these.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
@@ -110,16 +108,17 @@ class Graphs:
         #: The arguments that graphs read, and the values of uncaptured steps that are copied to a buffer for them.
         self.arguments = [i for i in arguments if i in needed]
         resident = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
-        self.buffered = {i for i in needed - resident if origins[i] == {i}}
+        first = len(program.leaves)
+        # What has begun is not there yet, and cannot be copied.
+        begun = {first + n for n, instruction in enumerate(program.instructions) if instruction.op.begins}
+        self.buffered = {i for i in needed - resident - begun if origins[i] == {i}}
         #: Views that uncaptured steps make for graphs: a graph is valid only while their addresses stay the same.
         self.views = {i for i in needed - made if origins[i] != {i}}
         own = made.union(self.buffered, self.arguments, *(step.defines for step in self.constant))
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.workspace = Workspace(partial(_empty, self.cupy, self.stream))
-        #: The stream of the last call, and if it was a per-thread one, the event that ends the call.
-        self._last: Any = None
-        self._done: Any = None
+        self.order, self.draws = InOrder(self.cupy), any(isinstance(step.op, RandomOperator) for step in _calls(steps))
         # The graphs of evicted memory may still be running.
         current = self.cupy.cuda.get_current_stream
         self._memories = Cache("memory of graphs", COMBINATIONS, lambda gone: in_flight.keep(current().record(), gone))
@@ -129,8 +128,7 @@ class Graphs:
         """The remark that `debugprint` prints."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
-        calls = [step for step in others if isinstance(step, CallStep)]
-        named = [_named(step) for step in calls if not _is_capturable(step) or _is_checked(step)]
+        named = [_named(step) for step in _calls(others) if not _is_capturable(step) or _is_checked(step)]
         uncaptured = ", ".join(dict.fromkeys(named))
         if self.refusal:
             return f"not captured: {self.refusal}"
@@ -143,24 +141,10 @@ class Graphs:
 
     def run(self, values: list[Any], note: Note) -> list[Any]:
         """The outputs, for the leaves' values."""
-        stream = self.cupy.cuda.get_current_stream()
-        self._wait(stream)
-        try:
-            return self._run(stream, values, note)
-        finally:
-            if stream.ptr == PER_THREAD:  # of which only this thread can record an event
-                self._done = stream.record()
+        with self.order, self.device.draws if self.draws else nullcontext():
+            return self._run(values, note)
 
-    def _wait(self, stream: Any) -> None:
-        """Order a stream after the last call's, which used the same memory."""
-        if self._done is not None:
-            stream.wait_event(self._done)
-            self._done = None
-        elif self._last is not None and self._last is not stream and self._last != stream:
-            stream.wait_event(self._last.record())
-        self._last = stream
-
-    def _run(self, stream: Any, values: list[Any], note: Note) -> list[Any]:
+    def _run(self, values: list[Any], note: Note) -> list[Any]:
         sizes = tuple([getattr(values[i], "shape", None) for i in self.given])
         memory = self._memories.get(sizes)
         if memory is None:
@@ -199,7 +183,7 @@ class _Captured(NamedTuple):
     flags : list
         The bools on the device that it sets where an index is out of range.
     held : list
-        The memory that it uses, not to be reused while it exists.
+        The memory that it uses, not to be reused while it exists, and its kernels, not to be unloaded.
     """
 
     graph: Any
@@ -322,7 +306,8 @@ class _Memory:
         errors: list[Exception] = []
         views = {i: _location(registers[i]) for i in of.views if i in _used(part)}
         allocated = of.cupy.cuda.using_allocator(partial(self._hold, held))
-        with of.stream, allocated, putting_off() as flags, of.workspace.shared(), _collected(errors):
+        kernels = nullcontext() if of.device.kernels is None else of.device.kernels.holding(held)
+        with of.stream, allocated, kernels, putting_off() as flags, of.workspace.shared(), _collected(errors):
             of.stream.begin_capture()
             try:
                 with _collected(errors):
@@ -422,6 +407,10 @@ def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
     return found
 
 
+def _calls(steps: Iterable[CallStep | KernelStep]) -> Iterator[CallStep]:
+    return (step for step in steps if isinstance(step, CallStep))
+
+
 def _computes(step: KernelStep | CallStep) -> bool:
     return isinstance(step, KernelStep) or step.implementation.is_routine or _is_checked(step)
 
@@ -459,4 +448,5 @@ def _location(array: Any) -> tuple[int, tuple[int, ...]]:
 
 def _named(step: CallStep) -> str:
     is_here = is_portable(step.op) or step.implementation.is_routine
-    return str(step.op.name) if is_here else f"{step.op.name} runs on the host"
+    name = step.op.name or type(step.op).__name__
+    return name if is_here else f"{name} runs on the host"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -19,6 +21,12 @@ INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 
 #: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
+
+#: `cudaStreamPerThread`: one handle for the default streams of all threads.
+PER_THREAD = 2
+
+#: The maximum bytes of constants that are dropped and not freed.
+MOST_DROPPED = 16 << 20
 
 #: The least compute capability that has TensorFloat-32.
 TF32_CAPABILITY = 80
@@ -94,6 +102,83 @@ class InFlight(Locked):
         event = self.cupy.cuda.get_current_stream().record()
         self.keep(event, copy)
         return event, copy
+
+
+class InOrder(Locked):
+    """Work of one object on several streams, each time after all that came before: it uses the same memory."""
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__()
+        self._current = cupy.cuda.get_current_stream
+        #: The stream of the last work, and if it was a per-thread one, the event that ends the work.
+        self._last: Any = None
+        self._done: Any = None
+
+    def __enter__(self) -> Any:
+        """The current stream, which waits for the last one's work."""
+        stream = self._current()
+        with self.lock:
+            if self._done is not None:
+                stream.wait_event(self._done)
+                self._done = None
+            elif self._last is not None and self._last is not stream and self._last != stream:
+                stream.wait_event(self._last.record())
+            self._last = stream
+        return stream
+
+    def __exit__(self, *error: Any) -> None:
+        stream = self._current()
+        if stream.ptr == PER_THREAD:  # of which only this thread can record an event
+            self._done = stream.record()
+
+
+@dataclass
+class _Constant:
+    """An array on the device, the stream that its memory belongs to, and whether other streams may read it."""
+
+    array: Any
+    stream: int
+    is_shared: bool
+
+
+class Constants:
+    """Arrays of the host that are copied to the device once, and live there as long as the host's.
+
+    The memory of those that streams share, which nothing orders, is freed when the
+    device is idle: that is waited for when it becomes much.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._found: dict[int, _Constant] = {}
+        self._dropped: list[Any] = []
+
+    def uploaded(self, value: np.ndarray, is_kept: bool = True) -> Any:
+        """The array on the current device: copied there before it returns, as other streams read it.
+
+        Parameters
+        ----------
+        is_kept : bool
+            Whether it is used after this call, and so by any stream.
+        """
+        found, stream = self._found.get(id(value)), self._cupy.cuda.get_current_stream().ptr
+        if found is None:
+            if sum(array.nbytes for array in self._dropped) > MOST_DROPPED:
+                count = len(self._dropped)
+                self._cupy.cuda.Device().synchronize()
+                del self._dropped[:count]
+            array = self._cupy.array(value, order="C", blocking=True)
+            found = self._found[id(value)] = _Constant(array, stream, False)
+            finalize(value, _drop, self._found, id(value), self._dropped)
+        found.is_shared |= is_kept or stream != found.stream or stream == PER_THREAD
+        return found.array
+
+
+def _drop(found: dict[int, _Constant], key: int, dropped: list[Any]) -> None:
+    """Drop a constant, in whatever thread the collector of garbage runs."""
+    constant = found.pop(key)
+    if constant.is_shared:
+        dropped.append(constant.array)
 
 
 class Uploads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
@@ -56,6 +57,14 @@ class Launcher(Protocol):
         """
 
 
+@dataclass
+class Loaded:
+    """A kernel of CuPy's, and the bytes of dynamic shared memory that it may have; the last one unloads its module."""
+
+    function: Any
+    shared: int = 0
+
+
 class CuPyLauncher:
     """The launcher of CuPy."""
 
@@ -64,13 +73,12 @@ class CuPyLauncher:
         #: An argument of 8 bytes, of which the kernel reads its parameter's size; CuPy would convert other types at
         #: each launch.
         self._word = cupy.cuda.function.CIntptr
-        self._shared: dict[Any, int] = {}
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         module = self._cuda.function.Module()
         try:
             module.load(image)
-            return [module.get_function(name) for name in names]
+            return [Loaded(module.get_function(name)) for name in names]
         except self._cuda.driver.CUDADriverError as error:
             if error.status in REFUSALS:
                 raise ImageError(str(error)) from error
@@ -78,14 +86,15 @@ class CuPyLauncher:
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         # For any size: by default static and dynamic shared memory share 48 KiB.
-        if shared > self._shared.get(kernel, 0):
+        function = kernel.function
+        if shared > kernel.shared:
             runtime, driver = self._cuda.runtime, self._cuda.driver
             runtime.setDevice(runtime.getDevice())  # the driver's call needs a context in this thread
-            driver.funcSetAttribute(kernel.ptr, SHARED_LIMIT, shared)
-            driver.funcSetAttribute(kernel.ptr, SHARED_CARVEOUT, MAX_CARVEOUT)
-            self._shared[kernel] = shared
+            driver.funcSetAttribute(function.ptr, SHARED_LIMIT, shared)
+            driver.funcSetAttribute(function.ptr, SHARED_CARVEOUT, MAX_CARVEOUT)
+            kernel.shared = shared
         given = tuple([self._word(int(word)) for word in words])  # it takes no NumPy scalar
-        return partial(kernel, grid, block, given, shared)
+        return partial(function, grid, block, given, shared)
 
 
 class PyCUDALauncher:

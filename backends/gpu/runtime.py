@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
@@ -17,6 +18,7 @@ from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
 from optree.cache import Cache
 from optree.errors import CompilerError
+from optree.locks import Locked
 
 #: As for C: no contraction and no fast math, so that results are deterministic and follow IEEE 754.
 OPTIONS = ("--std=c++17", "--fmad=false")
@@ -36,7 +38,7 @@ class Counts:
     launches: int = 0
 
 
-class KernelHost:
+class KernelHost(Locked):
     """The host of the current device, which compiles, loads and launches kernels (`backends.gpu.kernel.Host`).
 
     Attributes
@@ -46,6 +48,7 @@ class KernelHost:
     """
 
     def __init__(self, cupy: Any, launcher: Launcher) -> None:
+        super().__init__()
         device = cupy.cuda.Device()
         limits = device.attributes
         names = ("MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxThreadsPerMultiProcessor")
@@ -53,6 +56,7 @@ class KernelHost:
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
+        self._holders: tuple[list[Any], ...] = ()
         self._loaded = Cache("loaded CUDA kernels", LOADED)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
@@ -85,6 +89,8 @@ class KernelHost:
 
         def launched() -> None:
             counts.launches += 1
+            for held in self._holders:
+                held.append(kernel)
             run()
 
         return launched
@@ -93,6 +99,17 @@ class KernelHost:
         """The address of scratch memory of a size in bytes, and its array."""
         memory = self._cupy.empty(size, np.uint8)
         return memory.data.ptr, memory
+
+    @contextmanager
+    def holding(self, held: list[Any]) -> Iterator[None]:
+        """Within it, each kernel that is launched is appended to a list: graphs refer to no kernel of theirs."""
+        with self.lock:
+            self._holders = (*self._holders, held)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._holders = tuple(each for each in self._holders if each is not held)
 
     def _recompiled(self, source: str, names: Sequence[str]) -> list[Any]:
         """The kernels of a source, compiled again; the new image replaces that on disk."""

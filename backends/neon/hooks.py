@@ -13,7 +13,7 @@ from optree.tree.variable import Variable
 class Hooks(Networks):
     """Hooks of layers on a backend in neon's mode."""
 
-    # What a layer may be given, for its calls: nothing
+    # Objects of layers for accelerated calls: none
 
     def relu_layer(self) -> None:
         """None."""

@@ -116,10 +116,10 @@ class Measures(Hooks):
 def _counted(key: tuple[int, int], counts: Any, x: Any) -> list[tuple[Any, Any]]:
     bins, offset = key
     values = f.absolute(f.cast(f.reshape(x, (-1, 1)), "float32"))
-    places = f.rint(f.log2(values)) - offset
-    places = f.where(f.eq(values, 0), f.fill_like(places, 0), f.maximum(places, 0))  # log2 of 0 is -inf, or raises
+    index = f.rint(f.log2(values)) - offset
+    index = f.where(f.eq(values, 0), f.fill_like(index, 0), f.maximum(index, 0))  # log2 of 0 is -inf, or raises
     # One bin more for what is not counted; the last bin takes one exponent more than the others.
-    kept = f.where(places <= bins, f.minimum(places, bins - 1), f.fill_like(places, bins))
+    kept = f.where(index <= bins, f.minimum(index, bins - 1), f.fill_like(index, bins))
     picked = f.take(constant(np.zeros((bins + 1, 1), np.int32)), f.cast(kept, "int32"), axis=0)
     found = picked.op.grad(picked.inputs, [f.fill_like(picked, 1)])[0]  # ones added where they would be taken from
     return [(counts, f.transpose(f.slice(found, slice(0, bins))))]

@@ -69,26 +69,12 @@ class Networks(Pools):
         normalise, and only y is written.
         """
         check_sizes("compound_fprop_bn", y=(y, x.size))
-        key = (float(eps), bool(relu), bool(compute_batch_sum))
         if inference:
-            self.replay("compound_fprop_bn", _bn_inference, key, y, x, gmean, gvar, gamma, beta, accumbeta)
+            self.replay("compound_fprop_bn", _bn_inference, float(eps), y, x, gmean, gvar, gamma, beta, accumbeta)
             return
-        running = rho, 1 - rho
-        self.replay(
-            "compound_fprop_bn",
-            _bn,
-            (*key, bool(binary)),
-            y,
-            x,
-            xsum,
-            xvar,
-            gmean,
-            gvar,
-            gamma,
-            beta,
-            accumbeta,
-            *running,
-        )
+        key = (float(eps), bool(relu), bool(compute_batch_sum), bool(binary))
+        factors = gamma, beta, accumbeta, rho, 1 - rho
+        self.replay("compound_fprop_bn", _bn, key, y, x, xsum, xvar, gmean, gvar, *factors)
 
     def compound_bprop_bn(
         self,
@@ -239,18 +225,10 @@ def _rnn_delta(transform: Transform, delta: Any, h: Any) -> list[tuple[Any, Any]
 
 
 def _bn_inference(
-    key: Any, y: Any, x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, accumulate: Any
+    epsilon: Any, y: Any, x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, accumulate: Any
 ) -> list[tuple[Any, Any]]:
-    value = (x - mean) / f.sqrt(variance + key[0]) * gamma + beta
+    value = (x - mean) / f.sqrt(variance + epsilon) * gamma + beta
     return [(y, blended(f.reshape(value, y.shape), y, 1, accumulate))]
-
-
-def _statistics(key: Any, x: Any, xsum: Any, binary: bool) -> tuple[Any, Any, Any]:
-    """The sums of rows, those less the means, and the variances."""
-    x = f.cast(x, xsum.dtype)
-    total = f.sum(x, axis=1) if key[2] else xsum
-    centred = x - total * (1 / x.shape[1])
-    return total, centred, f.mean(f.shift(centred, centred) if binary else f.square(centred), axis=1)
 
 
 def _bn(
@@ -267,14 +245,18 @@ def _bn(
     rho: Any,
     more: Any,
 ) -> dict[Any, Any]:
-    is_binary = key[3]
-    times = f.shift if is_binary else f.mul
-    total, centred, variance = _statistics(key, x, xsum, is_binary)
-    value = times(times(centred, 1 / f.sqrt(variance + key[0])), gamma) + beta
-    value = f.maximum(value, 0) if key[1] else value
+    epsilon, relu, computes_sum, binary = key
+    times = f.shift if binary else f.mul
+    x = f.cast(x, xsum.dtype)
+    total = f.sum(x, axis=1) if computes_sum else xsum
+    mean = total * (1 / x.shape[1])
+    centred = x - mean
+    variance = f.mean(times(centred, centred), axis=1)
+    value = times(times(centred, 1 / f.sqrt(variance + epsilon)), gamma) + beta
+    value = f.maximum(value, 0) if relu else value
     return {
-        **({xsum: total} if key[2] else {}),
-        gmean: gmean * rho + total * (1 / x.shape[1]) * more,
+        **({xsum: total} if computes_sum else {}),
+        gmean: gmean * rho + mean * more,
         xvar: variance,
         gvar: gvar * rho + variance * more,
         y: blended(f.reshape(value, y.shape), y, 1, accumulate),

@@ -346,21 +346,15 @@ def _bprop(key: Any, out: Any, errors: Any, argmax: Any, alpha: Any, beta: Any) 
     kind, windows, dim_images, dim_errors = key
     windows, errors, like = dict(windows), f.reshape(errors, dim_errors), f.reshape(out, dim_images)
     if kind == "max":
-        places = f.cast(f.reshape(argmax, dim_errors), "int32")
-        value = MaxUnpool.make(**windows)(errors, places, like)
+        indices = f.cast(f.reshape(argmax, dim_errors), "int32")
+        value = MaxUnpool.make(**windows)(errors, indices, like)
     else:
         value = AvgUnpool.make(**windows)(errors, like)
     return [(out, blended(f.reshape(value, out.shape), out, alpha, beta))]
 
 
 def _checked(value: Any, key: Any) -> Any:
-    """The pools, of the layer's sizes.
-
-    Raises
-    ------
-    ShapeError
-        If in Caffe's mode a window is beyond the image.
-    """
+    """The pools; ShapeError if they are not of the layer's sizes: in Caffe's mode a window may be beyond the image."""
     if value.shape != key[3]:
         raise ShapeError(f"pool: windows {dict(key[1])} on {key[2]} give {value.shape}, and the layer has {key[3]}")
     return value
@@ -391,11 +385,11 @@ def _bprop_lrn(
 def _fprop_roi(key: Any, out: Any, argmax: Any, images: Any, rois: Any) -> list[tuple[Any, Any]]:
     ((dim_images, dim_rois, dim_out), scale) = key
     x = f.reshape(images, dim_images)
-    places = f.argmax_roi(x, f.reshape(rois, dim_rois), dim_out[1:3], scale, "CHWN")
+    indices = f.argmax_roi(x, f.reshape(rois, dim_rois), dim_out[1:3], scale, "CHWN")
     found = f.reshape(argmax, (-1, 1))
     values = f.take(f.reshape(x, (-1, 1)), f.maximum(found, 0), axis=0)
     return [
-        (argmax, f.reshape(places, argmax.shape)),
+        (argmax, f.reshape(indices, argmax.shape)),
         (out, f.reshape(f.where(found >= 0, values, f.fill_like(values, 0)), out.shape)),
     ]
 

@@ -48,7 +48,7 @@ class Replay:
             From the key and operands to pairs of a target and its value, or to a dict of them, whose values are all
             computed before one is written. Numbers go into trees as they come.
         key : hashable
-            What the trees depend on, other than the operands' types, which of them are the same or None, and which
+            All that the trees depend on besides the operands' types, which of them are the same or None, and which
             numbers are 0 or 1.
         *operands : Tensor, float or None
         """

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from optree.cache import Cache
+from optree.dtypes import finfo, is_floating
 from optree.errors import OperandError, ShapeError, SizeError
 from optree.registry import f
 from optree.tree import indexing as indices
+from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of, replace
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
@@ -40,13 +42,18 @@ class Deferred(Input):
         self.build = build
 
 
+#: The most bits of the mantissa that stochastic rounding leaves.
+MOST_BITS = 15
+
+
 class NeonTensor(Tensor):
     """A tensor in neon's mode: of two dimensions at least, true where it has rows, and with attributes of the user's.
 
     Attributes
     ----------
     rounding : int or bool
-        neon's bits of stochastic rounding, which callers set; values are rounded to the nearest.
+        The bits of the mantissa to which what is computed is rounded at random when it is written here; True is 10,
+        and as in neon, float16 has at most 10 and float32 at most 15. False or 0: to the nearest value.
     persist_values : bool
         Whether values stay between passes: always.
     """
@@ -151,6 +158,16 @@ class NeonTensor(Tensor):
         if self.backend.has_deferred and isinstance(value, Variable):
             value = settled(value, self if indices.is_everything(index) else self[index])
         super().__setitem__(_flat_indices(index), value)
+
+    def rounded(self, value: Any) -> Any:
+        """The value to write: one that is computed, by chance to the bits of `rounding`."""
+        is_computed = isinstance(value, OpTreeNode | Tensor) and is_floating(value.dtype)
+        if not (self.rounding and is_computed and is_floating(self.dtype)):
+            return super().rounded(value)
+        most = min(finfo(self.dtype).nmant, MOST_BITS)
+        bits = min(10 if self.rounding is True else int(self.rounding), most)
+        value = value if value.shape == self.shape else f.broadcast_to(value, self.shape)
+        return f.stochastic_cast(self.backend.rng_state, value, dtype=self.dtype, bits=bits)
 
     def _assign(self, source: Any) -> Any:
         self[...] = source

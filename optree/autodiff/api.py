@@ -24,7 +24,7 @@ from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
-from optree.tree.types import TensorType
+from optree.tree.types import TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
 from optree.tree.waiting import Waiting
 
@@ -374,8 +374,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():
         like = variable if variable.dtype == dtype else variable.astype(dtype)
         return f.fill_like(like, given)
-    sizes = zip(error.shape, variable.shape, strict=False)
-    if error.ndim != variable.ndim or any(a != b and None not in (a, b) for a, b in sizes):
+    if not may_equal(error.shape, variable.shape):
         raise SizeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )

@@ -83,11 +83,9 @@ class _Body:
         return [DisconnectedType()() if is_disconnected(x) else next(trees) for x in found]
 
 
-class Checkpointed(Op):
-    """The first operand, whose derivatives are those of a body recomputed from the others."""
+class _FirstOperand(Op):
+    """An op whose value is its first operand, which it is a view of."""
 
-    __props__ = ("body",)
-    body: Any = None
     view_map = {0: [0]}
     can_fail = False
     is_captured = True
@@ -98,12 +96,19 @@ class Checkpointed(Op):
     def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
-        return [[i > 0] for i in range(len(node.inputs))]
-
     @portable
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
         output_storage[0][0] = inputs[0]
+
+
+class Checkpointed(_FirstOperand):
+    """The first operand, whose derivatives are those of a body recomputed from the others."""
+
+    __props__ = ("body",)
+    body: Any = None
+
+    def connection_pattern(self, node: Any) -> list[list[bool]]:
+        return [[i > 0] for i in range(len(node.inputs))]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return Checkpointed(_Body(inputs[0], inputs[1:]))(*inputs)
@@ -112,27 +117,14 @@ class Checkpointed(Op):
         return [DisconnectedType()(), *self.body.gradients(inputs[1:], output_gradients[0])]
 
 
-class Afterwards(Op):
+class Afterwards(_FirstOperand):
     """The first operand, but not before the second has been computed: no value that needs it is an earlier one."""
 
     __props__ = ()
     leads_with_batch = True
-    view_map = {0: [0]}
-    can_fail = False
-    is_captured = True
-
-    def make_node(self, *inputs: Variable) -> Apply:
-        return Apply(self, inputs, [inputs[0].type()])
-
-    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
-        return [shapes[0]]
 
     def connection_pattern(self, node: Any) -> list[list[bool]]:
         return [[True], [False]]
-
-    @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
-        output_storage[0][0] = inputs[0]
 
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [output_gradients[0], DisconnectedType()()]

@@ -1,1 +1,1 @@
-"""From a tree to steps, for any backend: programs, passes, fusion and loop nests."""
+"""Lowering of trees to steps, for any backend: programs, passes, fusion and loop nests."""

@@ -87,7 +87,7 @@ def extend(last: Any, uses: Iterable[tuple[int, int, Sequence[int], Sequence[int
 
 
 def dead_after(program: Program, last: Sequence[int], count: int) -> list[list[int]]:
-    """For each step the values, without leaves, of which it is the last use."""
+    """Liveness: for each step, the values other than leaves of which it is the last use."""
     dead: list[list[int]] = [[] for _ in range(count)]
     for value in range(len(program.leaves), len(last)):
         if -1 < last[value] < count:

@@ -16,6 +16,7 @@ import numpy as np
 
 from optree.compile.aliasing import alias_sets
 from optree.compile.dimensions import ONE, Dims, Sizes
+from optree.compile.overlap import levels
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import failing
 from optree.ops.assignment import Assign
@@ -114,12 +115,15 @@ class _Fusion:
             for i in self.waits[index]:
                 self.readers.setdefault(i, []).append(program.instructions[index])
         self.failing = sorted({*self.needed}.intersection(failing(program.instructions)))
+        self.levels = levels(program)
+        self.level_of: list[int] = []  # for each step
         self.needs: list[int] = []  # for each step, the bit set of the steps that it depends on, itself included
 
     def run(self) -> list[Kernel | Call]:
         for index in self.needed:
             instruction = self.program.instructions[index]
             step = self._step_of(index, instruction)
+            self.level_of[len(self.level_of) :] = [self.levels[index]] * (step == len(self.level_of))
             needs = 1 << step
             for i in self.waits[index]:
                 if i in self.made_in:
@@ -225,7 +229,8 @@ class _Fusion:
         makers = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
         latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
         domains = {i: step.domain for i in makers.union(latest) if isinstance(step := self.steps[i], Kernel)}
-        kernels = set(domains)
+        # A kernel that waited for what only a part of it needs would keep the rest from running meanwhile.
+        kernels = {i for i in domains if self.level_of[i] == self.levels[index]}
         if all(dim == ONE for dim in self.dims[self.first + index] or ()):  # a scalar waits for no further step
             kernels = {i for i in kernels if i in makers or not domains[i]}
         # Of the makers the latest, which may depend on the others; of the rest the first, on which fewest steps depend.
@@ -390,11 +395,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return True
     if not (isinstance(op, ElementwiseOperator) or op.broadcasts is not None):
         return False
-    loop = loop_dtypes(program, instruction)
-    for i, dtype in zip(instruction.inputs, loop, strict=True):
-        if not op.bounds_numbers and dtype.kind in "iu" and i < len(program.leaves) and type(program.leaves[i]) is int:
-            return False  # the number may not fit the dtype
-    return not op.destroy_map and op.kernel_for(*loop) is not None
+    return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
 
 
 def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from optree import settings
 from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
+from optree.compile.overlap import overlapped
 from optree.compile.passes import decompose, each_pass, rewrite
 from optree.compile.program import Program, flatten
 from optree.compile.schedule import schedule, unalias_outputs
@@ -163,8 +164,9 @@ STAGES = (
     ),
     Stage(
         "order",
-        "after the copies, which read too: nothing is read after it was overwritten; what may fail runs first",
-        lambda program, options: schedule(program),
+        "after the copies, which read too: nothing is read after it was overwritten; what may fail runs first; "
+        "what runs beside the rest is begun early and awaited late",
+        lambda program, options: schedule(overlapped(program)),
         _listing,
     ),
     Stage(

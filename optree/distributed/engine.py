@@ -1,7 +1,8 @@
-"""What runs collective operations: the interface, and the engine of a process alone."""
+"""Engines of collective operations: the interface, and the engine of a single process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,35 @@ class Engine:
     rank = 0
     size = 1
     timeout = 45.0
+    #: Whether operations that `begin` starts run beside others.
+    overlaps = False
 
     def agree(self, words: str) -> None:
         """Raise DistributedError on every rank unless all of them say the same."""
+
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+        """Begin `all_reduce`, `all_gather` or `reduce_scatter`, which runs after those that have begun before.
+
+        Parameters
+        ----------
+        method : str
+        x : array
+        *args
+            What the method takes beside that.
+        out : array, optional
+            Contiguous, of the value's shape and the operand's dtype.
+
+        Returns
+        -------
+        array
+            In which the value will be: `out`, if that is given.
+        callable
+            It waits until the value is there, and raises what the operation does. The operand must not change before.
+        """
+        found = getattr(self, method)(x, *args)
+        if out is not None:
+            out[...] = found
+        return found if out is None else out, lambda: None
 
     def all_reduce(self, x: Any, kind: str) -> Any:
         """The sum, mean, max or min of all ranks' arrays."""

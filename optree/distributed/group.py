@@ -14,13 +14,24 @@ import numpy as np
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
 from optree.errors import OperandError, describe
-from optree.ops.collectives import AllGather, AllReduce, AllToAll, Broadcast, Exchange, Reduce, ReduceScatter
+from optree.ops.assignment import Joined, Store
+from optree.ops.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Reduce,
+    ReduceScatter,
+    Replicated,
+)
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable
 
-#: The bytes of gradients that are summed by one operation, at most, unless one alone has more.
-BUCKET = 1 << 22
+#: The bytes of gradients that few ranks sum by one operation, at most, unless one alone has more. With the number of
+#: ranks latency grows, and so do buckets, up to the most and to a part of all bytes (benchmarks/scaling.py).
+BUCKET, FEW, LARGEST_BUCKET, PARTS = 1 << 22, 8, 1 << 25, 12
 
 #: The seconds that a function which one rank runs may take: the others wait.
 ONCE = 3600.0
@@ -33,7 +44,8 @@ class Group:
     """The processes that work together, as `optree.distributed.init` gives it.
 
     The methods named after collective operations give trees. All ranks build the same trees of them, and run them in
-    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs.
+    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs,
+    or with `replicated`, of the one cost that all of them compute.
 
     Attributes
     ----------
@@ -42,7 +54,7 @@ class Group:
     backend : Backend
     engine : Engine
     turn : Tensor
-        What collective operations overwrite, so that they run in order.
+        The tensor that collective operations overwrite, so that they run in order.
 
     Examples
     --------
@@ -58,15 +70,30 @@ class Group:
         self.backend, self.engine = backend, engine
         self.rank, self.size = engine.rank, engine.size
         self.turn: Tensor = backend.zeros(1, "uint64", "turn")
+        #: Operations that have begun, by the identity of the array that the value will be in: that, and what waits.
+        self.begun: dict[int, tuple[Any, Callable[[], None]]] = {}
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {self.size} ({self.engine.name})"
 
     # Operations, as trees
 
-    def all_reduce(self, x: Any, kind: str = "sum") -> Any:
-        """The sum, mean, max or min of all ranks' values, element by element."""
-        return AllReduce.make(group=self, kind=kind)(self.turn, x)
+    def all_reduce(self, x: Any, kind: str = "sum", replicated: bool = False) -> Any:
+        """The sum, mean, max or min of all ranks' values, element by element.
+
+        Parameters
+        ----------
+        x : Variable
+        kind : {'sum', 'mean', 'max', 'min'}
+        replicated : bool
+            Of a sum, whether all ranks go on to compute one and the same cost of it, as with tensor parallel products:
+            its derivative is that of this one cost.
+        """
+        return AllReduce.make(group=self, kind=kind, replicated=replicated)(self.turn, x)
+
+    def replicated(self, x: Any) -> Any:
+        """A value of all ranks, each of which computes a part of one cost with it: their deltas are summed."""
+        return Replicated.make(group=self)(x)
 
     def all_gather(self, x: Any, axis: int = 0) -> Any:
         """All ranks' values, of one shape, joined along an axis."""
@@ -129,7 +156,7 @@ class Group:
         (found,) = self.averaged([x], count)
         return found
 
-    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The mean over all ranks of each tree, such as gradients: joined to vectors, and summed by one operation each.
 
         Parameters
@@ -138,18 +165,18 @@ class Group:
             Of known sizes.
         count : number or tree of one element, optional
             See `mean`. A rank without examples counts for nothing, whatever its values are.
-        bucket : int
-            The bytes of a vector, at most.
+        bucket : int, optional
+            The bytes of a vector, at most; by default `bucket_of` the number of ranks.
         """
         given, kind = self._weighted([as_variable(as_operand(x, "averaged")) for x in trees], count)
         if self.size == 1:
             return given
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
+        for numbers in _buckets(given, self._bucket(given, bucket)):
             if len(numbers) == 1:
                 found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
                 continue
-            whole = self.all_reduce(f.concatenate([_flat(given[i]) for i in numbers], 0), kind)
+            whole = self.all_reduce(self._vector([given[i] for i in numbers]), kind)
             for i, part in zip(numbers, _split(whole, [given[i].size for i in numbers]), strict=True):
                 found[i] = f.reshape(part, given[i].shape)
         return found
@@ -168,11 +195,11 @@ class Group:
         length = -(-x.size // self.size)
         return part if part.size == length else f.pad(part, (0, length - part.size))
 
-    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int = BUCKET) -> list[Any]:
+    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
         given, kind = self._weighted([as_variable(as_operand(x, "averaged_shards")) for x in trees], count)
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
+        for numbers in _buckets(given, self._bucket(given, bucket)):
             rows = [self._rows(given[i]) for i in numbers]
             mine = _flat(self.reduce_scatter(rows[0] if len(rows) == 1 else f.concatenate(rows, 1)))
             for i, part in zip(numbers, _split(mine, [x.shape[1] for x in rows]), strict=True):
@@ -185,13 +212,13 @@ class Group:
         flat = f.pad(_flat(x), (0, short)) if short else x
         return f.reshape(flat, (self.size, (x.size + short) // self.size))
 
-    def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int = BUCKET) -> list[Any]:
+    def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int | None = None) -> list[Any]:
         """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
         given: list[Any] = [as_variable(as_operand(x, "unsharded")) for x in shards]
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, bucket):
-            vector = f.concatenate([given[i] for i in numbers], 0) if len(numbers) > 1 else given[numbers[0]]
-            whole = self.all_gather(f.reshape(vector, (1, -1)))
+        for numbers in _buckets(given, self._bucket(given, bucket)):
+            vector = self._vector([given[i] for i in numbers]) if len(numbers) > 1 else given[numbers[0]]
+            whole = self.all_gather(f.reshape(vector, (1, vector.size)))
             start = 0
             for i in numbers:
                 flat = _flat(f.slice(whole, (slice(None), slice(start, start + given[i].size))))
@@ -199,6 +226,18 @@ class Group:
                 found[i] = f.reshape(f.slice(flat, (slice(size),)) if size < flat.size else flat, shapes[i])
                 start += given[i].size
         return found
+
+    def _bucket(self, trees: Sequence[Any], bucket: int | None) -> int:
+        return bucket or bucket_of(self.size, sum(x.size * x.dtype.itemsize for x in trees))
+
+    def _vector(self, trees: Sequence[Any]) -> Any:
+        """The elements of trees as one vector, into which each is computed directly, as gradients are by a product."""
+        ends = list(accumulate([x.size for x in trees], initial=0))
+        flat = self.backend.zeros(ends[-1], trees[0].dtype, "bucket").array
+        stores = []
+        for x, (begin, end) in zip(trees, pairwise(ends), strict=True):
+            stores.append(Store.make()(self.backend.over(flat[begin:end].reshape(x.shape), "part"), x))
+        return Joined(size=ends[-1], count=len(stores))(*stores)
 
     def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], str]:
         """Trees, and the kind of reduction that gives their means of all ranks."""
@@ -330,6 +369,17 @@ class Group:
     def split(self, color: int) -> Group:
         """The group of the ranks that give the same color, in the order of their ranks; all ranks call it."""
         return Group(self.backend, self.engine.split(color))
+
+
+def bucket_of(ranks: int, total: int) -> int:
+    """The bytes of gradients that as many ranks sum by one operation, at most, of a total.
+
+    Examples
+    --------
+    >>> [bucket_of(ranks, 1 << 30) >> 20 for ranks in (2, 16, 1024)], bucket_of(1024, 1 << 20) >> 20
+    ([4, 8, 32], 4)
+    """
+    return min(LARGEST_BUCKET, max(BUCKET, min(BUCKET * ranks // FEW, total // PARTS)))
 
 
 def _buckets(trees: Sequence[Any], most: int) -> list[list[int]]:

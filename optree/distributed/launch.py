@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, by the environment that its launcher has set."""
+"""The rank of this process and the number of processes, from the environment that a launcher sets."""
 
 from __future__ import annotations
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -32,7 +35,7 @@ WORDS = 240
 SMALL = 1 << 16
 
 #: Polls without a pause, and the longest pause between two, in seconds.
-POLLS, PAUSE = 50, 5e-4
+POLLS, PAUSE = 50, 1e-4
 
 #: Tags of operations between two ranks, and of the words about them.
 DATA, HEAD, WAITS = 1, 2, 3
@@ -60,6 +63,7 @@ class MPIEngine(Engine):
         self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
         self._control = self._comm.Dup()
         self.rank, self.size, self.timeout = self._comm.rank, self._comm.size, timeout
+        self.overlaps = self.size > 1 and _beside is not None
         self._count = 0
         self._words = "nothing yet"
         self._failed = ""
@@ -67,9 +71,22 @@ class MPIEngine(Engine):
         self._waiting: dict[int, str] = {}
         _engines.append(self)
 
-    # What the ranks agree on
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+        if not self.overlaps:
+            return super().begin(method, x, *args, out=out)
+        shapes = {"all_reduce": x.shape, "all_gather": (self.size, *x.shape), "reduce_scatter": x.shape[1:]}
+        made = np.empty(shapes[method], x.dtype) if out is None else out
+        job = _beside.run(getattr(self, method), x, *args, made)  # type: ignore[union-attr]
+
+        def finish() -> None:
+            job.result()
+
+        return made, finish
+
+    # Agreement of the ranks
 
     def agree(self, words: str) -> None:
+        self._settle()
         if self._failed:
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
         self._count += 1
@@ -79,6 +96,11 @@ class MPIEngine(Engine):
         self._wait(self._comm.Iallreduce(given, largest, MPI.MAX))
         if largest[0] != -largest[1]:
             self._disagree()
+
+    def _settle(self) -> None:
+        """Wait until all that runs beside this thread has ended: operations run in the order in which they begin."""
+        if _beside is not None:
+            _beside.settle()
 
     def _disagree(self) -> None:
         mine, texts = _encoded(self._words), np.empty((self.size, WORDS), np.uint8)
@@ -140,43 +162,46 @@ class MPIEngine(Engine):
 
     # The operations
 
-    def all_reduce(self, x: Any, kind: str) -> Any:
+    def all_reduce(self, x: Any, kind: str, out: Any = None) -> Any:
         self.agree(f"all_reduce, {kind} of {_spec(x)}")
         given = wide(x)
         op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
-        made = np.empty_like(given)
+        made = out if _is_of(out, given) else np.empty_like(given)
         if given.nbytes < SMALL or self.size == 1:
             # One rank's result for all: with sums made on each, last bits could differ.
             self._wait(self._comm.Ireduce(given, made if self.rank == 0 else None, op, 0))
             self._wait(self._comm.Ibcast(made, 0))
         else:
-            made = self._in_parts(given, op)
+            self._reduce_parts(given, op, made)
         if kind == "mean":
-            made = made / made.dtype.type(self.size)
-        return narrowed(made, x)
+            np.divide(made, made.dtype.type(self.size), out=made)
+        return _taken(narrowed(made, x), out)
 
-    def _in_parts(self, given: Any, op: Any) -> Any:
-        """A reduction of which each rank makes a part."""
+    def _reduce_parts(self, given: Any, op: Any, made: Any) -> None:
+        """Reduce into an array; each rank makes a part."""
         share = -(-given.size // self.size)
-        flat = np.zeros(share * self.size, given.dtype)
-        flat[: given.size] = given.reshape(-1)
+        flat, whole = given.reshape(-1), made.reshape(-1)
+        if given.size % self.size:
+            flat = whole = np.zeros(share * self.size, given.dtype)
+            flat[: given.size] = given.reshape(-1)
         part = np.empty(share, given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(flat, part, op))
-        self._wait(self._comm.Iallgather(part, flat))
-        return flat[: given.size].reshape(given.shape)
+        self._wait(self._comm.Iallgather(part, whole))
+        if given.size % self.size:
+            made[...] = whole[: given.size].reshape(made.shape)
 
-    def all_gather(self, x: Any) -> Any:
+    def all_gather(self, x: Any, out: Any = None) -> Any:
         self.agree(f"all_gather of {_spec(x)}")
-        made = np.empty((self.size, *x.shape), x.dtype)
+        made = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         self._wait(self._comm.Iallgather(as_bytes(x), as_bytes(made)))
         return made
 
-    def reduce_scatter(self, parts: Any) -> Any:
+    def reduce_scatter(self, parts: Any, out: Any = None) -> Any:
         self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
         given = wide(parts)
-        made = np.empty(given.shape[1:], given.dtype)
+        made = out if _is_of(out, given) else np.empty(given.shape[1:], given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
-        return narrowed(made, parts)
+        return _taken(narrowed(made, parts), out)
 
     def broadcast(self, x: Any, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {_spec(x)}")
@@ -198,11 +223,12 @@ class MPIEngine(Engine):
         return made
 
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+        self._settle()
         if self._failed:
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
         ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
         self._say(f"send or recv of {_spec(x)} {' and '.join(ends)}")
-        # What is sent is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
+        # The message is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
         self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
         if to is not None:
             memory, head = np.array(x, order="C"), _encoded(_spec(x))
@@ -246,10 +272,38 @@ class MPIEngine(Engine):
         return f"{self._who} fails; its last operation was {self._words}"
 
 
+class Beside:
+    """A thread that runs operations in the order in which they are given, while the one that gives them goes on."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "optree-mpi", self._begin)
+        self._jobs: deque[Future[Any]] = deque()
+        self._ident = 0
+
+    def _begin(self) -> None:
+        self._ident = get_ident()
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Begin a call."""
+        while self._jobs and self._jobs[0].done():
+            self._jobs.popleft()
+        job = self._pool.submit(call, *args)
+        self._jobs.append(job)
+        return job
+
+    def settle(self) -> None:
+        """Wait for the end of all calls; what they raise is for those who asked for them."""
+        while self._jobs and get_ident() != self._ident:
+            wait([self._jobs.popleft()])
+
+
 def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
     """The engine of all processes; MPI knows them."""
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    global _beside
+    if _beside is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        _beside = Beside()
     if not _engines:
         sys.excepthook = _ended
         atexit.register(_leave)
@@ -258,6 +312,9 @@ def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
 
 #: All engines of this process, the oldest first.
 _engines: list[MPIEngine] = []
+
+#: What runs operations that have begun; None where MPI takes calls from one thread alone.
+_beside: Beside | None = None
 
 _print_exception = sys.excepthook
 
@@ -290,6 +347,19 @@ def _leave() -> None:
 
 def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _is_of(out: Any, given: Any) -> bool:
+    """Whether an array is of the dtype that is reduced."""
+    return out is not None and out.dtype == given.dtype
+
+
+def _taken(made: Any, out: Any) -> Any:
+    """A value, in an array if one is given."""
+    if out is None or made is out:
+        return made
+    out[...] = made
+    return out
 
 
 def _spec(x: Any) -> str:

@@ -1,6 +1,7 @@
 """NCCL through CuPy's binding, for arrays on GPUs, one for each process.
 
-Operations run in order on CuPy's current stream, while the host goes on. Where MPI has launched the processes, they
+Operations run in order on a stream of their own, while the host goes on: after what CuPy's current stream has been
+given before, and beside what it is given until the value is awaited. Where MPI has launched the processes, they
 compare on the host what they are about to do (`optree.distributed.mpi`). Elsewhere they compare it on the device, by
 an operation of 16 bytes. A thread watches: what has not ended in time, or differs, ends the process with an error,
 because a host that waits for a device cannot be interrupted otherwise.
@@ -12,6 +13,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import blake2b
 from importlib import import_module
 from threading import Thread
@@ -43,8 +45,26 @@ class NCCLEngine(Engine):
         options = {"use_mpi": True} if by_mpi else {"host": launch.host, "port": launch.port}
         with be.active():
             self._comm = import_module("cupyx.distributed").NCCLBackend(launch.size, launch.rank, **options)
+            self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.overlaps = self.size > 1
         self._count = 0
         self._watch = Watch(self)
+
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+        begin: Callable[..., tuple[Any, Callable[[], None]]] = getattr(self, f"_begin_{method}")
+        return begin(x, *args, out=out)
+
+    def _launch(self, operation: Callable[..., None], *args: Any) -> Callable[[], None]:
+        """Launch an operation on the stream; what lets the current stream wait for its end.
+
+        Memory is allocated for the current stream; the caller has it until that waits, so that nothing else gets it.
+        """
+        if args:
+            self.stream.wait_event(self.cupy.cuda.get_current_stream().record())
+            operation(*args, self.stream)
+        event = self.stream.record()
+        self._watch.follow(event)
+        return lambda: self.cupy.cuda.get_current_stream().wait_event(event)
 
     def agree(self, words: str) -> None:
         if self._control is not None:
@@ -52,85 +72,125 @@ class NCCLEngine(Engine):
             self._control.agree(words)
         self._count += 1
         words = f"{words} (operation {self._count})"
-        largest = None
+        given = largest = None
         if self._control is None:
             said = int.from_bytes(blake2b(words.encode(), digest_size=7).digest(), "big")
             given = self.cupy.array([said, -said], np.int64)
             largest = self.cupy.empty_like(given)
-            self._comm.all_reduce(given, largest, "max")
-        self._watch.expect(words, largest)
+            self.stream.wait_event(self.cupy.cuda.get_current_stream().record())
+            self._comm.all_reduce(given, largest, "max", self.stream)
+        self._watch.expect(words, given, largest)
+
+    def _memory(self, shape: Any, dtype: np.dtype, out: Any) -> Any:
+        """The array that an operation writes: the one given, if it is of the dtype."""
+        return out if out is not None and out.dtype == dtype else self.cupy.empty(shape, dtype)
+
+    def _begun(
+        self, wait: Callable[[], None], given: Any, made: Any, dtype: np.dtype, out: Any, divisor: int = 1
+    ) -> tuple[Any, Callable[[], None]]:
+        value = made if made.dtype == dtype else self._memory(made.shape, dtype, out)
+        return value, _Begun(wait, given, made, value, divisor).finish
 
     def all_reduce(self, x: Any, kind: str) -> Any:
+        return _awaited(self._begin_all_reduce(x, kind))
+
+    def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_reduce, {kind} of {_spec(x)}")
         given = _reducible(x)
-        made = self.cupy.empty_like(given)
-        if x.size:
-            self._comm.all_reduce(given, made, kind if kind in ("max", "min") else "sum")
-        self._watch.follow()
-        if kind == "mean":
-            made = made / made.dtype.type(self.size)
-        return narrowed(made, x)
+        made = self._memory(given.shape, given.dtype, out)
+        op = kind if kind in ("max", "min") else "sum"
+        wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
+        return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
     def all_gather(self, x: Any) -> Any:
+        return _awaited(self._begin_all_gather(x))
+
+    def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_gather of {_spec(x)}")
-        made = self.cupy.empty((self.size, *x.shape), x.dtype)
-        if x.size:
-            self._comm.all_gather(as_bytes(x), as_bytes(made), x.nbytes)
-        self._watch.follow()
-        return made
+        made, given = self._memory((self.size, *x.shape), x.dtype, out), as_bytes(x)
+        wait = self._launch(self._comm.all_gather, *([given, as_bytes(made), x.nbytes] if x.size else []))
+        return self._begun(wait, given, made, x.dtype, out)
 
     def reduce_scatter(self, parts: Any) -> Any:
+        return _awaited(self._begin_reduce_scatter(parts))
+
+    def _begin_reduce_scatter(self, parts: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
         given = _reducible(parts)
-        made = self.cupy.empty(given.shape[1:], given.dtype)
-        if made.size:
-            self._comm.reduce_scatter(given, made, made.size, "sum")
-        self._watch.follow()
-        return narrowed(made, parts)
+        made = self._memory(given.shape[1:], given.dtype, out)
+        wait = self._launch(self._comm.reduce_scatter, *([given, made, made.size, "sum"] if made.size else []))
+        return self._begun(wait, given, made, parts.dtype, out)
 
     def broadcast(self, x: Any, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {_spec(x)}")
         made = x.copy(order="C")
-        if x.size:
-            self._comm.broadcast(as_bytes(made), root)
-        self._watch.follow()
+        self._launch(self._comm.broadcast, *([as_bytes(made), root] if x.size else []))()
         return made
 
     def reduce(self, x: Any, root: int) -> Any:
         self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
         given = _reducible(x)
         made = self.cupy.zeros_like(given)
-        if x.size:
-            self._comm.reduce(given, made, root, "sum")
-        self._watch.follow()
+        self._launch(self._comm.reduce, *([given, made, root, "sum"] if x.size else []))()
         return narrowed(made, x)
 
     def all_to_all(self, parts: Any) -> Any:
         self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
         made = self.cupy.empty(parts.shape, parts.dtype)
-        if parts.size:
-            rows = (self.size, parts.nbytes // self.size)
-            self._comm.all_to_all(as_bytes(parts).reshape(rows), as_bytes(made).reshape(rows))
-        self._watch.follow()
+        rows = (self.size, parts.nbytes // self.size)
+        given = [as_bytes(parts).reshape(rows), as_bytes(made).reshape(rows)] if parts.size else []
+        self._launch(self._comm.all_to_all, *given)()
         return made
 
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
         ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
-        self._watch.expect(f"send or recv of {_spec(x)} {' and '.join(ends)}", None)
+        self._watch.expect(f"send or recv of {_spec(x)} {' and '.join(ends)}")
         made = self.cupy.zeros(x.shape, x.dtype)
-        given = as_bytes(x)
-        if x.size:
-            self._nccl.groupStart()  # both at once: two that send to each other do not wait for ever
-            if to is not None:
-                self._comm.send(given, to)
-            if source is not None:
-                self._comm.recv(as_bytes(made), source)
-            self._nccl.groupEnd()
-        self._watch.follow()
+        self._launch(*([self._exchange, as_bytes(x), as_bytes(made), to, source] if x.size else [self._exchange]))()
         return made
+
+    def _exchange(self, given: Any, made: Any, to: int | None, source: int | None, stream: Any) -> None:
+        self._nccl.groupStart()  # both at once: two that send to each other do not wait for ever
+        if to is not None:
+            self._comm.send(given, to, stream)
+        if source is not None:
+            self._comm.recv(made, source, stream)
+        self._nccl.groupEnd()
 
     def split(self, color: int) -> Engine:
         raise DistributedError("NCCL through CuPy's binding has groups of all ranks alone; MPI has others")
+
+
+class _Begun(NamedTuple):
+    """An operation that has begun.
+
+    Attributes
+    ----------
+    wait : callable
+        It lets the current stream wait for its end.
+    given : array
+        What it reads, which is in memory until then.
+    made : array
+        What it writes.
+    value : array
+        Of the operand's dtype; the same array if it is of that.
+    divisor : int
+        Of a mean.
+    """
+
+    wait: Callable[[], None]
+    given: Any
+    made: Any
+    value: Any
+    divisor: int
+
+    def finish(self) -> None:
+        """Let the current stream wait, and fill the value."""
+        self.wait()
+        if self.divisor > 1:
+            self.made[...] = self.made / self.made.dtype.type(self.divisor)
+        if self.value is not self.made:
+            self.value[...] = narrowed(self.made, self.value)
 
 
 class _Expected(NamedTuple):
@@ -141,13 +201,14 @@ class _Expected(NamedTuple):
     words : str
     until : float
         The time at which it is too late.
-    largest : array or None
-        Of what the ranks have said.
+    given, largest : array or None
+        What this rank has said, in memory until the operation has ended, and the largest of what all have.
     event : Event
     """
 
     words: str
     until: float
+    given: Any
     largest: Any
     event: Any
 
@@ -157,18 +218,18 @@ class Watch:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._words, self._largest = "", None
+        self._words, self._given, self._largest = "", None, None
         self._running: deque[_Expected] = deque()
         Thread(target=self._look, name="optree-nccl-watch", daemon=True).start()
 
-    def expect(self, words: str, largest: Any) -> None:
+    def expect(self, words: str, given: Any = None, largest: Any = None) -> None:
         """An operation begins."""
-        self._words, self._largest = words, largest
+        self._words, self._given, self._largest = words, given, largest
 
-    def follow(self) -> None:
-        """The operation that has begun has been launched."""
-        event = self._engine.cupy.cuda.get_current_stream().record()
-        self._running.append(_Expected(self._words, time.monotonic() + self._engine.timeout, self._largest, event))
+    def follow(self, event: Any) -> None:
+        """The operation that has begun has been launched, and ends with an event."""
+        until = time.monotonic() + self._engine.timeout
+        self._running.append(_Expected(self._words, until, self._given, self._largest, event))
 
     def _look(self) -> None:
         while True:
@@ -205,6 +266,13 @@ def end_process(message: str) -> None:
 def started(be: Any, launch: Launch, timeout: float) -> NCCLEngine:
     """The engine of the processes of a launch."""
     return NCCLEngine(be, launch, timeout)
+
+
+def _awaited(begun: tuple[Any, Callable[[], None]]) -> Any:
+    """The value of what has begun, for the current stream."""
+    value, finish = begun
+    finish()
+    return value
 
 
 def _spec(x: Any) -> str:

@@ -11,20 +11,13 @@ import numpy as np
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import normalise_axis
+from optree.tree.types import integer_of, normalise_axis
 from optree.tree.variable import Variable, variable_of
 
 
 def zero_of(x: Variable) -> Any:
     """A weak zero, which keeps an operand's dtype."""
     return False if x.dtype.kind == "b" else 0
-
-
-def integer_of(value: Any, what: str) -> int:
-    """A user's integer as an int; OperandError, which names `what`, if it is none."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or np.ndim(value):
-        raise OperandError(f"{what} is an integer, not {value!r}")
-    return int(value.__index__())
 
 
 # Diagonals and triangles

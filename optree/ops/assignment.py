@@ -42,8 +42,8 @@ class Assign(NonDifferentiableOperator):
         if len(args) == 2 and isinstance(args[0], Tensor) and not kwargs:
             target, value = args
             op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
-            narrow = is_narrow(target.spec.type.dtype)
-            if op_dict is not None and not narrow and not (type(value) is int and is_huge(value)):
+            is_rounded = target.rounding or is_narrow(target.spec.type.dtype)
+            if op_dict is not None and not is_rounded and not (type(value) is int and is_huge(value)):
                 node = tuple.__new__(OpTreeNode, (op_dict, target, value))
                 node.spec, node.origin = op_dict.value_spec, caller_origin()
                 return node
@@ -97,7 +97,7 @@ class Store(Assign):
 
 
 class Joined(NonDifferentiableOperator):
-    """Tensors that are adjacent in memory, as one vector of so many elements, gaps included: a view of them.
+    """Tensors that are adjacent in memory, as one vector, gaps included: a view of them.
 
     Its operands are the `Store` of each, so that it is read after all have been written.
     """

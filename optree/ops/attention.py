@@ -1,4 +1,4 @@
-"""Attention: sums of values, weighted by how well their keys fit a query.
+"""Scaled dot-product attention, computed in tiles.
 
 The matrix of scores is never whole in memory: it is computed in tiles, of some
 queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelshein,
@@ -8,7 +8,6 @@ queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelsh
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod, sqrt
@@ -109,7 +108,7 @@ SLOPE = Step(_slope, (0, 1), (2, 3))
 
 
 class Tiles:
-    """How tiles are computed; a backend has a subclass of its own."""
+    """The computation of tiles; a backend has a subclass of its own."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
         """The product of matrices, or of stacks of them."""
@@ -135,9 +134,9 @@ class AttentionOperator(Op):
     causal : bool
         Whether the query i has the keys up to i alone.
     scale : float or None
-        What scores are multiplied by; None is 1 over the root of the size of a query.
+        The factor of the scores; None is 1 over the root of the size of a query.
     count, buffers : int
-        How many operands there are without a mask, and how many tiles are in memory together.
+        The number of operands without a mask, and that of tiles in memory together.
     """
 
     operands = None
@@ -147,7 +146,7 @@ class AttentionOperator(Op):
     count, buffers = 3, 1
 
     def factor(self, query: Any) -> float:
-        """What scores of queries are multiplied by."""
+        """The factor of the scores of queries."""
         return 1 / sqrt(max(query.shape[-1], 1)) if self.scale is None else float(self.scale)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -179,8 +178,8 @@ class AttentionOperator(Op):
 
         def worker() -> Callable[[Any], None]:
             memory: list[Any] = [np.empty(room, wide_dtype(like.dtype), like=like) for _ in range(self.buffers)]
-            place = np.arange(size[0], dtype=np.int32, like=like)
-            memory.append(place[:, None] >= place if self.causal else None)
+            position = np.arange(size[0], dtype=np.int32, like=like)
+            memory.append(position[:, None] >= position if self.causal else None)
             return lambda task: self.compute(tiles, size, memory, *task)
 
         tiles.share(tasks, worker)
@@ -234,13 +233,6 @@ class Attention(AttentionOperator):
             raise OperandError(f"attention: scale is a number or None, not {scale!r}")
         operands = (query, key, value) if mask is None else (query, key, value, mask)
         return cls.make(causal=bool(causal), scale=scale)(*operands)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        defaults = {"mask": None, "causal": False, "scale": None}
-        names = [inspect.Parameter(name, kind) for name in ("query", "key", "value")]
-        return [*names, *(inspect.Parameter(name, kind, default=value) for name, value in defaults.items())]
 
     def make_node(self, *inputs: Any) -> Apply:
         if len(inputs) not in (3, 4):
@@ -425,7 +417,7 @@ def _sums(out: TensorType) -> TensorType:
 
 
 def _tile(query: Any, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
-    """How many queries and keys a tile has at most, and how many heads are computed together."""
+    """The maximum numbers of queries and keys of a tile, and of heads computed together."""
     queries, features = query.shape[-2:]
     if isinstance(query, np.ndarray):
         most = max(1, QUERIES // 2) if causal else QUERIES
@@ -468,13 +460,7 @@ def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 def _checked(query: Variable, key: Variable, value: Variable, mask: Sequence[Variable]) -> Shape:
-    """The leading axes of what attention gives.
-
-    Raises
-    ------
-    OperandError, ShapeError, DTypeError
-        If the operands do not fit.
-    """
+    """The leading axes of attention's value; OptreeError if the operands do not fit."""
     for name, x in (("queries", query), ("keys", key), ("values", value)):
         if not isinstance(x.type, TensorType) or x.ndim < 2:
             raise ShapeError(f"attention: {describe(x)} are no {name}, which have the shape (..., {name}, features)")

@@ -172,7 +172,7 @@ def batched_trees(
 
 
 def _checked(entry: OpTreeNode, value: Any) -> Any:
-    """What a rule gives, for a node or for the tuple of several outputs."""
+    """The value of a rule, for a node or for the tuple of several outputs."""
     several = isinstance(entry.type, TupleType)
     types, values = (list(entry.type.types), value) if several else ([entry.type], [value])
     if not isinstance(values, list) or len(values) != len(types):

@@ -7,7 +7,7 @@ same on all ranks. Their derivatives are those of the sum of all ranks' costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from optree.dtypes import is_floating
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
+from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 
@@ -63,6 +64,78 @@ class Collective(Op):
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
 
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        """The array that the value will be in, `out` if that is one, and what waits until it is there."""
+        raise NotImplementedError
+
+    def halves(self) -> tuple[Op, Op] | None:
+        begins = type(self).begin is not Collective.begin and self._is_in_place()
+        if not (begins and self.group.engine.overlaps):
+            return None
+        return Begin.make(whole=self), Await.make(whole=self)
+
+    def _is_in_place(self) -> bool:
+        """Whether the engine's value is this op's, as it is in memory."""
+        return True
+
+
+class Half(NonDifferentiableOperator):
+    """A part of a collective, in programs alone.
+
+    Attributes
+    ----------
+    whole : Collective
+    """
+
+    __props__: ClassVar[tuple[str, ...] | None] = ("whole",)
+    whole: Any = None
+    can_fail = False
+    writes_strided = False
+
+
+class Begin(Half):
+    """The beginning of a collective: the memory in which its value will be, once it is awaited."""
+
+    operands = ("turn", "x")
+    destroy_map = {None: [0]}
+    begins = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.whole.output_shape(*shapes)  # type: ignore[no-any-return]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return self.whole.resolve_dtypes(*dtypes)  # type: ignore[no-any-return]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return self.into(*arrays)
+
+    def into(self, turn: Any, x: Any, out: Any = None) -> Any:
+        """The value, in an array if one is given."""
+        made, finish = self.whole.begin(x, out)
+        self.whole.group.begun[id(made)] = made, finish
+        return made
+
+
+class Await(Half):
+    """The value of a collective that has begun. It takes the operand too, which is so not overwritten before."""
+
+    operands = ("begun", "x")
+    view_map = {0: [0]}
+    waits = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        made, finish = self.whole.group.begun.pop(id(arrays[0]))
+        finish()
+        return made
+
 
 class RootCollective(Collective):
     """A collective in which one rank differs from the others.
@@ -98,10 +171,13 @@ class AllReduce(Collective):
     Attributes
     ----------
     kind : {'sum', 'mean', 'max', 'min'}
+    replicated : bool
+        Whether all ranks' costs are one and the same, computed on each: then the derivative is the delta itself.
     """
 
-    __props__ = ("group", "kind")
+    __props__ = ("group", "kind", "replicated")
     kind: str = "sum"
+    replicated: bool = False
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self(*inputs)
@@ -112,19 +188,53 @@ class AllReduce(Collective):
         dtype = types[1].dtype
         if (self.kind == "sum" and dtype.kind == "b") or (self.kind == "mean" and not is_floating(dtype)):
             raise DTypeError(f"all_reduce: there is no {self.kind} of {dtype}; cast it before")
+        if self.replicated and self.kind != "sum":
+            raise OperandError(f"all_reduce: replicated=True is for a sum, not for {self.kind!r}")
         return self
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
 
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        return self.group.engine.begin("all_reduce", x, self.kind, out=out)  # type: ignore[no-any-return]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (turn, x), (delta,) = inputs, output_gradients
+        if self.replicated:
+            return [None, delta]
         if self.kind in ("sum", "mean"):
             return [None, self(turn, delta)]
         # Equal extremes share the delta.
         is_extreme = f.cast(f.eq(x, self(turn, x)), wide_dtype(delta.dtype))
         summed = self.make(group=self.group, kind="sum")
         return [None, f.cast(is_extreme / summed(turn, is_extreme), delta.dtype) * summed(turn, delta)]
+
+
+class Replicated(Op):
+    """A value that all ranks have, for parts of one cost: its derivative is the sum of theirs.
+
+    Attributes
+    ----------
+    group : Group
+    """
+
+    operands = ("x",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("group",)
+    group: Any = None
+    view_map = {0: [0]}
+    can_fail = False
+    keeps_shape = True
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return arrays[0]
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [AllReduce.make(group=self.group, replicated=True)(self.group.turn, delta)]
 
 
 class Broadcast(RootCollective):
@@ -185,6 +295,14 @@ class AllGather(AxisCollective):
     def compute(self, x: Any) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        whole = None if out is None else out.reshape(self.group.size, *x.shape)
+        stacked, finish = self.group.engine.begin("all_gather", x, out=whole)
+        return _joined(stacked, self.axis) if out is None else out, finish
+
+    def _is_in_place(self) -> bool:
+        return self.axis == 0
+
     def adjoint(self) -> Collective:
         return ReduceScatter.make(**self.props)
 
@@ -204,6 +322,10 @@ class ReduceScatter(AxisCollective):
 
     def compute(self, x: Any) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
+
+    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+        parts = _parts(x, self.axis, self.group)
+        return self.group.engine.begin("reduce_scatter", parts, out=out)  # type: ignore[no-any-return]
 
     def adjoint(self) -> Collective:
         return AllGather.make(**self.props)

@@ -14,22 +14,22 @@ from optree.errors import ShapeError
 from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
-from optree.ops.traits import MorphOperator
+from optree.ops.traits import FirstDtypeOperator, MorphOperator
 from optree.ops.windows import (
+    ImageOperator,
     Sliding,
     elements,
     layout_of,
-    order_of,
     padding_of,
     per_axis,
-    sliding,
+    slidings,
     spatial_of,
-    windows_along,
+    window_counts,
 )
-from optree.tree.types import Shape, TensorType, promote
+from optree.tree.types import Shape, TensorType, may_equal
 
 
-class ColumnsOperator(Op):
+class ColumnsOperator(ImageOperator):
     """An op between images and columns of shape (N, C * elements of a window, windows).
 
     Attributes
@@ -37,10 +37,6 @@ class ColumnsOperator(Op):
     window, stride, dilation : int or tuple of int
     padding : str, int, or sequence
         As of `conv`.
-    layout : str, optional
-        The images' axes, as of `conv`.
-    images : int
-        The operand that is the images, or has their shape.
     """
 
     can_fail = False
@@ -49,8 +45,6 @@ class ColumnsOperator(Op):
     stride: Any = 1
     padding: Any = 0
     dilation: Any = 1
-    layout: Any = None
-    images: ClassVar[int] = 0
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -61,7 +55,7 @@ class ColumnsOperator(Op):
         return self.make(**self.bound_to(types[self.images].ndim))
 
     def bound_to(self, ndim: int) -> dict[str, Any]:
-        """The parameters in their normal form for images of so many dimensions."""
+        """The parameters in their normal form for images of `ndim` dimensions."""
         what = str(self.name)
         if ndim < 3:
             raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
@@ -74,11 +68,6 @@ class ColumnsOperator(Op):
             "layout": layout_of(self.layout, ndim, "NC", f"{what}: layout"),
         }
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The images' axes in the order N, C, spatial."""
-        return order_of(self.layout, "NC" + spatial_of(self.layout))
-
     def columns_shape(self, images: Shape) -> Shape:
         """The shape of the columns of images.
 
@@ -88,22 +77,13 @@ class ColumnsOperator(Op):
             If a window is larger than its padded axis.
         """
         n, c, *sizes = (images[i] for i in self.order)
-        counts = [
-            windows_along(*each)  # type: ignore[arg-type]
-            for each in zip(sizes, self.window, self.stride, self.dilation, self._paddings(), strict=True)
-        ]
+        counts = window_counts(tuple(sizes), self.window, self.stride, self.dilation, self.padding)
         columns = None if None in counts else prod(counts)  # type: ignore[arg-type]
         return (n, None if c is None else c * prod(self.window), columns)
 
     def slidings(self, sizes: Sequence[int]) -> list[Sliding]:
         """The windows along each spatial axis."""
-        return [
-            sliding(*each)
-            for each in zip(sizes, self.window, self.stride, self.dilation, self._paddings(), strict=True)
-        ]
-
-    def _paddings(self) -> Sequence[Any]:
-        return [self.padding] * len(self.window) if isinstance(self.padding, str) else self.padding
+        return slidings(sizes, self.window, self.stride, self.dilation, self.padding)
 
     def check_columns(self, given: Shape, images: Shape) -> None:
         """Refuse columns that are not those of images.
@@ -113,7 +93,7 @@ class ColumnsOperator(Op):
         ShapeError
         """
         wanted = self.columns_shape(images)
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(given, wanted, strict=True)):
+        if not may_equal(given, wanted):
             raise ShapeError(f"images of {images} have columns of {wanted}, not {given}")
 
     def unfolded(self, x: Any) -> Any:
@@ -121,8 +101,8 @@ class ColumnsOperator(Op):
         x = x.transpose(self.order)
         slidings = self.slidings(x.shape[2:])
         out: Any = np.zeros((*x.shape[:2], *self.window, *(s.positions for s in slidings)), x.dtype, like=x)
-        for element, windows, places in elements(slidings):
-            out[(slice(None), slice(None), *element, *windows)] = x[(..., *places)]
+        for element, windows, slices in elements(slidings):
+            out[(slice(None), slice(None), *element, *windows)] = x[(..., *slices)]
         return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.positions for s in slidings))
 
     def folded(self, columns: Any, shape: Any) -> Any:
@@ -131,13 +111,9 @@ class ColumnsOperator(Op):
         target: Any = out.transpose(self.order)
         slidings = self.slidings(target.shape[2:])
         columns = columns.reshape(*target.shape[:2], *self.window, *(s.positions for s in slidings))
-        for element, windows, places in elements(slidings):
-            target[(..., *places)] += columns[(slice(None), slice(None), *element, *windows)]
+        for element, windows, slices in elements(slidings):
+            target[(..., *slices)] += columns[(slice(None), slice(None), *element, *windows)]
         return out.astype(columns.dtype, copy=False)
-
-    def other(self, cls: type[Op]) -> Any:
-        """Another op with these windows."""
-        return cls.make(**{name: getattr(self, name) for name in ColumnsOperator.__props__ or ()})
 
 
 class Unfold(ColumnsOperator, MorphOperator):
@@ -184,7 +160,7 @@ class Unfold(ColumnsOperator, MorphOperator):
         return [self.other(FoldLike)(output_gradients[0], inputs[0])]
 
 
-class FoldLike(ColumnsOperator):
+class FoldLike(ColumnsOperator, FirstDtypeOperator):
     """The sums of columns where `unfold` takes them from images `like`, whose shape alone is read: its derivative."""
 
     name = "fold_like"
@@ -204,12 +180,9 @@ class FoldLike(ColumnsOperator):
         self.check_columns(columns, like)
         return like
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
-
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        place = self.layout.index("N")
-        return with_images(self, inputs, batched, (0, place), place)
+        axis = self.layout.index("N")
+        return with_images(self, inputs, batched, (0, axis), axis)
 
     @portable
     def value(self, *arrays: Any) -> Any:

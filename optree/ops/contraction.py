@@ -326,6 +326,12 @@ class Outer(BinaryOperator):
         row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
         return np.atleast_2d(np.multiply(column, row))
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, y = arrays
+        column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
+        row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
+        np.multiply(column, row, out=out)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]

@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions, their derivatives, which are ops like them, and columns of windows."""
+"""Convolutions of one to three dimensions, and their derivatives, which are ops like them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from optree.errors import OperandError, ShapeError
 from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.windows import (
+    ImageOperator,
     Sliding,
     arranged,
     elements,
     layout_of,
     order_of,
     padding_of,
+    paddings,
     per_axis,
-    sliding,
+    slidings,
     spatial_of,
-    windows_along,
+    window_counts,
 )
-from optree.tree.types import Shape, TensorType
+from optree.tree.types import Shape, TensorType, may_equal
 
 #: The most spatial dimensions.
 MOST = 3
 
-#: The weights among the operands of an op whose value is images.
-WEIGHTS = 1
 
-
-class ConvolutionOperator(Op):
+class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
 
     Attributes
@@ -50,6 +49,8 @@ class ConvolutionOperator(Op):
     weights_layout : str, optional
         The axes of weights: O are the output's channels, I those of the input in a group. By default O, I, and the
         spatial axes.
+    roles : tuple of int
+        The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     """
 
     widens_halves = True
@@ -66,8 +67,8 @@ class ConvolutionOperator(Op):
     padding: Any = 0
     dilation: Any = 1
     groups: int = 1
-    layout: Any = None
     weights_layout: Any = None
+    roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndims = str(self.name), {t.ndim for t in types}
@@ -92,16 +93,11 @@ class ConvolutionOperator(Op):
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        place = self.layout.index("N")
-        places = [None if i == WEIGHTS else place for i in range(len(inputs))]
-        return with_images(self, inputs, batched, places, place)
+        axis, (_, weights, _) = self.layout.index("N"), self.roles
+        axes = [None if i == weights else axis for i in range(len(inputs))]
+        return with_images(self, inputs, batched, axes, axis)
 
     # Geometry
-
-    @property
-    def image_order(self) -> tuple[int, ...]:
-        """The axes of images in the order N, C, spatial."""
-        return order_of(self.layout, "NC" + spatial_of(self.layout))
 
     @property
     def weights_order(self) -> tuple[int, ...]:
@@ -110,7 +106,7 @@ class ConvolutionOperator(Op):
 
     def image(self, shape: Shape) -> Shape:
         """An image's shape as (N, C, spatial)."""
-        return tuple(shape[i] for i in self.image_order)
+        return tuple(shape[i] for i in self.order)
 
     def filters(self, shape: Shape) -> Shape:
         """The weights' shape as (O, I, spatial)."""
@@ -118,15 +114,7 @@ class ConvolutionOperator(Op):
 
     def slidings(self, image: Shape, window: Shape) -> list[Sliding]:
         """The windows along each spatial axis, of known sizes."""
-        paddings = self.paddings()
-        return [
-            sliding(*known)  # type: ignore[arg-type]
-            for known in zip(image, window, self.stride, self.dilation, paddings, strict=True)
-        ]
-
-    def paddings(self) -> Sequence[Any]:
-        """The padding of each spatial axis."""
-        return [self.padding] * len(self.stride) if isinstance(self.padding, str) else self.padding
+        return slidings(image, window, self.stride, self.dilation, self.padding)  # type: ignore[arg-type]
 
     def convolved_shape(self, x: Shape, weights: Shape) -> Shape:
         """The shape of the convolution of images with weights.
@@ -138,10 +126,7 @@ class ConvolutionOperator(Op):
         """
         (n, c, *image), (o, i, *window) = self.image(x), self.filters(weights)
         self.check_channels(c, o, i)
-        sizes = [
-            windows_along(*each)  # type: ignore[arg-type]
-            for each in zip(image, window, self.stride, self.dilation, self.paddings(), strict=True)
-        ]
+        sizes = window_counts(tuple(image), tuple(window), self.stride, self.dilation, self.padding)
         return arranged((n, o, *sizes), self.layout, "NC" + spatial_of(self.layout))
 
     def check_channels(self, c: int | None, o: int | None, i: int | None) -> None:
@@ -160,21 +145,11 @@ class ConvolutionOperator(Op):
                 hint = f"; groups={c // i} would fit"  # type: ignore[operator]
             raise ShapeError(f"images of {c} channels meet weights of {i}{groups}{hint}")
 
-    def check_delta(self, delta: Shape, wanted: Shape) -> None:
-        """Refuse a delta that has not the shape of the convolution.
-
-        Raises
-        ------
-        ShapeError
-        """
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
-            raise ShapeError(f"the convolution has the shape {wanted}, and the delta {delta}")
-
     # Values
 
     def as_image(self, array: Any) -> Any:
         """A view of images with axes (N, C, spatial)."""
-        return as_array(array).transpose(self.image_order)
+        return as_array(array).transpose(self.order)
 
     def as_filters(self, array: Any) -> Any:
         """A view of weights with axes (O, I, spatial)."""
@@ -186,9 +161,9 @@ class ConvolutionOperator(Op):
         dtype, groups = np.result_type(x, weights), self.groups
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
-        for element, windows, places in elements(self.slidings(x.shape[2:], weights.shape[2:])):
+        for element, windows, slices in elements(self.slidings(x.shape[2:], weights.shape[2:])):
             target[(..., *windows)] += _matched(
-                _factors(weights, element, groups), _grouped(x[(..., *places)], groups), target[(..., *windows)].shape
+                _factors(weights, element, groups), _grouped(x[(..., *slices)], groups), target[(..., *windows)].shape
             )
         return out
 
@@ -196,11 +171,11 @@ class ConvolutionOperator(Op):
         """The derivative of a convolution by its images, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(delta, weights), like=as_array(delta))
         delta, weights, target = self.as_image(delta), self.as_filters(weights), self.as_image(out)
-        for element, windows, places in elements(self.slidings(target.shape[2:], weights.shape[2:])):
-            target[(..., *places)] += _matched(
+        for element, windows, slices in elements(self.slidings(target.shape[2:], weights.shape[2:])):
+            target[(..., *slices)] += _matched(
                 _factors(weights, element, self.groups).swapaxes(-1, -2),
                 _grouped(delta[(..., *windows)], self.groups),
-                target[(..., *places)].shape,
+                target[(..., *slices)].shape,
             )
         return out
 
@@ -208,38 +183,39 @@ class ConvolutionOperator(Op):
         """The derivative of a convolution by its weights, which have a shape, times delta."""
         out = np.zeros(shape, np.result_type(x, delta), like=as_array(x))
         x, delta, target = self.as_image(x), self.as_image(delta), self.as_filters(out)
-        for element, windows, places in elements(self.slidings(x.shape[2:], target.shape[2:])):
+        for element, windows, slices in elements(self.slidings(x.shape[2:], target.shape[2:])):
             rows = _by_groups(delta[(..., *windows)], self.groups)
-            columns = _by_groups(x[(..., *places)], self.groups)
+            columns = _by_groups(x[(..., *slices)], self.groups)
             total = np.matmul(rows, columns.swapaxes(-1, -2))
             target[(..., *element)] += total.reshape(target.shape[:2])
         return out
 
     def conv(self) -> Any:
         """The convolution with these parameters."""
-        return Conv.make(**self.shared_props())
+        return self.other(Conv)
 
     def by_input(self) -> Any:
         """Its derivative by images."""
-        return ConvInput.make(**self.shared_props())
+        return self.other(ConvInput)
 
     def by_weights(self) -> Any:
         """Its derivative by weights."""
-        return ConvWeights.make(**self.shared_props())
+        return self.other(ConvWeights)
 
-    def shared_props(self) -> dict[str, Any]:
-        """The parameters that all convolutions have."""
-        return {name: getattr(self, name) for name in ConvolutionOperator.__props__ or ()}
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        """A multiplication and an addition for each element of the convolution and of a filter."""
+        shapes, (_, weights, convolved) = (*inputs, *outputs), self.roles
+        return 2 * prod(shapes[convolved]) * prod(self.filters(shapes[weights])[1:])  # type: ignore[arg-type]
 
 
 def _grouped(x: Any, groups: int) -> Any:
-    """Images as (N, groups, channels of a group, places)."""
+    """Images as (N, groups, channels of a group, positions)."""
     n, c, *sizes = x.shape
     return x.reshape(n, groups, c // groups, prod(sizes))
 
 
 def _by_groups(x: Any, groups: int) -> Any:
-    """Images as (groups, channels of a group, places of all images)."""
+    """Images as (groups, channels of a group, positions of all images)."""
     n, c, *sizes = x.shape
     return _grouped(x, groups).transpose(1, 2, 0, 3).reshape(groups, c // groups, n * prod(sizes))
 
@@ -301,7 +277,7 @@ class Conv(ConvolutionOperator):
     )
 
     def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        return [((0, self.image_order[1]), (1, self.weights_order[1]))] if self.groups == 1 else []
+        return [((0, self.order[1]), (1, self.weights_order[1]))] if self.groups == 1 else []
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, weights = shapes
@@ -311,10 +287,6 @@ class Conv(ConvolutionOperator):
     def value(self, *arrays: Any) -> Any:
         x, weights = arrays
         return self.correlate(x, weights)
-
-    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of the value and of a filter."""
-        return 2 * prod(outputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients
@@ -327,7 +299,24 @@ class Conv(ConvolutionOperator):
         return [from_weights if from_x is None else from_x if from_weights is None else from_x + from_weights]
 
 
-class ConvInput(ConvolutionOperator):
+class ConvDerivative(ConvolutionOperator):
+    """A derivative of a convolution, by the last operand, of which the shape alone is read."""
+
+    shape_only = (2,)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        images, weights, delta = (shapes[i] for i in self.roles)
+        wanted = self.convolved_shape(images, weights)
+        if not may_equal(delta, wanted):
+            raise ShapeError(f"the convolution has the shape {wanted}, and the delta {delta}")
+        return shapes[-1]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        *loop, out = super().resolve_dtypes(*dtypes[:2])
+        return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
+
+
+class ConvInput(ConvDerivative):
     """The derivative of a convolution by its images `like`, whose shape alone is read, times delta.
 
     The parameters are those of `conv`, and so are the weights.
@@ -335,7 +324,7 @@ class ConvInput(ConvolutionOperator):
 
     name = "conv_input"
     operands = ("delta", "weights", "like")
-    shape_only = (2,)
+    roles = (2, 1, 0)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 3, 4), (3, 2, 3), (1, 2, 8)), {"stride": 2, "padding": "same"}),
@@ -351,30 +340,17 @@ class ConvInput(ConvolutionOperator):
         (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
     )
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, weights, like = shapes
-        self.check_delta(delta, self.convolved_shape(like, weights))
-        return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        *loop, out = super().resolve_dtypes(*dtypes[:2])
-        return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
-
     @portable
     def value(self, *arrays: Any) -> Any:
         delta, weights, like = arrays
         return self.spread(delta, weights, like.shape)
-
-    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of delta and of a filter."""
-        return 2 * prod(inputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta, weights, _), (upon,) = inputs, output_gradients
         return [self.conv()(upon, weights), self.by_weights()(upon, delta, weights), None]
 
 
-class ConvWeights(ConvolutionOperator):
+class ConvWeights(ConvDerivative):
     """The derivative of a convolution by its weights `like`, whose shape alone is read, times delta.
 
     The parameters are those of `conv`, and so are the images x.
@@ -383,7 +359,7 @@ class ConvWeights(ConvolutionOperator):
     name = "conv_weights"
     operands = ("x", "delta", "like")
     batch = Op.batch_in_loop
-    shape_only = (2,)
+    roles = (0, 2, 1)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 2, 8), (1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
@@ -399,23 +375,10 @@ class ConvWeights(ConvolutionOperator):
         (((0, 2, 4), (0, 3, 3), (3, 2, 2)), {}),
     )
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        x, delta, like = shapes
-        self.check_delta(delta, self.convolved_shape(x, like))
-        return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        *loop, out = super().resolve_dtypes(*dtypes[:2])
-        return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
-
     @portable
     def value(self, *arrays: Any) -> Any:
         x, delta, like = arrays
         return self.gather_weights(x, delta, like.shape)
-
-    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of delta and of a filter."""
-        return 2 * prod(inputs[1]) * prod(self.filters(inputs[2])[1:])  # type: ignore[arg-type]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, delta, _), (upon,) = inputs, output_gradients
@@ -449,6 +412,7 @@ class ConvTranspose(ConvolutionOperator):
 
     name = "conv_transpose"
     operands = ("x", "weights")
+    roles = (2, 1, 0)
     __props__ = (*(ConvolutionOperator.__props__ or ()), "output_padding")
     output_padding: Any = 0
     examples = (
@@ -479,12 +443,9 @@ class ConvTranspose(ConvolutionOperator):
         if None not in (c, o) and c != o:
             raise ShapeError(f"images of {c} channels meet weights of {o} outputs, which are their channels here")
         self.check_channels(None, o, None)
-        sizes = [
-            self._size_before(*each)
-            for each in zip(
-                image, window, self.stride, self.dilation, self.paddings(), self.output_padding, strict=True
-            )
-        ]
+        rooms = paddings(self.padding, len(image))
+        each = zip(image, window, self.stride, self.dilation, rooms, self.output_padding, strict=True)
+        sizes = [self._size_before(*known) for known in each]
         channels = None if i is None else i * self.groups
         return arranged((n, channels, *sizes), self.layout, "NC" + spatial_of(self.layout))
 
@@ -492,7 +453,7 @@ class ConvTranspose(ConvolutionOperator):
     def _size_before(
         count: int | None, window: int | None, stride: int, dilation: int, padding: Any, more: int
     ) -> int | None:
-        """The size of an axis that gives so many windows."""
+        """The size of an axis that has `count` windows."""
         if count is None or window is None:
             return None
         if padding == "same":
@@ -506,10 +467,6 @@ class ConvTranspose(ConvolutionOperator):
     def value(self, *arrays: Any) -> Any:
         x, weights = arrays
         return self.spread(x, weights, self.output_shape(x.shape, weights.shape))
-
-    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
-        """A multiplication and an addition for each element of the images and of a filter."""
-        return 2 * prod(inputs[0]) * prod(self.filters(inputs[1])[1:])  # type: ignore[arg-type]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients

@@ -23,7 +23,6 @@ from optree.ops.lapack import (
     iterated,
     least,
     on_diagonal,
-    parameter,
     transposed,
 )
 from optree.ops.op import Op
@@ -71,10 +70,6 @@ class Cholesky(MatrixOperator):
     def function(cls, x: Any, upper: bool = False) -> Any:  # type: ignore[override]
         op = cls.make()
         return transposed(op(transposed(variable_of(x, "cholesky")))) if upper else op(x)
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        return [*super().parameters(), parameter("upper", False)]
 
     def output_shape(self, *shapes: Shape) -> Shape:
         check_matrices(shapes[0], square=True)
@@ -278,10 +273,6 @@ class SVD(Factorisation):
     @classmethod
     def function(cls, x: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:  # type: ignore[override]
         return SVDResult(*cls.make(full_matrices=bool(full_matrices))(x)) if compute_uv else f.svdvals(x)
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        return [*super().parameters(), parameter("compute_uv", True)]
 
     def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
         k = least(m, n)

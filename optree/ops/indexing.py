@@ -5,7 +5,6 @@ Negative indices count from the end; an index out of range is an error before an
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -37,13 +36,6 @@ def as_positions(array: Any) -> Any:
     if array.dtype == np.uint64 and is_any(array > np.iinfo(np.intp).max):
         raise AxisError(f"index {array.max()} is out of range for any axis")
     return array.astype(np.intp, copy=False)
-
-
-def parameters_of(*names: str, **defaults: Any) -> list[inspect.Parameter]:
-    """Parameters of a function by these names, those with defaults last."""
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-    found = [inspect.Parameter(name.lstrip("*"), kinds[name.startswith("*")]) for name in names]
-    return found + [inspect.Parameter(name, kinds[0], default=value) for name, value in defaults.items()]
 
 
 class BatchedIndexing(NamedTuple):
@@ -226,10 +218,6 @@ class Gather(TemplateOperator, Indexing):
         x, template, arrays = parsed(x, index, "gather")
         return pick(x, template, arrays)
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("x", "index")
-
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes
         return indices.shape_of(self.index, x, rest)
@@ -295,6 +283,12 @@ class Take(Indexing):
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
+        index = self.index_of(x.shape, [positions])
+        check_bounds(str(self.name), x.shape, index)
+        x.take(index[self.axis], self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
+
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         if not any(batched):
             return BatchedIndexing(self.make(axis=self.axis + 1, flat=self.flat), list(arrays), None)
@@ -327,8 +321,8 @@ class Embedding(Take):
     )
 
     @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("table", "ids")
+    def function(cls, table: Any, ids: Any) -> Any:  # type: ignore[override]
+        return cls.make()(table, ids)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         table, ids = types
@@ -458,10 +452,6 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
             return tree
         out[...] = tree
         return out
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("indices", n=None, axis=-1, dtype=None, out=None)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types

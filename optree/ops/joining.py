@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import as_array, portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
@@ -16,8 +15,11 @@ from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, check_fits, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
+
+#: The maximum number of copies that are written one after the other.
+FEW = 16
 
 
 class Concatenate(AssociativeOperator):
@@ -42,11 +44,6 @@ class Concatenate(AssociativeOperator):
         if is_one(operands):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
-
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return [inspect.Parameter("operands", kind), inspect.Parameter("axis", kind, default=0)]
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None:
@@ -88,6 +85,9 @@ class Concatenate(AssociativeOperator):
             out[(slice(None),) * self.axis + (slice(begin, end),)] = part
             begin = end
         return out
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        np.concatenate([as_array(x, *arrays) for x in arrays], self.axis, out=out)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
@@ -199,12 +199,6 @@ class Pad(MorphOperator):
             options["constant_values"] = constant_values
         return f.pad_by(x, pad_width, mode, **options)
 
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        mode = inspect.Parameter("mode", kind, default="constant")
-        return [*super().parameters(), mode, inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)]
-
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"pad_width": choose((0, 1, (1, 0)))}
@@ -222,9 +216,18 @@ class Pad(MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         shape: Any = self.output_shape(x.shape)
-        out = filled(shape, self.constant_values, x.dtype, x)
-        out[tuple(slice(before, -after or None) for before, after in self.pad_width)] = x
+        out = np.empty(shape, x.dtype, like=x)
+        self.fill(out, x)
         return out
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        inner = out
+        for axis, (before, after) in enumerate(self.pad_width):  # what is around the other axes, then around this one
+            along = (slice(None),) * axis
+            inner[(*along, slice(0, before))] = self.constant_values
+            inner[(*along, slice(inner.shape[axis] - after, None))] = self.constant_values
+            inner = inner[(*along, slice(before, inner.shape[axis] - after))]
+        inner[...] = arrays[0]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.pad(*inputs, ((0, 0), *self.pad_width), self.constant_values)
@@ -286,10 +289,8 @@ class Repeat(MorphOperator):
         return super().__call__(*inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        repeats = self.repeats
-        if isinstance(repeats, bool) or not hasattr(repeats, "__index__") or np.ndim(repeats) or repeats < 0:
-            raise OperandError(f"repeat: repeats is an integer of 0 or more, not {repeats!r}")
-        return self.make(repeats=int(repeats), axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
+        repeats = integer_of(self.repeats, "repeat: repeats", 0)
+        return self.make(repeats=repeats, axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape, axis = shapes[0], self.axis
@@ -299,6 +300,15 @@ class Repeat(MorphOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         return np.repeat(arrays[0], self.repeats, self.axis)
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        (x,), along = arrays, (slice(None),) * self.axis
+        runs = out.reshape(*x.shape[: self.axis + 1], self.repeats, *x.shape[self.axis + 1 :])
+        if self.repeats > FEW:
+            runs[...] = np.expand_dims(x, self.axis + 1)
+            return
+        for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
+            runs[(*along, slice(None), i)] = x
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.repeat(*inputs, self.repeats, self.axis + 1)
@@ -331,7 +341,7 @@ class Unrepeat(MorphOperator):
         x, like = shapes
         size = like[self.axis]
         wanted = (*like[: self.axis], None if size is None else size * self.repeats, *like[self.axis + 1 :])
-        if len(x) != len(wanted) or any(None not in (n, m) and n != m for n, m in zip(x, wanted, strict=True)):
+        if not may_equal(x, wanted):
             raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
         return like
 
@@ -480,6 +490,8 @@ def tile(x: Any, reps: Any) -> Any:
         for i in many:
             x = f.concatenate([x] * counts[i], i) if counts[i] else slice_along(x, i, None, 0)
         return x
+    if len(many) == 1 and 1 < counts[many[0]] <= FEW:
+        return f.concatenate([x] * counts[many[0]], many[0])
     blocks = f.expand_dims(x, tuple(2 * i for i in range(x.ndim)))  # an axis of size 1 before each, to repeat
     for i in many:
         blocks = f.repeat(blocks, counts[i], 2 * i)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -158,11 +157,6 @@ def check_dimensions(backend: Any, shape: Shape) -> None:
 def least(m: int | None, n: int | None) -> int | None:
     """The lesser of two sizes; None if one is unknown."""
     return None if m is None or n is None else min(m, n)
-
-
-def parameter(name: str, default: Any) -> inspect.Parameter:
-    """A parameter of an op's function that is none of the op's."""
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
 def transposed(x: Variable) -> Variable:

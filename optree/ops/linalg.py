@@ -29,7 +29,6 @@ from optree.ops.lapack import (
     check_matrices,
     iterated,
     on_diagonal,
-    parameter,
     transposed,
     wide,
 )
@@ -37,7 +36,7 @@ from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axis
+from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 
@@ -227,11 +226,6 @@ class PseudoInverse(MatrixOperator):
             raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
         return cls.make(rtol=_tolerance("pinv: rtol", rcond if rtol is None else rtol))(x)
 
-    @classmethod
-    def parameters(cls) -> list[Any]:
-        x, rtol = super().parameters()
-        return [x, parameter("rcond", None), rtol]
-
     def output_shape(self, *shapes: Shape) -> Shape:
         *stack, m, n = shapes[0]
         return (*stack, n, m)
@@ -334,14 +328,11 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Any, n: int) -> Any:
     """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
-    x = variable_of(x, "matrix_power")
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise OperandError(f"matrix_power: n is an integer, not {describe(n)}")
+    x, n = variable_of(x, "matrix_power"), integer_of(n, "matrix_power: n")
     try:
         check_matrices(x.shape, square=True)
     except ShapeError as error:
         raise ShapeError(f"matrix_power: {describe(x)}: {error}") from None
-    n = n.__index__()
     if n == 0:
         return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
     power, left, found = f.inv(x) if n < 0 else x, abs(n), None
@@ -474,7 +465,7 @@ def multi_dot(operands: Sequence[Any]) -> Any:
 
 
 def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each run of matrices, of these rows and then columns, for the fewest multiplications."""
+    """The optimal split of each run of matrices of these rows and columns: that of the fewest multiplications."""
     count = len(sizes) - 1
     costs = {(i, i + 1): 0 for i in range(count)}
     splits = {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import is_floating
-from optree.errors import DTypeError, OperandError, brief, describe
+from optree.errors import DTypeError, describe
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -16,8 +16,8 @@ from optree.ops.traits import (
     UnaryOperator,
 )
 from optree.registry import f, function, numpy_function
-from optree.tree.types import promote
-from optree.tree.variable import variable_of
+from optree.tree.types import integer_of, may_equal, promote
+from optree.tree.variable import Variable, number_of, variable_of
 
 # Comparisons
 
@@ -26,7 +26,14 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """A comparison, by a `symbol` of Python and C; a Python integer may be out of range of x's dtype."""
 
     symbol: str
-    bounds_numbers = False
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        for i, y in enumerate(inputs if len(inputs) == 2 else ()):
+            number, x = y if type(y) is int else number_of(y), inputs[1 - i]
+            if type(number) is int and isinstance(x, Variable) and _is_beyond(number, x.dtype):
+                known = bool(self.numpy(number, 0) if i == 0 else self.numpy(0, number))
+                return f.fill_like(super().__call__(*(0 if k == i else x for k in range(2))), known)
+        return super().__call__(*inputs, **kwargs)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which compares a negative integer with an unsigned one by value."""
@@ -39,6 +46,11 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
 
     def _signed(self, operand: str, holds: bool) -> str:
         return f"{operand} < 0 || {self.kernel}" if holds else f"{operand} >= 0 && {self.kernel}"
+
+
+def _is_beyond(number: int, dtype: np.dtype) -> bool:
+    """Whether an integer is out of range of an integer dtype."""
+    return dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
 
 
 class Equal(Comparison):
@@ -246,9 +258,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 @function(numpy=np.round)
 def round(x: Any, decimals: int = 0) -> Any:
     """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
-    x = variable_of(x, "round")
-    if isinstance(decimals, bool) or not hasattr(decimals, "__index__"):
-        raise OperandError(f"round: decimals is an integer, not {brief(decimals)}")
+    x, decimals = variable_of(x, "round"), integer_of(decimals, "round: decimals")
     if x.dtype.kind == "b" and decimals:
         raise DTypeError(f"round: {describe(x)} is bool, and has no decimals")
     if x.dtype.kind in "iu" and decimals >= 0:
@@ -280,9 +290,7 @@ def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
     x, y = (variable_of(operand, "array_equal") for operand in (x, y))
-    if x.ndim != y.ndim or any(
-        None not in sizes and len(set(sizes)) > 1 for sizes in zip(x.shape, y.shape, strict=True)
-    ):
+    if not may_equal(x.shape, y.shape):
         return f.fill_like(f.all(x, keepdims=False), False)
     same = x == y
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)

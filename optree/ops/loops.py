@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
 
 #: Steps of a loop from which its constants are worth a copy.
@@ -42,7 +41,7 @@ class Body:
     Parameters
     ----------
     states, slices, constants : sequence of Input
-        What a step reads: the states, a slice of each sequence, and what is the same in every step.
+        The inputs of a step: the states, a slice of each sequence, and the operands that are the same in every step.
     new_states, outputs : sequence of tree
         The states after the step, and what it gives beside.
 
@@ -187,14 +186,37 @@ class Scan(Op):
         axis: int = 0,
         truncate: int | None = None,
     ) -> Any:
-        return _scanned(step, initial, sequences, length, reverse, axis, truncate)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return list(inspect.signature(cls.function).parameters.values())
+        if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
+            raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
+        begun = [_typed(x, "a state") for x in _flat(initial)]
+        given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+        axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
+        cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
+        _check_lengths(given, axes, length)
+        if not given:
+            given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
+        states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+        shown = None if sequences is None else _like(sequences, cut)
+        result = step(_like(initial, states), shown)
+        if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
+            raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
+        new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+        _check_states(begun, new)
+        made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+        joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+        loop = _Loop(
+            list(zip(states, begun, strict=True)),
+            list(zip(cut, given, axes, strict=True)),
+            new,
+            joined,
+            bool(reverse),
+            None if truncate is None else int(truncate),
+        )
+        found, outputs = loop.applied()
+        return _like(initial, found), _like(result[1], outputs)
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands, or what there is for each: the states, sequences and constants."""
+        """Operands, or an item for each, as states, sequences and constants."""
         first, second = len(self.body.states), len(self.body.states) + len(self.body.slices)
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
@@ -208,7 +230,7 @@ class Scan(Op):
         )
 
     def joined(self, results: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-        """What there is for each of the body's results and states, in the order of the outputs."""
+        """Items for the body's results and for its states, in the order of the outputs."""
         count = len(self.body.states) + len(self.body.outputs)
         return [*results[:count], *states, *results[count:]]
 
@@ -217,9 +239,9 @@ class Scan(Op):
         length = next((s[a] for s, a in zip(sequences, self.axes, strict=True) if s[a] is not None), None)
         slices = [(*s[:a], *s[a + 1 :]) for s, a in zip(sequences, self.axes, strict=True)]
         results = self.body.shapes([*states, *slices, *constants])
-        places = [*self.out_axes, *[0] * len(self.body.products)]
+        axes = [*self.out_axes, *[0] * len(self.body.products)]
         count = len(states)
-        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], places, strict=True)]
+        joined = [(*s[:a], length, *s[a:]) for s, a in zip(results[count:], axes, strict=True)]
         return self.joined([*results[:count], *joined], [(length, *s) for s in states])
 
     @portable
@@ -256,8 +278,8 @@ class Scan(Op):
             np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
             for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
         ]
-        places = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
-        joined = [(x, a) for x, a in zip(made[len(states) :], places, strict=True) if x is not None and a is not None]
+        axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
         before, current = made[first:second], states
         order = range(length - 1, -1, -1) if self.reverse else range(length)
         for i, x in enumerate(before):
@@ -281,20 +303,14 @@ class Scan(Op):
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
-        """How many steps there are.
-
-        Raises
-        ------
-        ShapeError
-            If sequences differ.
-        """
+        """The number of steps; ShapeError if sequences differ."""
         lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
         if len(lengths) > 1:
             raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")
         return lengths.pop()
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """Those of a step, for each."""
+        """The operations of a step, times the number of steps."""
         body = self.body
         states, sequences, constants = self.parts(inputs)
         length = sequences[0][self.axes[0]]
@@ -351,9 +367,9 @@ def _in_order(x: Any) -> Any:
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-def _at(array: Any, axis: int, place: int) -> Any:
-    """The view of an array at a place along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, place, Ellipsis)]
+def _at(array: Any, axis: int, index: int) -> Any:
+    """The view of an array at an index along an axis; of its last one, too, it is an array."""
+    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -361,7 +377,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 class _Loop(NamedTuple):
-    """What a loop is made of, its step in inputs that stand for a state or a slice.
+    """The parts of a loop, with its step as trees of inputs that stand for states and slices.
 
     Attributes
     ----------
@@ -418,12 +434,7 @@ class _Loop(NamedTuple):
 
 
 def _check_pure(node: OpTreeNode) -> None:
-    """Refuse what a step overwrites.
-
-    Raises
-    ------
-    OperandError
-    """
+    """Raise OperandError for an op of a step that overwrites a tensor."""
     if node.op.destroy_map:
         raise OperandError(
             f"scan: {node.op} in a step overwrites one of its operands, as a draw does its generator's state; draw for "
@@ -441,7 +452,7 @@ class _Derivative:
         first, second = len(self.states) + len(body.outputs), 2 * len(self.states) + len(body.outputs)
         self.final, given = output_gradients[: len(self.states)], output_gradients[len(self.states) : first]
         self.by_state = output_gradients[first:second]
-        #: What a step reads: the slices of sequences, of what the loop has kept, and of gradients.
+        #: The slices that a step reads: of sequences, of values stored by the loop, and of gradients.
         self.slices: list[tuple[Input, Any, int]] = []
         for x, y, axis in zip(body.slices, self.sequences, op.axes, strict=True):
             self._read(x, y, axis)
@@ -529,14 +540,14 @@ class _Derivative:
         found[: len(self.states)] = [None] * len(self.states)
         for i, gradient in zip(moving, states, strict=False):
             found[i] = self._begun(gradient)
-        for i, place in joined.items():
-            found[i] = self._padded(outputs[place], self.inputs[i], self.op.axes[i - len(self.states)])
+        for i, index in joined.items():
+            found[i] = self._padded(outputs[index], self.inputs[i], self.op.axes[i - len(self.states)])
         for i, total in sums.items():
             found[i] = total.value(states, outputs, self.inputs[i])
         return found
 
     def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
-        """What there is for each of the step's arguments, and the trees among that, of slices and outer operands."""
+        """The adjoint of each of the step's arguments, and those that are trees, of slices and outer operands."""
         body = self.op.body
         wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
         found: list[Any] = [None] * len(body.arguments)
@@ -557,9 +568,9 @@ class _Derivative:
 
 def _output(loop: _Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
-    for place, (known, along) in enumerate(loop.outputs):
+    for index, (known, along) in enumerate(loop.outputs):
         if along == axis and equal(known, tree):
-            return place
+            return index
     loop.outputs.append((tree, axis))
     return len(loop.outputs) - 1
 
@@ -588,9 +599,9 @@ class _Factor(NamedTuple):
         for known, sequence, steps in slices:
             if known is tree:
                 return cls(sequence, steps, axis + (axis >= steps))
-        place, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
-        place = _output(loop, tree, 0) if place is None else place
-        return cls(place, steps, axis + (axis >= steps))
+        index, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
+        index = _output(loop, tree, 0) if index is None else index
+        return cls(index, steps, axis + (axis >= steps))
 
 
 class _Sum(NamedTuple):
@@ -643,46 +654,6 @@ class _Sum(NamedTuple):
         return total
 
 
-def _scanned(
-    step: Callable[..., Any],
-    initial: Any,
-    sequences: Any = None,
-    length: int | None = None,
-    reverse: bool = False,
-    axis: int = 0,
-    truncate: int | None = None,
-) -> Any:
-    """What `Scan.function` gives."""
-    if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
-        raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
-    begun = [_typed(x, "a state") for x in _flat(initial)]
-    given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
-    axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
-    cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
-    _check_lengths(given, axes, length)
-    if not given:
-        given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
-    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
-    shown = None if sequences is None else _like(sequences, cut)
-    result = step(_like(initial, states), shown)
-    if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
-        raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-    new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
-    _check_states(begun, new)
-    made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
-    joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
-    loop = _Loop(
-        list(zip(states, begun, strict=True)),
-        list(zip(cut, given, axes, strict=True)),
-        new,
-        joined,
-        bool(reverse),
-        None if truncate is None else int(truncate),
-    )
-    found, outputs = loop.applied()
-    return _like(initial, found), _like(result[1], outputs)
-
-
 def _flat(given: Any) -> list[Any]:
     """One operand, or those of a tuple or list, or none of None."""
     if given is None:
@@ -728,6 +699,5 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
                 f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
                 f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
             )
-        pairs = zip(x.shape, y.shape, strict=False)
-        if x.ndim != y.ndim or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(x.shape, y.shape):
             raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")

@@ -16,7 +16,7 @@ import numpy as np
 
 from optree.arrays import is_value
 from optree.cache import Cache
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.dtypes import ufunc_dtypes
 from optree.errors import (
     AxisError,
     BatchingError,
@@ -122,6 +122,8 @@ class Op:
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+    begins, waits : bool
+        Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     calls_lapack : bool
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
@@ -132,12 +134,13 @@ class Op:
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
+    fill : callable, optional
+        A method of an array, of any layout, and of the operands, which it shares no memory with: it writes the value
+        into the array, and nothing if it raises.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
-    bounds_numbers : bool
-        Whether a Python integer must fit the integer dtype of the other operand.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     leads_with_batch : bool
@@ -175,14 +178,16 @@ class Op:
     broadcasts: ClassVar[tuple[int | None, int] | None] = None
     broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
     widens_halves: ClassVar[bool] = False
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
+    fill: ClassVar[Callable[..., None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
-    bounds_numbers: ClassVar[bool] = True
     draws: ClassVar[bool] = False
     leads_with_batch: ClassVar[bool] = False
     takes_parents: ClassVar[bool] = False
@@ -299,6 +304,13 @@ class Op:
         """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
 
+    def halves(self) -> tuple[Op, Op] | None:
+        """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
+
+        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
+        """
+        return None
+
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""
         return sorted({i for inputs in self.destroy_map.values() for i in inputs}) if self.destroy_map else []
@@ -352,6 +364,10 @@ class Op:
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The parameters of `function`, for its signature."""
+        if cls.function.__func__ is not Op.function.__func__:  # type: ignore[attr-defined]
+            own = list(inspect.signature(cls.function).parameters.values())
+            if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own):
+                return [p.replace(annotation=p.empty) for p in own]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         operands = [inspect.Parameter(name, kind) for name in cls.operands or ()]
         return operands + [inspect.Parameter(n, kind, default=getattr(cls, n)) for n in cls.prop_names()]
@@ -473,7 +489,7 @@ class Op:
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
-            if type(x) in (int, float) and (self.bounds_numbers or is_floating(dtype)):
+            if type(x) in (int, float):
                 check_fits(x, dtype, str(self))
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit

@@ -10,11 +10,10 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.arrangement import integer_of
 from optree.ops.joining import widths_of
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import normalise_axis
+from optree.tree.types import integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 #: The modes that pad with elements of the operand, gathered by index.
@@ -129,8 +128,8 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
     if not last:
         return f.take(x, index, axis=axis)
     # Of two vectors NumPy's padding tells the coefficients, which together are 1.
-    places = np.arange(last + 1)
-    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (places, places**2))
+    indices = np.arange(last + 1)
+    of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (indices, indices**2))
     sign = np.where(of_squares == index**2 + (of_index - index) * last, 1, -1)
     of_last = (of_index - sign * index) // last
     coefficients = np.stack([sign, 1 - sign - of_last, of_last])

@@ -14,27 +14,29 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread_all
 from optree.ops.op import Op
-from optree.ops.reduction import mean_dtype, wide_dtype
-from optree.ops.traits import MorphOperator, NonDifferentiableOperator
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
+from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
+    ImageOperator,
     Sliding,
     elements,
     layout_of,
     order_of,
     padding_of,
+    paddings,
     per_axis,
     sliding,
     spatial_of,
-    windows_along,
+    window_counts,
 )
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, normalise_axes, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.types import Shape, TensorType, may_equal, normalise_axes, promote
+from optree.tree.variable import as_operand, as_variable
 
 INT32 = np.dtype("int32")
 
 
-class PoolOperator(Op):
+class PoolOperator(ImageOperator):
     """An op on windows along some axes, or the derivative of one.
 
     Attributes
@@ -50,8 +52,6 @@ class PoolOperator(Op):
         The axes along which windows slide, whatever they are, instead of a layout.
     ceil : bool
         Whether a last window may reach beyond the padding.
-    images : int
-        The operand that windows slide over.
     """
 
     can_fail = False
@@ -59,10 +59,8 @@ class PoolOperator(Op):
     window: Any = 2
     stride: Any = None
     padding: Any = 0
-    layout: Any = None
     axes: Any = None
     ceil: bool = False
-    images: ClassVar[int] = 0
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -107,15 +105,8 @@ class PoolOperator(Op):
 
     def slidings(self, shape: Sequence[int]) -> list[Sliding]:
         """The windows along each pooled axis of an operand of this shape."""
-        paddings = self.paddings()
-        return [
-            sliding(shape[axis], window, stride, 1, padding, self.ceil)
-            for axis, window, stride, padding in zip(self.axes, self.window, self.stride, paddings, strict=True)
-        ]
-
-    def paddings(self) -> Sequence[Any]:
-        """The padding of each pooled axis."""
-        return [self.padding] * len(self.axes) if isinstance(self.padding, str) else self.padding
+        each = zip(self.axes, self.window, self.stride, paddings(self.padding, len(self.axes)), strict=True)
+        return [sliding(shape[axis], window, stride, 1, padding, self.ceil) for axis, window, stride, padding in each]
 
     def pooled_shape(self, shape: Shape) -> Shape:
         """The shape of one number for each window.
@@ -126,8 +117,10 @@ class PoolOperator(Op):
             If a window is larger than its padded axis.
         """
         sizes = list(shape)
-        for axis, window, stride, padding in zip(self.axes, self.window, self.stride, self.paddings(), strict=True):
-            sizes[axis] = windows_along(shape[axis], window, stride, 1, padding, self.ceil)
+        pooled = tuple(shape[axis] for axis in self.axes)
+        counts = window_counts(pooled, self.window, self.stride, (1,) * len(pooled), self.padding, self.ceil)
+        for axis, count in zip(self.axes, counts, strict=True):
+            sizes[axis] = count
         return tuple(sizes)
 
     def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
@@ -139,24 +132,20 @@ class PoolOperator(Op):
         """
         wanted = self.pooled_shape(images)
         for shape in given:
-            if any(None not in pair and pair[0] != pair[1] for pair in zip(shape, wanted, strict=True)):
+            if not may_equal(shape, wanted):
                 raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
         whole = [slice(None)] * len(shape)
         found = []
-        for element, windows, places in elements(self.slidings(shape)):
+        for element, windows, slices in elements(self.slidings(shape)):
             number = int(np.ravel_multi_index(element, self.window)) if element else 0
-            index, place = list(whole), list(whole)
-            for axis, window, at in zip(self.axes, windows, places, strict=True):
-                index[axis], place[axis] = window, at
-            found.append((number, tuple(index), tuple(place)))
+            window_index, index = list(whole), list(whole)
+            for axis, window, inside in zip(self.axes, windows, slices, strict=True):
+                window_index[axis], index[axis] = window, inside
+            found.append((number, tuple(window_index), tuple(index)))
         return found
-
-    def other(self, cls: type[Op]) -> Any:
-        """Another op with these windows."""
-        return cls.make(**{name: getattr(self, name) for name in PoolOperator.__props__ or ()})
 
 
 _POOLS: tuple[Any, ...] = (
@@ -213,8 +202,8 @@ class MaxPool(PoolOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         out = filled(self.pooled_shape(x.shape), _least(x.dtype), x.dtype, x)  # type: ignore[arg-type]
-        for _, windows, places in self.parts(x.shape):
-            out[windows] = np.maximum(out[windows], x[places])
+        for _, windows, slices in self.parts(x.shape):
+            out[windows] = np.maximum(out[windows], x[slices])
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -230,7 +219,7 @@ def _least(dtype: np.dtype) -> Any:
 
 
 class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
-    """Which element of its window each maximum of `max_pool` is, the first of equal ones: int32, in C order.
+    """The index of each maximum of `max_pool` within its window, the first of equal ones: int32, in C order.
 
     Elements are counted in the whole window, those in the padding too. The parameters are those of `max_pool`.
     """
@@ -251,15 +240,15 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
         x = as_array(arrays[0])
         shape: Any = self.pooled_shape(x.shape)
         best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
-        for number, windows, places in self.parts(x.shape):
-            old, new = best[windows], x[places]
+        for number, windows, slices in self.parts(x.shape):
+            old, new = best[windows], x[slices]
             better = (found[windows] < 0) | (new > old) | ((new != new) & (old == old))
             best[windows] = np.where(better, new, old)
             found[windows] = np.where(better, INT32.type(number), found[windows])
         return found
 
 
-class MaxUnpool(PoolOperator):
+class MaxUnpool(PoolOperator, FirstDtypeOperator):
     """The derivative of `max_pool` by its images `like`, times delta: each delta added where its maximum was.
 
     `indices` are those of `argmax_pool`, with the same parameters; of `like` only the shape is read.
@@ -280,15 +269,12 @@ class MaxUnpool(PoolOperator):
         self.check_pooled(pooled, like)
         return like
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
-
     @portable
     def value(self, *arrays: Any) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
-        for number, windows, places in self.parts(like.shape):
-            out[places] += np.where(indices[windows] == number, delta[windows], delta.dtype.type(0))
+        for number, windows, slices in self.parts(like.shape):
+            out[slices] += np.where(indices[windows] == number, delta[windows], delta.dtype.type(0))
         return out.astype(delta.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -296,7 +282,7 @@ class MaxUnpool(PoolOperator):
         return [self.other(TakePool)(upon, indices), None, None]
 
 
-class TakePool(PoolOperator):
+class TakePool(PoolOperator, FirstDtypeOperator):
     """The element of each window of x that `indices`, as of `argmax_pool`, tell; 0 where there is none.
 
     The parameters are those of `max_pool`.
@@ -315,15 +301,12 @@ class TakePool(PoolOperator):
         self.check_pooled([indices], x)
         return indices if None not in indices else self.pooled_shape(x)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
-
     @portable
     def value(self, *arrays: Any) -> Any:
         x, indices = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(indices.shape, x.dtype, like=x)
-        for number, windows, places in self.parts(x.shape):
-            out[windows] = np.where(indices[windows] == number, x[places], out[windows])
+        for number, windows, slices in self.parts(x.shape):
+            out[windows] = np.where(indices[windows] == number, x[slices], out[windows])
         return out
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -331,7 +314,7 @@ class TakePool(PoolOperator):
         return [self.other(MaxUnpool)(delta, indices, x), None]
 
 
-class MeanOperator(PoolOperator):
+class MeanOperator(MeanDtypeOperator, PoolOperator):
     """The mean of windows, or its derivative, computed in float32 at the least.
 
     Attributes
@@ -355,9 +338,6 @@ class MeanOperator(PoolOperator):
             counts = np.asarray(along.cells(), total.dtype, like=total)
             total = total / counts.reshape(-1, *(1,) * (len(shape) - axis - 1))
         return total
-
-    def other(self, cls: type[Op]) -> Any:
-        return cls.make(**self.props)
 
 
 class AvgPool(MeanOperator):
@@ -393,17 +373,14 @@ class AvgPool(MeanOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.pooled_shape(shapes[0])
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), mean_dtype(dtypes[0])
-
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         dtype = mean_dtype(x.dtype)
         shape: Any = self.pooled_shape(x.shape)
         total = np.zeros(shape, wide_dtype(dtype), like=x)
-        for _, windows, places in self.parts(x.shape):
-            total[windows] += x[places]
+        for _, windows, slices in self.parts(x.shape):
+            total[windows] += x[slices]
         return self.divided(total, x.shape).astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -436,17 +413,14 @@ class AvgUnpool(MeanOperator):
         self.check_pooled([delta], like)
         return like
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
-
     @portable
     def value(self, *arrays: Any) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
         share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)
         out = np.zeros(like.shape, share.dtype, like=delta)
-        for _, windows, places in self.parts(like.shape):
-            out[places] += share[windows]
+        for _, windows, slices in self.parts(like.shape):
+            out[slices] += share[windows]
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -480,8 +454,7 @@ def lp_pool(
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or p <= 0:
         raise OperandError(f"lp_pool: p is a number above 0, not {p!r}")
-    x = as_variable(as_operand(x, "lp_pool"))
-    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
+    x = as_floats(as_variable(as_operand(x, "lp_pool")))
     pool = AvgPool.make(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
@@ -514,16 +487,11 @@ def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float
     array([[[1.],
             [1.]]], dtype=float32)
     """
-    x = as_variable(as_operand(x, "lrn"))
-    x = in_dtype(x, mean_dtype(x.dtype))  # squares of integers would wrap
+    x = as_floats(as_variable(as_operand(x, "lrn")))
     (size,) = per_axis(size, 1, "lrn: size")
     if x.ndim < 2:
         raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")
     channels = layout_of(layout, x.ndim, "NC", "lrn: layout").index("C")
     around = ((size // 2, (size - 1) // 2),)
     mean = f.avg_pool(f.square(x), size, 1, around, axes=channels, count_padding=True)
-    return x * _power(k + alpha * mean, -beta)
-
-
-def _power(x: Variable, exponent: float) -> Variable:
-    return f.pow(x, exponent)
+    return x * (k + alpha * mean) ** -beta

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class RandomOperator(OrphanOperator):
         The floating dtype of the value; None for the second operand's.
     """
 
-    __props__ = ("dtype",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("dtype",)
     destroy_map = {None: [0]}
     draws = True
 
@@ -196,15 +196,29 @@ class StochasticCast(RandomOperator):
     The expected value is the operand's. Values that the dtype represents exactly, infinities and nans are
     unchanged. A value between the largest finite number and the next power of two may
     round to infinity. The derivative is that of a cast.
+
+    Attributes
+    ----------
+    bits : int or None
+        The bits of the mantissa that are used, fewer than the dtype has; None for all.
     """
 
     name = "stochastic_cast"
     operands = ("state", "x")
+    __props__ = ("dtype", "bits")
     dtype = np.dtype("float16")
+    bits: int | None = None
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
+        dtype = super().bind(types, backend).dtype
+        most = finfo(dtype).nmant
+        if self.bits is not None and (isinstance(self.bits, bool) or self.bits not in range(1, most + 1)):
+            raise OperandError(f"stochastic_cast: bits are from 1 to the {most} of {dtype}, or None, not {self.bits!r}")
+        return self.make(dtype=dtype, bits=None if self.bits is None else int(self.bits))
 
     def value(self, state: Any, x: Any) -> Any:
         exact = np.asarray(x, FLOAT64)
-        return round_by_chance(exact, _draw(philox.uniform, state, exact.shape, FLOAT64), self.dtype)
+        return round_by_chance(exact, _draw(philox.uniform, state, exact.shape, FLOAT64), self.dtype, self.bits)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -216,12 +230,22 @@ def _draw(distribution: Any, state: np.ndarray, shape: tuple[int, ...], dtype: n
     return distribution(*take_blocks(state, philox.count_blocks(size, dtype)), shape, dtype)
 
 
-def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Float64 values rounded to a dtype: away from zero where `chance`, in [0, 1), is below the remainder."""
+def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype, bits: int | None = None) -> np.ndarray:
+    """Float64 values rounded to a dtype: away from zero where `chance`, in [0, 1), is below the remainder.
+
+    With `bits`, to values whose mantissa has as many bits.
+    """
     magnitude = np.abs(x)
-    nearest = magnitude.astype(dtype)
-    down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
-    up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
+    if bits is None:
+        nearest = magnitude.astype(dtype)
+        down = np.where(nearest > magnitude, np.nextafter(nearest, dtype.type(0)), nearest)
+        up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
+    else:
+        _, exponent = np.frexp(magnitude)
+        # Below the least normal number, its neighbours are as far apart as the dtype's own.
+        step = np.maximum(np.ldexp(1.0, exponent - 1 - bits), float(finfo(dtype).smallest_subnormal))
+        down = np.floor(magnitude / step) * step
+        up = down + step
     # Beyond the largest finite number, as if the exponent range continued.
     up = np.where(np.isinf(up) & np.isfinite(magnitude), np.ldexp(1.0, finfo(dtype).maxexp), up)
     part = (magnitude - down) / (up - down)  # exact: the divisor is a power of two

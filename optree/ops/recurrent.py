@@ -14,7 +14,7 @@ from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType
+from optree.tree.types import Shape, TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable
 
 
@@ -59,7 +59,7 @@ def rnn(
     w, u, b : operand
         Weights of shape (features, units) and (units, units), and a bias of shape (units,), or None.
     state : operand, optional
-        What h begins with, of shape (batch, units); zeros by default.
+        The initial h, of shape (batch, units); zeros by default.
     mask : operand, optional
         Bools of shape (steps, batch), or as x has its axes: where false, the state stays, and the output is the same.
     activation : {'tanh', 'relu', 'sig'}
@@ -210,7 +210,7 @@ class _Given:
     Parameters
     ----------
     gates : int
-        How many times the units the weights have.
+        The number of gates: the weights have as many rows for each unit.
     """
 
     def __init__(self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool) -> None:
@@ -240,8 +240,7 @@ class _Given:
         return found
 
     def _check(self, name: str, y: Variable, wanted: Sequence[int | None]) -> None:
-        pairs = zip(y.shape, wanted, strict=False)
-        if y.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        if not may_equal(y.shape, tuple(wanted)):
             raise ShapeError(
                 f"{self.what}: {name} is {describe(y)}; for the sequence {describe(self.x)} and {self.units} units it "
                 f"has the shape {tuple(wanted)}"

@@ -1,8 +1,7 @@
-"""Reductions: sums, products, extremes and their indices, variances."""
+"""Reductions: sums, products, extremes and their indices, variances, norms."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -11,18 +10,22 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, is_narrow
+from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread
 from optree.ops.op import Op
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     Accumulator,
     AxisOperator,
+    CompositeOperator,
+    FloatOperator,
     IntegerOperator,
     LogicalOperator,
     NonDifferentiableOperator,
     ReductionOperator,
     UnaryOperator,
 )
+from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
@@ -45,6 +48,30 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
+def as_floats(x: Variable) -> Variable:
+    """An operand in the dtype of its mean, in which the squares and differences of integers do not wrap."""
+    return in_dtype(x, mean_dtype(x.dtype))
+
+
+def widened(x: Variable) -> Variable:
+    """An operand in the dtype of its mean's accumulator."""
+    return in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+
+
+class MeanDtypeOperator(FloatOperator):
+    """An op whose value has the dtype of its first operand's mean: float64 for integers."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
+
+
+class SumDtypeOperator(Op):
+    """An op whose value has the dtype of its operand's sum: 64 bits for integers."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), sum_dtype(dtypes[0])
+
+
 class UfuncReduction(ReductionOperator):
     """A reduction by a NumPy function."""
 
@@ -53,7 +80,7 @@ class UfuncReduction(ReductionOperator):
         return self.numpy(arrays[0], axis=self.axis, keepdims=self.keepdims)
 
 
-class Sum(ReductionOperator):
+class Sum(SumDtypeOperator, ReductionOperator):
     """The sum over axes, as accurate as a pairwise sum over any axis of any layout."""
 
     name = "sum"
@@ -71,9 +98,6 @@ class Sum(ReductionOperator):
         (((0, 3),), {"axis": 1, "keepdims": False}),
     )
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
-
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
@@ -85,7 +109,7 @@ class Sum(ReductionOperator):
         return [self.spread(delta, x)]
 
 
-class Mean(ReductionOperator):
+class Mean(MeanDtypeOperator, ReductionOperator):
     """The mean over axes; nan for empty axes."""
 
     name = "mean"
@@ -99,9 +123,6 @@ class Mean(ReductionOperator):
         (((),), {"keepdims": False}),
         (((0, 3),), {"axis": 1}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), mean_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -155,7 +176,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 # Products
 
 
-class Prod(UfuncReduction):
+class Prod(SumDtypeOperator, UfuncReduction):
     """The product over axes. Its gradient does not divide, so it is right at zeros."""
 
     name = "prod"
@@ -171,15 +192,12 @@ class Prod(UfuncReduction):
         (((0, 3),), {"axis": 0}),
     )
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
-
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [self.restore(delta, x) * f.exclusive_prod(x, self.axis)]
 
 
-class ExclusiveProd(AxisOperator, UnaryOperator):
+class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
     """For each element, the product of all others along axes."""
 
     name = "exclusive_prod"
@@ -191,9 +209,6 @@ class ExclusiveProd(AxisOperator, UnaryOperator):
         (((1, 3),), {"axis": 0}),
         (((0, 3),), {"axis": 0}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -223,16 +238,8 @@ class ExclusiveProdAlong(AxisOperator):
     )
 
     @classmethod
-    def function(cls, *args: Any, axis: Any = None) -> Any:
-        return cls.make(axis=axis)(*args)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return [
-            inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY),
-            inspect.Parameter("directions", inspect.Parameter.VAR_POSITIONAL),
-            inspect.Parameter("axis", inspect.Parameter.KEYWORD_ONLY, default=None),
-        ]
+    def function(cls, x: Any, /, *directions: Any, axis: Any = None) -> Any:  # type: ignore[override]
+        return cls.make(axis=axis)(x, *directions)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
@@ -312,11 +319,13 @@ class ExtremeOperator(UfuncReduction):
         The accumulator's initial value.
     further : str
         The C condition on which ``{1}`` replaces ``{0}``.
+    of_bools : Accumulator
     """
 
     has_identity = False
     start: ClassVar[str]
     further: ClassVar[str]
+    of_bools: ClassVar[Accumulator]
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": 0}),
@@ -329,6 +338,8 @@ class ExtremeOperator(UfuncReduction):
     )
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
+        if dtype == np.bool_:
+            return self.of_bools
         of_numbers = f"{self.further} ? {{1}} : {{0}}"
         if not is_floating(dtype):
             return Accumulator(self.start, of_numbers)
@@ -350,6 +361,7 @@ class Max(ExtremeOperator):
     numpy_names = (np.max, np.amax)
     start = "{lowest}"
     further = "{1} > {0}"
+    of_bools = Accumulator("0", "{0} | {1}", absorbing="1")
 
 
 class Min(ExtremeOperator):
@@ -360,6 +372,7 @@ class Min(ExtremeOperator):
     numpy_names = (np.min, np.amin)
     start = "{highest}"
     further = "{1} < {0}"
+    of_bools = Accumulator("1", "{0} & {1}", absorbing="0")
 
 
 class ArgExtremeOperator(ReductionOperator, IntegerOperator):
@@ -434,7 +447,7 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 
 def _centred(x: Variable, axis: Any) -> Variable:
     """An operand minus its mean, in a dtype wide enough for squares."""
-    x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+    x = widened(x)
     return x - f.mean(x, axis=axis, keepdims=True)
 
 
@@ -460,3 +473,144 @@ def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
     return in_dtype(value, mean_dtype(x.dtype))
+
+
+# Norms
+
+
+class Supremum(Max):
+    """The maximum over axes as `Max`, but -inf for empty axes; not registered, for `supremum`."""
+
+    has_identity = True
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        shape: Any = self.output_shape(x.shape)
+        return super().value(x) if x.size else filled(shape, -np.inf, x.dtype, x)
+
+
+def supremum(x: Variable, axis: Any) -> Variable:
+    """The maximum over axes, which are kept; -inf for empty ones."""
+    return Supremum.make(axis=axis, keepdims=True)(x)
+
+
+class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
+    """The norm of the vectors along axes: Euclidean, or another along one axis.
+
+    Its gradient at 0 is 0; in a vector with infinite elements, these share it and finite ones have 0.
+    Intermediate values neither overflow nor underflow.
+
+    Attributes
+    ----------
+    ord : number or None
+        None or 2 for the Euclidean norm, 1 for the sum of absolute values, inf and -inf for their
+        maximum and minimum, 0 for the number of nonzero elements, p for the p-norm. Over several axes
+        only None is allowed; ``be.linalg.norm`` has matrix norms.
+    """
+
+    name = "norm"
+    __props__ = ("axis", "keepdims", "ord")
+    ord: Any = None
+    examples = (
+        (((3, 4),), {}),
+        (((3, 4),), {"axis": 0}),
+        (((3, 4),), {"axis": (0, 1), "keepdims": False}),
+        (((2, 3, 4),), {"axis": (0, -1)}),
+        (((3, 4),), {"axis": -1, "keepdims": False, "ord": 2}),
+        (((3, 4),), {"axis": 0, "ord": 1}),
+        (((3, 4),), {"axis": 1, "ord": float("inf")}),
+        (((3, 4),), {"axis": 1, "ord": float("-inf")}),
+        (((3, 4),), {"axis": 0, "ord": 3}),
+        (((3, 4),), {"axis": 1, "ord": 2.5, "keepdims": False}),
+        (((3, 4),), {"axis": 1, "ord": -1}),
+        (((3, 4),), {"axis": 1, "ord": 0}),
+        (((1, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if self.ord is not None and (isinstance(self.ord, bool) or not isinstance(self.ord, int | float)):
+            raise OperandError(f"norm: ord is None or a number, not {self.ord!r}; be.linalg.norm has norms of matrices")
+        axes = self.axes(types[0].ndim)
+        if self.ord is not None and len(axes) != 1:
+            raise OperandError(
+                f"norm: with ord={self.ord!r} give one axis, not {self.axis!r} of {types[0].ndim} dimensions; "
+                "without ord it is the root of the sum of squares over all of them, and be.linalg.norm has norms of "
+                "matrices"
+            )
+        if self.ord == -np.inf and types[0].shape[axes[0]] == 0:
+            raise ShapeError(f"along axis {axes[0]} there are no elements, and so no least one")
+        return super().bind(types, backend)
+
+    def value(self, *arrays: Any) -> Any:
+        x: Any = np.asarray(arrays[0])
+        dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
+        wide = wide_dtype(dtype)
+        x = x.astype(wide, copy=False)
+        if self.ord == np.inf:
+            found = np.max(np.abs(x), axis=axes, keepdims=self.keepdims, initial=0)
+        elif self.ord == -np.inf:
+            found = np.min(np.abs(x), axis=axes, keepdims=self.keepdims)
+        elif self.ord == 0:
+            found = np.asarray(np.count_nonzero(x, axis=axes, keepdims=self.keepdims))
+        elif self.ord == 1:
+            found = accurate_sum(np.abs(x), axes, self.keepdims, wide)
+        else:
+            found = _euclidean(x, axes) if self.ord in (None, 2) else _by_powers(np.abs(x), axes, self.ord)
+            found = found if self.keepdims else found.squeeze(axes)
+        return found.astype(dtype, copy=False)
+
+    def decompose(self, *inputs: Variable) -> Variable:
+        x = widened(inputs[0])
+        size = f.absolute(x)
+        if self.ord == 0:
+            found = f.sum(f.cast(f.ne(x, 0), x.dtype), axis=self.axis, keepdims=True)
+        elif self.ord == 1:
+            found = f.sum(size, axis=self.axis, keepdims=True)
+        elif self.ord is not None and self.ord < 0:
+            found = f.negative(supremum(f.negative(size), self.axis))
+        else:
+            found = f.maximum(supremum(size, self.axis), 0)
+        if self.ord not in (0, 1, np.inf, -np.inf):  # scaled by the maximum, powers neither overflow nor underflow
+            top = f.where(f.logical_and(f.gt(found, 0), f.lt(found, np.inf)), found, 1)
+            if self.ord in (None, 2):
+                found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
+            else:
+                total = f.sum((size / top) ** float(self.ord), axis=self.axis, keepdims=True)
+                found = total ** (1 / self.ord) * top
+        return self.squeezed(in_dtype(found, mean_dtype(inputs[0].dtype)))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        if self.ord == 0:
+            return [f.fill_like(x, 0.0)]
+        norm = self.restore(self(x), x)
+        if self.ord in (np.inf, -np.inf):
+            return [to_extremes(self, x, f.eq(f.absolute(x), norm), delta) * f.sgn(x)]
+        delta = self.restore(delta, x)
+        if self.ord == 1:
+            return [delta * in_dtype(f.sgn(x), delta.dtype)]
+        if self.ord not in (None, 2):
+            return [delta * f.sgn(x) * (f.absolute(x) / or_one(norm)) ** (self.ord - 1.0)]
+        finite = finite_direction(x, norm)
+        return [delta * (finite / or_one(self.restore(self(finite), x)))]
+
+
+def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarray:
+    """The p-norm of non-negative numbers over axes, which are kept with size 1."""
+    top = np.max(size, axis=axes, keepdims=True, initial=0) if ord > 0 else np.min(size, axis=axes, keepdims=True)
+    top = np.where((top > 0) & (top < np.inf), top, 1).astype(size.dtype)
+    return accurate_sum((size / top) ** float(ord), axes, True, size.dtype) ** (1 / ord) * top
+
+
+def _euclidean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The Euclidean norm over axes, which are kept with size 1."""
+    total = accurate_sum(np.square(x), axes, True, x.dtype)
+    limits = np.finfo(x.dtype)
+    if np.all((total > limits.tiny / limits.eps) & (total < np.inf)):
+        return np.sqrt(total)
+    # Squares may have overflowed or underflowed: scale by the maximum.
+    top = np.max(np.abs(x), axis=axes, keepdims=True, initial=0)
+    top = np.where((top > 0) & (top < np.inf), top, 1)
+    return np.sqrt(accurate_sum(np.square(x / top), axes, True, x.dtype)) * top

@@ -11,14 +11,13 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
-from optree.errors import OperandError
 from optree.ops.batching import aligned
 from optree.ops.op import Op
-from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, variable_of
 
 
@@ -44,7 +43,7 @@ class OneAxisOperator(UnaryOperator):
         return shapes[0]
 
 
-class CumulativeOperator(OneAxisOperator):
+class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     """A cumulative sum or product, with NumPy's dtypes."""
 
     examples = (
@@ -55,9 +54,6 @@ class CumulativeOperator(OneAxisOperator):
         (((1, 3),), {"axis": 0}),
         (((0, 3),), {"axis": 0}),
     )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), sum_dtype(dtypes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -201,9 +197,7 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     """The n-th differences along an axis; for bools, whether neighbours differ."""
     x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
-    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
-        raise OperandError(f"diff: n is an integer of 0 or more, not {n!r}")
-    for _ in range(n):
+    for _ in range(integer_of(n, "diff: n", 0)):
         later, earlier = slice_along(x, axis, 1, None), slice_along(x, axis, None, -1)
         x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier
     return x if n else f.copy(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +22,13 @@ from optree.ops.indexing import (
     check_bounds,
     check_indices,
     out_of_range,
-    parameters_of,
     parsed,
     pick,
 )
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to, without_lead
-from optree.ops.traits import LogicalOperator
+from optree.ops.traits import FirstDtypeOperator, LogicalOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype
@@ -40,7 +38,7 @@ from optree.tree.variable import Variable, as_operand, as_variable, constant
 SPARSE = 4
 
 
-class IndexAdd(ArraysOperator):
+class IndexAdd(FirstDtypeOperator, ArraysOperator):
     """Zeros of the shape of `like`, with x added at the indices of an indexing op, whose derivative this is.
 
     Repeated indices add up, in order, in float64 if x is dense and floating, and float16 in
@@ -70,11 +68,6 @@ class IndexAdd(ArraysOperator):
     def function(cls, x: Any, like: Any, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
         return cls.make(indexing=indexing)(x, like, *arrays)
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        indexing = inspect.Parameter("indexing", inspect.Parameter.KEYWORD_ONLY, default=cls.indexing)
-        return [*parameters_of("x", "like", "*arrays"), indexing]
-
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         check_indices(types[2:], "index_add")
         return self.make(indexing=self.indexing.bind(types[1:], backend))
@@ -85,9 +78,6 @@ class IndexAdd(ArraysOperator):
         if not broadcasts_to(x, selected):
             raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), promote(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -257,10 +247,6 @@ class Scatter(TemplateOperator):
         x, template, arrays = parsed(x, index, "scatter")
         return cls.make(index=template)(x, value, *arrays)
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("x", "index", "value")
-
     def __call__(self, *inputs: Any) -> Any:
         try:
             return super().__call__(*inputs)
@@ -351,10 +337,6 @@ class IsLast(TemplateOperator, LogicalOperator):
     def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "is_last")
         return cls.make(index=template)(x, *arrays)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        return parameters_of("x", "index")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes

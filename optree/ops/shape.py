@@ -101,7 +101,17 @@ class Transpose(ViewOperator, MorphOperator):
         return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
 
 
-class Reshape(ViewOperator, MorphOperator):
+class ReshapeOperator(ViewOperator, MorphOperator):
+    """A view with its first operand's elements in the same order, in another shape."""
+
+    rearranges = keeps_order = True
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        x, *shapes = inputs
+        return [f.reshape_like(output_gradients[0], x), *[None] * len(shapes)]
+
+
+class Reshape(ReshapeOperator):
     """x in another shape of equal size, in C order; one size may be -1."""
 
     # -1 is kept in the bound op, so that one plan serves every batch size.
@@ -109,7 +119,6 @@ class Reshape(ViewOperator, MorphOperator):
     name = "reshape"
     __props__ = ("newshape",)
     newshape: Any = (-1,)
-    rearranges = keeps_order = True
     examples = (
         (((2, 6),), {"newshape": (3, 4)}),
         (((2, 6),), {"newshape": (-1, 3)}),
@@ -156,12 +165,8 @@ class Reshape(ViewOperator, MorphOperator):
             return f.reshape_like(x, of_batch_shape(x, self(example_of(x))))
         return f.reshape(x, (count, *sizes))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
-
-class ReshapeLike(ViewOperator, MorphOperator):
+class ReshapeLike(ReshapeOperator):
     """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
@@ -169,7 +174,6 @@ class ReshapeLike(ViewOperator, MorphOperator):
     random_props = staticmethod(no_props)
     shape_only = (1,)
     operands = ("x", "like")
-    rearranges = keeps_order = True
     examples = (
         (((2, 6), (3, 4)), {}),
         (((6,), (2, 3)), {}),
@@ -187,10 +191,6 @@ class ReshapeLike(ViewOperator, MorphOperator):
     def value(self, *arrays: Any) -> Any:
         x, like = arrays
         return np.reshape(x, np.shape(like))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, _), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x), None]
 
 
 class BroadcastTo(ViewOperator, MorphOperator):
@@ -229,14 +229,13 @@ class BroadcastTo(ViewOperator, MorphOperator):
         return list(output_gradients)
 
 
-class ExpandDims(ViewOperator, MorphOperator):
+class ExpandDims(ReshapeOperator):
     """x with new axes of size 1 at the positions `axis` of the result."""
 
     name = "expand_dims"
     __props__ = ("axis",)
     axis: Any = 0
     numpy = np.expand_dims
-    rearranges = keeps_order = True
     examples = (
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1}),
@@ -262,12 +261,8 @@ class ExpandDims(ViewOperator, MorphOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.expand_dims(inputs[0], shifted(self.axis))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
-
-class Squeeze(ViewOperator, MorphOperator):
+class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
     On a backend in neon's mode the result has two dimensions at least.
@@ -277,7 +272,6 @@ class Squeeze(ViewOperator, MorphOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.squeeze
-    rearranges = keeps_order = True
     examples = (
         (((1, 3, 1),), {}),
         (((1, 3, 1),), {"axis": 0}),
@@ -308,10 +302,6 @@ class Squeeze(ViewOperator, MorphOperator):
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.squeeze(inputs[0], shifted(self.axis))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.reshape_like(delta, x)]
 
 
 class Slice(ViewOperator, MorphOperator):

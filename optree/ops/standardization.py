@@ -1,4 +1,4 @@
-"""Values of mean 0 and variance 1 over axes, and the normalisations of networks that are made of them."""
+"""Standardization over axes, and the normalisations composed of it: batch, layer, instance, group and RMS norm."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.normalization import MeanDtypeOperator
 from optree.ops.op import Op
-from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.registry import f, function
-from optree.tree.types import TensorType, normalise_axes, normalise_axis, promote
+from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
 
-#: What is added to variances, so that constant values divide by no zero.
+#: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
 
 
 def _moments(x: Variable, axis: Any) -> tuple[Variable, Variable, Variable]:
     """The mean over axes, the operand less that, and its variance."""
-    x = in_dtype(x, wide_dtype(mean_dtype(x.dtype)))
+    x = widened(x)
     mean = f.mean(x, axis=axis, keepdims=True)
     centred = x - mean
     return mean, centred, f.mean(f.square(centred), axis=axis, keepdims=True)
@@ -135,8 +133,7 @@ def batch_norm(
         missing = "mean" if mean is None else "variance"
         raise OperandError(f"batch_norm: its running {missing} is missing; give mean and variance, or train without")
     if not training:
-        centred = in_dtype(x, mean_dtype(x.dtype)) - whole["mean"]  # a difference of unsigned integers would wrap
-        value = centred / f.sqrt(whole["variance"] + epsilon)
+        value = (as_floats(x) - whole["mean"]) / f.sqrt(whole["variance"] + epsilon)
         return BatchNorm(_scaled(value, whole["gain"], whole["bias"]), as_variable(mean), as_variable(variance))
     value = _scaled(f.standardize(x, others, epsilon), whole["gain"], whole["bias"])
     own = _statistics(x, others, unbiased=mean is not None)
@@ -181,10 +178,10 @@ def rms_norm(x: Any, gain: Any = None, axis: Any = -1, epsilon: float = EPSILON)
     """
     x = as_variable(as_operand(x, "rms_norm"))
     axes = normalise_axes(axis, x.ndim, "rms_norm")
-    dtype = mean_dtype(x.dtype)
-    wide = in_dtype(x, wide_dtype(dtype))
+    wide = widened(x)
     square = f.mean(f.square(wide), axis=axes, keepdims=True)
-    return _scaled(in_dtype(wide / f.sqrt(square + epsilon), dtype), _along(gain, x, axes, "rms_norm", "gain"), None)
+    value = in_dtype(wide / f.sqrt(square + epsilon), mean_dtype(x.dtype))
+    return _scaled(value, _along(gain, x, axes, "rms_norm", "gain"), None)
 
 
 @function()
@@ -219,19 +216,18 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     Raises
     ------
     ShapeError
-        If the channels do not divide into so many groups, or gain or bias have not one element for each channel.
+        If the channels do not divide into that number of groups, or gain or bias have not one element for each channel.
     """
     x = as_variable(as_operand(x, "group_norm"))
     (channel,) = channels = _channels(x, axis, "group_norm")
     size = x.shape[channel]
-    if isinstance(groups, bool) or not hasattr(groups, "__index__") or int(groups) < 1:
-        raise OperandError(f"group_norm: groups is an integer of 1 or more, not {groups!r}")
+    groups = integer_of(groups, "group_norm: groups", 1)
     if size is None or size % groups:
         raise ShapeError(f"group_norm: the {size} channels of {describe(x)} do not divide into {groups} groups")
-    split = (*x.shape[:channel], int(groups), size // groups, *x.shape[channel + 1 :])
+    split = (*x.shape[:channel], groups, size // groups, *x.shape[channel + 1 :])
     if split.count(None) > 1:
         raise ShapeError(f"group_norm: more than one size of {describe(x)} is unknown; give x a type with the others")
-    parts = f.reshape(in_dtype(x, mean_dtype(x.dtype)), tuple(-1 if n is None else n for n in split))
+    parts = f.reshape(as_floats(x), tuple(-1 if n is None else n for n in split))
     value = f.standardize(parts, tuple(i for i in range(1, len(split)) if i != channel), epsilon)
     gain, bias = (_along(y, x, channels, "group_norm", name) for y, name in ((gain, "gain"), (bias, "bias")))
     return _scaled(f.reshape_like(value, x), gain, bias)
@@ -246,28 +242,20 @@ def _channels(x: Variable, axis: int, what: str) -> tuple[int]:
 
 
 def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -> Any:
-    """An operand with the sizes of some axes of another, as it broadcasts along these; None for None.
-
-    Raises
-    ------
-    ShapeError
-        If it has other sizes.
-    """
+    """An operand with the sizes of some axes of another, broadcast along these; ShapeError if it has other sizes."""
     if value is None:
         return None
     value = as_variable(as_operand(value, f"{what}: {name}"))
     wanted = tuple(x.shape[i] for i in axes)
-    pairs = zip(value.shape, wanted, strict=False)
-    if value.ndim != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+    if not may_equal(value.shape, wanted):
         raise ShapeError(
             f"{what}: {name} is {describe(value)}; for {describe(x)} along the axes {tuple(axes)} it has the shape "
             f"{wanted}"
         )
     if tuple(axes) == tuple(range(x.ndim - len(axes), x.ndim)):  # it broadcasts as it is
         return value
-    # No derivative goes through another shape of integers.
-    value = value if is_floating(value.dtype) else in_dtype(value, promote(mean_dtype(x.dtype), value.dtype))
-    return f.expand_dims(value, tuple(i for i in range(x.ndim) if i not in axes))
+    floats = in_dtype(value, promote(mean_dtype(x.dtype), value.dtype))  # another shape of integers has no derivative
+    return f.expand_dims(floats, tuple(i for i in range(x.ndim) if i not in axes))
 
 
 def _scaled(x: Variable, gain: Any, bias: Any) -> Variable:

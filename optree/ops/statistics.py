@@ -124,8 +124,9 @@ NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
 @function(numpy=np.count_nonzero)
 def count_nonzero(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
-    """How many elements over axes are not zero; a nan is not."""
-    return f.sum(f.ne(variable_of(x, "count_nonzero"), 0), axis=axis, keepdims=keepdims)
+    """The number of elements over axes that are not zero; a nan is not."""
+    x = variable_of(x, "count_nonzero")
+    return f.sum(x if x.dtype.kind == "b" else f.ne(x, 0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.ptp)
@@ -184,7 +185,9 @@ def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float
     found = reduce(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
     if not is_floating(x.dtype):
         return found
-    return f.where(f.all(f.isnan(x), axis=axis, keepdims=keepdims), of_none, found)
+    # A sum in the operand's own dtype, which kernels reduce in the same vectors.
+    numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
+    return f.where(f.eq(numbers, 0), of_none, found)
 
 
 @function(numpy=np.nanargmax)

@@ -131,6 +131,13 @@ class MorphOperator(UnaryOperator):
         return (dtype,) * (len(dtypes) + 1)
 
 
+class FirstDtypeOperator(Op):
+    """An op whose value has its first operand's dtype, whatever those of the others are."""
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), promote(dtypes[0]))
+
+
 class FloatOperator(Op):
     """An op whose value is floating; integers are promoted as by NumPy's ufuncs."""
 

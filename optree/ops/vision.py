@@ -1,4 +1,4 @@
-"""Images resized, regions of them, and boxes chosen among overlapping ones."""
+"""Resizing of images, pooling of their regions of interest, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.batching import with_images
 from optree.ops.op import Op
-from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, mean_dtype, wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
-from optree.ops.windows import arranged, layout_of, order_of, per_axis, spatial_of
+from optree.ops.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, promote
+from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import as_operand, as_variable, is_neon
 
 INT64 = np.dtype("int64")
@@ -28,7 +28,7 @@ BOX = ("image", "x0", "y0", "x1", "y1")
 # Resizing
 
 
-class ResizeOperator(Op):
+class ResizeOperator(ImageOperator):
     """Images resized along their spatial axes, or the derivative of that.
 
     Attributes
@@ -51,8 +51,6 @@ class ResizeOperator(Op):
     scale: Any = None
     method: str = "bilinear"
     align_corners: bool = False
-    layout: Any = None
-    images: ClassVar[int] = 0
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
@@ -93,18 +91,18 @@ class ResizeOperator(Op):
 
     def taps(self, before: int, after: int, dtype: np.dtype) -> list[tuple[np.ndarray, np.ndarray]]:
         """The elements of an axis that each of the resized one is of, in order, and their weights."""
-        place = np.arange(after, dtype=np.float64)
+        center = np.arange(after, dtype=np.float64)
         if self.align_corners:
-            place *= (before - 1) / (after - 1) if after > 1 else 0.0
+            center *= (before - 1) / (after - 1) if after > 1 else 0.0
         else:
-            place = (place + 0.5) * (before / after) - 0.5
+            center = (center + 0.5) * (before / after) - 0.5
         if self.method == "nearest":
             # A centre between two elements is the upper one's.
-            nearest = np.clip(np.floor(place + 0.5), 0, before - 1).astype(np.intp)
+            nearest = np.clip(np.floor(center + 0.5), 0, before - 1).astype(np.intp)
             return [(nearest, np.ones(after, dtype))]
-        place = np.clip(place, 0, before - 1)
-        low = np.floor(place).astype(np.intp)
-        weight = (place - low).astype(dtype)
+        center = np.clip(center, 0, before - 1)
+        low = np.floor(center).astype(np.intp)
+        weight = (center - low).astype(dtype)
         return [(low, 1 - weight), (np.minimum(low + 1, before - 1), weight)]
 
 
@@ -179,13 +177,13 @@ class Resize(ResizeOperator):
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [ResizeInput.make(**self.props)(output_gradients[0], inputs[0])]
+        return [self.other(ResizeInput)(output_gradients[0], inputs[0])]
 
     def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
         return [self(eval_points[0])]
 
 
-class ResizeInput(ResizeOperator):
+class ResizeInput(MeanDtypeOperator, ResizeOperator):
     """The derivative of `resize` by its images `like`, whose shape alone is read, times delta."""
 
     name = "resize_input"
@@ -202,12 +200,9 @@ class ResizeInput(ResizeOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, like = shapes
         wanted = self.resized_shape(like)
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(delta, wanted, strict=True)):
+        if not may_equal(delta, wanted):
             raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -222,7 +217,7 @@ class ResizeInput(ResizeOperator):
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [Resize.make(**self.props)(output_gradients[0]), None]
+        return [self.other(Resize)(output_gradients[0]), None]
 
 
 def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
@@ -240,7 +235,7 @@ def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
 # Regions of interest
 
 
-class RegionOperator(Op):
+class RegionOperator(ImageOperator):
     """An op on boxes of images.
 
     Attributes
@@ -257,8 +252,6 @@ class RegionOperator(Op):
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
     size: Any = 2
     scale: float = 1.0
-    layout: Any = None
-    images: ClassVar[int] = 0
     batch = Op.batch_in_loop
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
@@ -287,11 +280,6 @@ class RegionOperator(Op):
         channels = images[self.layout.index("C")]
         return arranged((boxes[0], channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The images' axes in the order N, C, rows, columns."""
-        return order_of(self.layout, "NC" + spatial_of(self.layout))
-
 
 def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
     """The number of the image of each box.
@@ -309,7 +297,7 @@ def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
 
 
 class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
-    """Where each maximum of `roi_pool` is: the index in the images, flattened in C order, and -1 of an empty bin.
+    """The index of each maximum of `roi_pool` in the images, flattened in C order; -1 for an empty bin.
 
     The parameters are those of `roi_pool`.
     """
@@ -332,14 +320,14 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
         shape: Any = self.regions_shape(x.shape, boxes.shape)
         out = np.full(shape, -1, INT64)
         target, images = out.transpose(self.order), x.transpose(self.order)
-        places = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
+        indices = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
         boxes = np.asarray(boxes, np.float64)
         for box, image in enumerate(image_numbers(boxes, len(images), "argmax_roi")):
             for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
                 part = images[image, :, rows, columns].reshape(images.shape[1], -1)
                 if part.shape[1]:
                     found = part.argmax(axis=1)[:, None]
-                    there = places[image, :, rows, columns].reshape(part.shape)
+                    there = indices[image, :, rows, columns].reshape(part.shape)
                     target[box, :, i, j] = np.take_along_axis(there, found, axis=1)[:, 0]
         return out
 
@@ -385,9 +373,9 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
     [[[[5.0, 7.0]]]]
     """
     x, boxes = (as_variable(as_operand(a, "roi_pool")) for a in (x, boxes))
-    places = f.argmax_roi(x, boxes, size, scale, layout)
-    is_some = f.ge(places, 0)
-    values = f.take(f.reshape(x, (-1,)), f.maximum(places, 0), axis=0)
+    indices = f.argmax_roi(x, boxes, size, scale, layout)
+    is_some = f.ge(indices, 0)
+    values = f.take(f.reshape(x, (-1,)), f.maximum(indices, 0), axis=0)
     return f.where(is_some, values, f.fill_like(values, 0))
 
 
@@ -409,6 +397,9 @@ class AlignOperator(RegionOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (samples,) = per_axis(self.samples, 1, f"{self.name}: samples")
         return self.make(**{**super().bind(types, backend).props, "samples": samples, "aligned": bool(self.aligned)})
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     def weights(self, box: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
         """For rows and for columns, the weight of each element of the image in each bin.
@@ -475,9 +466,6 @@ class RoiAlign(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
-
     def value(self, *arrays: Any) -> Any:
         x, boxes = arrays
         dtype = mean_dtype(x.dtype)
@@ -492,7 +480,7 @@ class RoiAlign(AlignOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, boxes), (delta,) = inputs, output_gradients
-        return [RoiAlignInput.make(**self.props)(delta, boxes, x), None]
+        return [self.other(RoiAlignInput)(delta, boxes, x), None]
 
 
 class RoiAlignInput(AlignOperator):
@@ -513,12 +501,9 @@ class RoiAlignInput(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, boxes, like = shapes
         wanted = self.regions_shape(like, boxes)
-        if len(delta) != len(wanted) or any(None not in p and p[0] != p[1] for p in zip(delta, wanted, strict=True)):
+        if not may_equal(delta, wanted):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     def value(self, *arrays: Any) -> Any:
         delta, boxes, like = arrays
@@ -533,7 +518,7 @@ class RoiAlignInput(AlignOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, boxes, _), (upon,) = inputs, output_gradients
-        return [RoiAlign.make(**self.props)(upon, boxes), None, None]
+        return [self.other(RoiAlign)(upon, boxes), None, None]
 
 
 # Overlapping boxes

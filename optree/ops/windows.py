@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from optree.errors import OperandError, ShapeError, brief
+from optree.ops.op import Op
 from optree.tree.types import Shape
 
 #: The letters of the spatial axes, the last first where there are fewer.
@@ -63,9 +64,9 @@ def elements(slidings: Sequence[Sliding]) -> Iterator[tuple[tuple[int, ...], tup
     """Each element of a window, with the slices of the windows that have it inside, and of the axes that it is at."""
     for element in product(*(range(s.window) for s in slidings)):
         pairs = [s.slices(i) for s, i in zip(slidings, element, strict=True)]
-        windows, places = zip(*pairs, strict=True) if pairs else ((), ())
+        windows, slices = zip(*pairs, strict=True) if pairs else ((), ())
         if all(part.stop for part in windows):
-            yield element, tuple(windows), tuple(places)
+            yield element, tuple(windows), tuple(slices)
 
 
 # Parameters
@@ -149,11 +150,33 @@ def _extent(window: int, dilation: int) -> str:
     return f"{window}" + (f" that spans {dilation * (window - 1) + 1}" if dilation > 1 else "")
 
 
-def windows_along(
-    size: int | None, window: int | None, stride: int, dilation: int, padding: Any, ceil: bool = False
-) -> int | None:
-    """The number of windows; None where a size is open."""
-    return None if size is None or window is None else sliding(size, window, stride, dilation, padding, ceil).positions
+def paddings(padding: Padding, count: int) -> Sequence[Any]:
+    """The padding of each of some axes, as of `sliding`."""
+    return [padding] * count if isinstance(padding, str) else padding
+
+
+def slidings(
+    sizes: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Padding
+) -> list[Sliding]:
+    """Windows along each of some axes."""
+    each = zip(sizes, window, stride, dilation, paddings(padding, len(window)), strict=True)
+    return [sliding(*known) for known in each]
+
+
+def window_counts(
+    sizes: Shape,
+    window: Shape,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Padding,
+    ceil: bool = False,
+) -> list[int | None]:
+    """The number of windows along each of some axes; None where a size is open."""
+    each = zip(sizes, window, stride, dilation, paddings(padding, len(window)), strict=True)
+    return [
+        None if size is None or extent is None else sliding(size, extent, step, apart, room, ceil).positions
+        for size, extent, step, apart, room in each
+    ]
 
 
 # Layouts
@@ -206,3 +229,27 @@ def arranged(shape: Shape, layout: str, letters: str) -> Shape:
     """A shape in a layout, from the sizes of these letters."""
     sizes = dict(zip(letters, shape, strict=True))
     return tuple(sizes[letter] for letter in layout)
+
+
+class ImageOperator(Op):
+    """An op on images, or the derivative of one.
+
+    Attributes
+    ----------
+    layout : str, optional
+        The axes of images, as of `conv`.
+    images : int
+        The operand that is the images, or has their shape.
+    """
+
+    layout: Any = None
+    images: ClassVar[int] = 0
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The images' axes in the order N, C, spatial."""
+        return order_of(self.layout, "NC" + spatial_of(self.layout))
+
+    def other(self, cls: type[Op]) -> Any:
+        """An op of another class with those of the parameters that it has."""
+        return cls.make(**{name: value for name, value in self.props.items() if name in cls.prop_names()})

@@ -344,7 +344,7 @@ class Function(Locked):
         return values
 
     def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
-        """What a call with these arguments needs of memory; nothing runs.
+        """The memory that a call with these arguments needs; nothing runs.
 
         Raises
         ------

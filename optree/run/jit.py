@@ -150,13 +150,7 @@ class Jitted:
         return f"jit({self._name})"
 
     def _key_of(self, name: str, value: Any, arrays: list[tuple[str, Any]]) -> Any:
-        """The key of an argument's part of the program; its arrays are appended to `arrays` with their names.
-
-        Raises
-        ------
-        OperandError
-            If it is of no kind that an argument may be.
-        """
+        """The key of an argument, whose arrays are appended to `arrays`; OperandError if it is of another kind."""
         if name in self._static:
             try:
                 hash(value)

@@ -1,4 +1,4 @@
-"""What the plan of a function needs of memory, before it runs."""
+"""Estimates of the memory that the plan of a function needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MemoryReport:
     kept : int
         The bytes that the function keeps from call to call, for values on the way; some of the peak's are in it.
     held : list of Held
-        What is in memory at the peak, the largest first.
+        The values in memory at the peak, the largest first.
     at : str
         The step at which the peak is.
     """

@@ -160,7 +160,7 @@ class Vmapped:
         return examples, pairs
 
     def _returned(self, returned: Any, batches: dict[Any, Variable], since: int) -> Any:
-        """What the function returned for an example, for the batch."""
+        """The value that the function returned for an example, for the batch."""
         roots: list[Variable] = []
         axes: list[Any] = []
 

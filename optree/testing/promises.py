@@ -148,6 +148,10 @@ def check_facts(example: Example, backend: Any = None) -> None:
         written = arrays[0].copy()
         in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
         _expect(in_place, example, "update does not write the value over the first operand")
+    if op.fill is not None:
+        for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
+            op.fill(filled, *arrays)
+            _expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
@@ -523,7 +527,7 @@ def has_rule(op: Any) -> bool:
 
 
 def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:
-    """Which operands differ between the examples of a batch: each alone, and all."""
+    """The masks of operands that differ between the examples of a batch: each alone, and all."""
     arrays = [isinstance(x, np.ndarray) for x in values]
     for i, is_array in enumerate(arrays):
         if is_array and sum(arrays) > 1:

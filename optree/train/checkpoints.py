@@ -225,7 +225,7 @@ def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) 
 
 
 def _plain(value: Any, place: tuple[str, ...]) -> Any:
-    """What is saved for a value: a dict, list, tuple, number, string or None.
+    """The JSON form of a value: a dict, list, tuple, number, string or None.
 
     Raises
     ------
@@ -430,7 +430,7 @@ def _restored(
 
 
 def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any, name: str) -> Callable[[], Any]:
-    """What writes a saved array into a tensor or array that it fits."""
+    """A function that writes a saved array into a tensor or array that it fits."""
     if not isinstance(given, Mapping) or set(given) != {ARRAY}:
         raise CheckpointError(f"{path}: {name} is an array here, and none there")
     array = arrays[given[ARRAY]]

@@ -60,7 +60,7 @@ class Batches:
     threads : int
         The number of threads that prepare them.
     to : Backend, optional
-        Where the batches go, as tensors: on a GPU from pinned memory, by a stream of their own, while steps run.
+        The backend of the batches' tensors: on a GPU from pinned memory, by a stream of their own, while steps run.
         Without it they are NumPy arrays.
 
     Attributes
@@ -220,7 +220,7 @@ def _source(given: Any) -> Any:
 
 
 def _examples(source: Any, indices: Any) -> np.ndarray:
-    """Some examples of a source, as an array of their own."""
+    """Examples of a source, copied into a new array."""
     if isinstance(source, np.ndarray):
         return np.array(source[indices])
     numbers = range(*indices.indices(len(source))) if isinstance(indices, slice) else indices.tolist()

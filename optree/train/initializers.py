@@ -20,7 +20,7 @@ from optree.tree.tensor import Tensor
 #: The deviation of a normal distribution's draws of at most 2 deviations, as a share of its own.
 TRUNCATED = 0.87962566103423978
 
-#: What `gain` may be by name: how much a nonlinearity shrinks the deviation of its operand.
+#: Gains by name: the factor that makes up for a nonlinearity's shrinking of the deviation of its operand.
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "selu": 0.75}
 
 

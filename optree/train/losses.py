@@ -17,7 +17,7 @@ import numpy as np
 from optree.dtypes import is_narrow
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.registry import f
-from optree.tree.types import normalise_axis
+from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -64,61 +64,179 @@ def cross_entropy(
     """
     scores, labels = _operand(scores, "cross_entropy: the scores"), _operand(labels, "cross_entropy: the labels")
     axis = normalise_axis(axis, scores.ndim, "cross_entropy")
-    factors = None if weights is None else _along(weights, scores, axis)
     kept = (*scores.shape[:axis], *scores.shape[axis + 1 :])
     if labels.dtype.kind in "iu":
-        if labels.ndim != len(kept) or not _fits(labels.shape, kept):
+        if not may_equal(labels.shape, kept):
             raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {kept} of labels for the scores")
-        return _of_integers(scores, labels, factors, smoothing, ignored, axis, reduce)
+        scores = scores if axis == scores.ndim - 1 else f.moveaxis(scores, axis, -1)
+        return _of_integers(scores, labels, weights, smoothing, ignored, reduce)
     if labels.dtype.kind == "b":
         raise DTypeError(f"cross_entropy: labels are integers or probabilities, not {describe(labels)}")
-    if labels.ndim != scores.ndim or not _fits(labels.shape, scores.shape):
+    if not may_equal(labels.shape, scores.shape):
         raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {scores.shape} of the scores")
     if ignored is not None:
         raise ParameterError("cross_entropy: ignored is a label, and these are probabilities")
     shares = _smoothed(labels, smoothing, _classes(scores, axis))
-    shares = shares if factors is None else shares * factors
+    shares = shares if weights is None else shares * _along(weights, scores, axis)
     each = -f.sum(f.log_softmax(scores, axis=axis) * shares, axis=axis, keepdims=False)
     return _reduced(each, reduce, "cross_entropy")
 
 
 def _of_integers(
-    scores: Variable, labels: Variable, factors: Any, smoothing: Any, ignored: int | None, axis: int, reduce: str
+    scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
-    """The cross entropy with a label for each place."""
-    classes = _classes(scores, axis)
-    shape = [1] * scores.ndim
-    shape[axis] = classes
-    wide = f.expand_dims(labels, axis)
-    is_right = f.eq(wide, np.arange(classes).reshape(shape))
-    logarithm = f.logsumexp(scores, axis=axis)
-
-    def summed(tree: Any) -> Any:
-        return f.sum(tree, axis=axis, keepdims=True)
-
-    # The score of the right class is compared out of its row, not gathered: that fuses, forwards and backwards.
-    each = logarithm - summed(f.where(is_right, scores, 0))
-    counts = f.cast(f.logical_and(f.ge(wide, np.int64(0)), f.lt(wide, np.int64(classes))), scores.dtype)
-    share: Any = 1.0
-    if factors is not None:
-        share = summed(f.where(is_right, f.broadcast_like(factors, scores), 0))
+    """The cross entropy with a label for each place, of scores with the classes along their last axis."""
+    classes = _classes(scores, -1)
+    factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
+    labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis
+    is_class = f.logical_and(f.ge(labels, np.int64(0)), f.lt(labels, np.int64(classes)))
+    each = f.cross_entropy(scores, f.where(is_class, labels, np.int64(0)))
+    share: Any = f.cast(is_class, each.dtype)
+    if factors is not None:  # compared out of their row, not gathered: that fuses, forwards and backwards
+        is_right = f.eq(labels, np.arange(classes))
+        share = f.sum(f.where(is_right, f.broadcast_like(factors, scores), 0), axis=-1)
         each = share * each
     if isinstance(smoothing, Variable) or smoothing:
-        spread = logarithm - summed(scores) / classes
+        logarithm, total = f.logsumexp(scores, axis=-1), classes
         if factors is not None:
-            spread = (logarithm * f.sum(factors) - summed(scores * factors)) / classes
+            scores, total = scores * factors, f.sum(factors)
+        spread = (logarithm * total - f.sum(scores, axis=-1)) / classes
         each = (1 - smoothing) * each + smoothing * spread
-    is_known = f.ne(counts, 0) if ignored is None else f.logical_or(f.ne(counts, 0), f.eq(wide, np.int64(ignored)))
-    each = f.where(is_known, each, np.nan)
     if ignored is None:
-        total = None if factors is None else share
-        return _reduced(
-            f.squeeze(each, axis), reduce, "cross_entropy", None if total is None else f.squeeze(total, axis)
+        each = f.where(is_class, each, np.nan)
+        share = None if factors is None else share
+    else:
+        is_ignored = f.eq(labels, np.int64(ignored))
+        each = f.where(is_ignored, 0, f.where(is_class, each, np.nan))
+        share = f.where(is_ignored, 0, share)
+    each, share = (x if x is None else f.squeeze(x, -1) for x in (each, share))
+    return _reduced(each, reduce, "cross_entropy", share)
+
+
+#: The logarithm of a probability that is none: finite, so that derivatives are, and sums of thousands are no infinity.
+NEVER = -1e30
+
+
+def ctc(
+    scores: Any,
+    labels: Any,
+    input_lengths: Any,
+    label_lengths: Any,
+    blank: int = 0,
+    reduce: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """Minus the logarithm of the probability of labels, whichever steps they are aligned with (Graves et al., 2006).
+
+    An alignment gives each step a label or a blank; it is of the labels that stay when repeated ones are merged, and
+    then blanks left out. The sum over all alignments is a loop over steps, as is its gradient.
+
+    Parameters
+    ----------
+    scores : Variable
+        Logits, or logarithms of probabilities, of shape (steps, batch, classes).
+    labels : Variable
+        Integers of shape (batch, most labels); what is beyond a length has no meaning.
+    input_lengths, label_lengths : Variable or array
+        Integers of shape (batch,): the steps and labels of each example.
+    blank : int
+        The class of blanks.
+    reduce : {'mean', 'sum', 'none'}
+        The mean is over examples; torch's divides each loss by its number of labels before.
+    zero_infinity : bool
+        Whether the loss of labels that no alignment of so few steps gives is 0, and not infinite. Its gradient is 0.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ParameterError
+        If shapes do not fit, labels or lengths are no integers, or `blank` is no class. A label that is blank or no
+        class, or a length that is longer than there is, gives nan.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu")
+    >>> scores = be.zeros((3, 1, 2))  # three steps of a blank or a 1: of 8 alignments, 6 give one 1
+    >>> loss = ctc(scores, np.array([[1]]), np.array([3]), np.array([1]))
+    >>> round(float(np.exp(-loss.item())) * 8, 4)
+    6.0
+    """
+    scores, labels = _operand(scores, "ctc: the scores"), _integers(labels, "ctc: labels")
+    steps, counts = _integers(input_lengths, "ctc: input_lengths"), _integers(label_lengths, "ctc: label_lengths")
+    _check_ctc(scores, labels, steps, counts, blank)
+    steps, counts = f.expand_dims(steps, 1), f.expand_dims(counts, 1)
+    used = f.lt(_columns(labels), counts)
+    is_class = f.logical_and(f.logical_and(f.ge(labels, 0), f.lt(labels, scores.shape[2])), f.ne(labels, blank))
+    states = _ctc_states(f.where(f.logical_and(used, is_class), labels, blank), blank)
+    each = -_log_probability(f.log_softmax(scores, axis=-1), states, steps, counts, blank)
+    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
+    is_valid = f.all(f.logical_or(f.logical_not(used), is_class), axis=1, keepdims=False)
+    for length, most in ((steps, f.count(scores, 0)), (counts, f.count(labels, 1))):
+        fits = f.logical_and(f.ge(length, 0), f.le(length, f.cast(most, np.int64)))
+        is_valid = f.logical_and(is_valid, f.squeeze(fits, 1))
+    return _reduced(f.where(is_valid, each, np.nan), reduce, "ctc")
+
+
+def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
+    """The logarithm of the probability of each example's states, in order; of none, as much as `NEVER` or less."""
+    # Those of the states' classes alone, in all steps.
+    given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
+    two_before = f.head_like(f.pad(states, ((0, 0), (2, 0)), blank), states, 1)
+    skips = f.logical_and(f.ne(states, blank), f.ne(states, two_before))
+    times = f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False))
+
+    def step(alpha: Any, at: Any) -> Any:
+        given, time = at
+        wide = f.pad(alpha, ((0, 0), (2, 0)), NEVER)
+        before, skipped = (f.slice(wide, (slice(None), slice(2 - n, -n))) for n in (1, 2))
+        reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, skipped, NEVER)) + given
+        return f.where(f.lt(time, steps), reached, alpha), None
+
+    columns = _columns(states)
+    first = f.where(f.eq(columns, 0), f.cast(0, shares.dtype), f.cast(NEVER, shares.dtype))
+    alpha, _ = f.scan(step, f.broadcast_like(first, states), (given, times))
+    beyond = columns - 2 * counts  # the last label, or the blank after it
+    is_end = f.logical_and(f.le(beyond, 0), f.ge(beyond, -1))
+    return f.logsumexp(f.where(is_end, alpha, NEVER), axis=1, keepdims=False)
+
+
+def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int) -> None:
+    """Refuse operands of `ctc` whose shapes do not fit, and a blank that is no class."""
+    if scores.ndim != 3 or scores.shape[2] is None:
+        raise ShapeError(
+            f"ctc: the scores are of shape (steps, batch, classes), the number of classes known, not {describe(scores)}"
         )
-    is_there = f.ne(wide, np.int64(ignored))
-    each = f.where(is_there, each, 0)
-    share = f.where(is_there, share, f.cast(0, scores.dtype) if factors is None else 0)
-    return _reduced(f.squeeze(each, axis), reduce, "cross_entropy", f.squeeze(f.cast(share, scores.dtype), axis))
+    batch, classes = scores.shape[1:]
+    if labels.ndim != 2 or not may_equal(labels.shape[:1], (batch,)):
+        raise ShapeError(
+            f"ctc: labels are of shape (batch, most labels), a row for each of {batch}, not {describe(labels)}"
+        )
+    for name, lengths in (("input_lengths", steps), ("label_lengths", counts)):
+        if lengths.ndim != 1 or not may_equal(lengths.shape, (batch,)):
+            raise ShapeError(f"ctc: {name} are one for each of {batch} examples, not {describe(lengths)}")
+    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < classes:
+        raise ParameterError(f"ctc: blank is one of the {classes} classes, 0 to {classes - 1}, not {blank!r}")
+
+
+def _ctc_states(labels: Variable, blank: int) -> Variable:
+    """The labels with a blank before, between and after them."""
+    twice = f.repeat(labels, 2, axis=1)
+    is_label = f.eq(f.mod(_columns(twice), 2), 0)
+    return f.pad(f.where(is_label, twice, blank), ((0, 0), (1, 0)), blank)
+
+
+def _columns(x: Variable) -> Variable:
+    """The index of each column of a matrix."""
+    return f.flat_indices(f.any(x, axis=0, keepdims=True))
+
+
+def _integers(given: Any, what: str) -> Variable:
+    """An operand of integers, as int64."""
+    is_list = isinstance(given, list | tuple) and not isinstance(given, Variable)  # a tree is a tuple
+    found = as_variable(as_operand(np.asarray(given) if is_list else given, what))
+    if found.dtype.kind not in "iu":
+        raise DTypeError(f"{what} are integers, not {describe(found)}")
+    return found if found.dtype == np.int64 else f.cast(found, np.dtype(np.int64))
 
 
 def binary_cross_entropy(
@@ -195,7 +313,7 @@ def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, redu
 
 
 def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
-    """What a score lacks of the margin on its label's side: ``max(0, margin - label * score)``, labels -1 and 1."""
+    """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``."""
     scores, labels = _pair("hinge", scores, labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
@@ -221,13 +339,9 @@ def _operand(given: Any, what: str) -> Variable:
 def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
     """Values and targets of one shape, the targets in the values' dtype."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
-    if targets.ndim != values.ndim or not _fits(targets.shape, values.shape):
+    if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
     return values, targets if targets.dtype == values.dtype else f.cast(targets, values.dtype)
-
-
-def _fits(one: Any, other: Any) -> bool:
-    return all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _classes(scores: Variable, axis: int) -> int:

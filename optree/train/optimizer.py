@@ -19,7 +19,7 @@ from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, as_operand, as_variable, check_same_backend
 
-#: What clipping adds to a norm before it divides by it.
+#: The addend of a norm that clipping divides by.
 TINY = 1e-6
 
 
@@ -30,7 +30,7 @@ class NonFiniteError(OptreeError, FloatingPointError):
 class LossScale(NamedTuple):
     """A factor of the loss that keeps small gradients of float16 from vanishing, adapted on the device.
 
-    A step whose gradients are not finite is skipped, and the factor falls; after so many good ones it grows. The loss
+    A step whose gradients are not finite is skipped, and the factor falls; it grows after `every` good ones. The loss
     itself is best computed in float32, as of scores cast to it: in float16 the factor may be an infinity.
 
     Attributes
@@ -49,7 +49,7 @@ class LossScale(NamedTuple):
 
 
 class Optimizer:
-    """What optimizers share: groups, clipping, decay, accumulation, averages, masters and loss scaling.
+    """The base of optimizers: groups, clipping, decay, accumulation, averages, masters and loss scaling.
 
     Every number may be a Python number, an input of the function, a tensor or another tree of one element; or a
     function of the step (`optree.train.schedules`), which gets the counter on the device. Another value of an input
@@ -105,7 +105,7 @@ class Optimizer:
     powers: ClassVar[tuple[str, ...]] = ()
     #: Whether each element is updated by itself, so that weights may be one vector.
     is_elementwise: ClassVar[bool] = True
-    #: Whether `weight_decay` is apart from the gradients.
+    #: Whether `weight_decay` is decoupled from the gradients.
     is_decoupled: ClassVar[bool] = False
     #: Whether the formula sees to `weight_decay`.
     decays: ClassVar[bool] = False
@@ -233,7 +233,7 @@ class Optimizer:
         return found
 
     def initial(self, slot: str, numbers: Numbers) -> float:
-        """What a slot of the formula begins with."""
+        """The initial value of a slot of the formula."""
         return 0.0
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
@@ -247,7 +247,7 @@ class Optimizer:
 
     @property
     def averages(self) -> dict[Tensor, Any]:
-        """From each weight to the moving average of it: ``optree.function([x], scores, givens=opt.averages)``.
+        """Each weight's moving average, by weight: ``optree.function([x], scores, givens=opt.averages)``.
 
         With `shard`, to a tree of it, which all ranks run.
 
@@ -327,7 +327,8 @@ class Optimizer:
             goes = is_finite if is_last is None else f.logical_and(is_last, is_finite)
         after = [unit.after(g, goes) for unit, g in zip(self._units, self._clipped(given), strict=True)]
         wholes = self._unsharded([new for new, _ in after])
-        for unit, whole, (_, slots) in zip(self._units, wholes, after, strict=True):
+        # The last weights first: a backward pass has their gradients first, and trees run in the order of updates.
+        for unit, whole, (_, slots) in reversed(list(zip(self._units, wholes, after, strict=True))):
             found.update({**slots, unit.target: whole})
         for numbers in self._groups:
             found.update({t: _chosen(goes, new, t) for t, new in numbers.powers_after().items()})
@@ -388,7 +389,8 @@ class Optimizer:
         for unit, g in zip(self._units, given, strict=True):
             slot = unit.slots["sum"]
             sums.append(slot + g / in_dtype(count, g.dtype))
-            found[slot] = f.where(is_last, f.fill_like(slot, 0), sums[-1])
+        for unit, total in reversed(list(zip(self._units, sums, strict=True))):
+            found[unit.slots["sum"]] = f.where(is_last, f.fill_like(total, 0), total)
         found[batch] = f.where(is_last, 0, batch + 1)
         return sums, is_last
 
@@ -525,7 +527,7 @@ class Shard(NamedTuple):
 
 
 class Unit:
-    """What one formula updates: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
+    """The operand of one formula: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
 
     Attributes
     ----------
@@ -658,7 +660,7 @@ def _chosen(goes: Any, new: Any, old: Any) -> Any:
 def sum_of_squares(trees: Sequence[Any]) -> Any:
     """The sum of all elements' squares."""
     total: Any = None
-    for tree in trees:
+    for tree in reversed(trees):  # a backward pass has the last ones first
         squares = f.sum(f.square(tree), keepdims=False)
         total = squares if total is None else total + squares
     return total
@@ -672,7 +674,7 @@ def _shrinking(norm: Any, bound: Any) -> Any:
 def _all_finite(trees: Sequence[Any]) -> Any:
     """Whether all elements of all trees are finite."""
     found: Any = None
-    for tree in trees:
+    for tree in reversed(trees):
         flag = f.all(f.finite(tree), keepdims=False)
         found = flag if found is None else f.logical_and(found, flag)
     return found

@@ -56,7 +56,7 @@ class RMSProp(Optimizer):
     decay : number
         Of the mean square.
     epsilon : number
-        What is added to the root.
+        The addend of the root.
     momentum : number
     centered : bool
         Whether the variance replaces the mean square.
@@ -98,7 +98,7 @@ class Adagrad(Optimizer):
     rate_decay : number
         The rate is divided by 1 and this times the number of earlier steps.
     initial_sum : float
-        What the sums begin with.
+        The initial value of the sums.
     epsilon : number
     **options
         See `Optimizer`.
@@ -160,7 +160,7 @@ class Adam(Optimizer):
     beta1, beta2 : number
         The decay of the mean, and of the mean square.
     epsilon : number
-        What is added to the root.
+        The addend of the root.
     **options
         See `Optimizer`.
     """

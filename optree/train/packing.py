@@ -15,7 +15,7 @@ from optree.tree.variable import Variable, check_same_backend
 #: Weights of more elements keep memory of their own: a launch more or less is nothing beside their update.
 LARGEST = 1 << 18
 
-#: Where a weight begins in its vector is a multiple of so many elements: whole lines, as products are quick on, and the
+#: The alignment of a weight in its vector, in elements: whole cache lines, on which products are quick, and the
 #: same for each dtype, so that narrow weights are where their masters are.
 ALIGNMENT = 64
 
@@ -49,7 +49,7 @@ class Arena:
     def joined(self, trees: Sequence[Variable], parts: Sequence[Tensor]) -> Variable:
         """The vector after a tree has been written into each part, as a tree.
 
-        What computes a tree, a product or a kernel, writes there directly. Nothing else may read or write the parts.
+        Kernels and products write there directly. Nothing else may read or write the parts.
         """
         stores = [Store.make()(part, tree) for part, tree in zip(parts, trees, strict=True)]
         return Joined(size=self.size, count=len(stores))(*stores)

@@ -24,7 +24,7 @@ _limits: Cache = Cache("measured limits of backends", 8)
 
 
 class Limits(NamedTuple):
-    """What a machine was measured to do in a second: bytes of memory, and flops of products of float32."""
+    """The measured peaks of a machine per second: bytes of memory traffic, and flops of float32 products."""
 
     bytes: float
     flops: float
@@ -134,7 +134,7 @@ def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
 
 
 def limits_of(be: Any) -> Limits:
-    """What a backend's machine does in a second, measured once in a process: a copy, and a product of matrices."""
+    """The peaks of a backend's machine, measured once in a process by a copy and a product of matrices."""
     found = _limits.get(id(be))
     if found is None:
         x, y = be.zeros(COPIED // 4, "float32"), be.empty(COPIED // 4, "float32")

@@ -52,7 +52,7 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 
 
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """A straight line from `rate` to `end` in so many steps, and `end` after that.
+    """A straight line from `rate` to `end` over `steps`, and `end` after that.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """Half a cosine from `rate` to `end` in so many steps, and `end` after that.
+    """Half a cosine from `rate` to `end` over `steps`, and `end` after that.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
 
 def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
-    """A schedule, or a number, approached from `start` times its first value in so many steps.
+    """A schedule, or a number, approached from `start` times its first value over `steps`.
 
     The schedule counts its steps from 0 with the first one, so its first `steps` values are scaled.
 
@@ -145,7 +145,7 @@ def _check_steps(what: str, steps: Any, least: int = 1) -> None:
 
 
 def _share(now: Any, steps: int) -> Any:
-    """The part of so many steps that is over, 1 at most."""
+    """The share of the steps that is over, 1 at most."""
     share = now / steps
     return f.minimum(share, 1.0) if isinstance(share, Variable) else min(share, 1.0)
 

@@ -198,7 +198,7 @@ class Bar:
         return not self._bar.disable
 
     def __call__(self, examples: int = 0, **values: Any) -> None:
-        """Count a step, of so many examples."""
+        """Count a step, with its number of examples."""
         self._examples += examples
         now = time.monotonic()
         if self.is_drawn and (now - self._shown >= self._bar.mininterval or self._bar.n + 1 == self._bar.total):

@@ -70,6 +70,9 @@ class Tensor(Variable):
     #: Functions may still run when the interpreter has cleared its modules.
     _clock: ClassVar[list[int]] = clock
 
+    #: Whether `rounded` changes what is written, of tensors of any dtype; neon's have bits that users set.
+    rounding: Any = False
+
     origin: Origin
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.

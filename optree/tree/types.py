@@ -473,6 +473,20 @@ def _broadcast_sizes(sizes: Sequence[int | None]) -> int | None:
     return None if None in sizes else 1
 
 
+def integer_of(value: Any, what: str, least: int | None = None) -> int:
+    """A user's integer as an int; OperandError, which names `what`, if it is none, or below the least."""
+    is_integer = not isinstance(value, bool) and hasattr(value, "__index__") and not np.ndim(value)
+    if not is_integer or (least is not None and value < least):
+        bound = "" if least is None else f" of {least} or more"
+        raise OperandError(f"{what} is an integer{bound}, not {brief(value)}")
+    return int(value.__index__())
+
+
+def may_equal(shape: Shape, wanted: Shape) -> bool:
+    """Whether shapes are equal as far as their sizes are known."""
+    return len(shape) == len(wanted) and all(m == n for m, n in zip(shape, wanted, strict=True) if None not in (m, n))
+
+
 def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     """An axis counted from the front.
 

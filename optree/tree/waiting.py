@@ -1,4 +1,4 @@
-"""Values that wait: trees that have the meaning of the line that wrote them, and run when a value is asked for.
+"""Lazy values: trees that have the meaning of the line that wrote them, and run when a value is asked for.
 
 A tree reads its tensors when it runs. `Waiting` holds a tree and has NumPy's meaning
 all the same, because a tensor is not written before what waits to read it has run:
@@ -80,7 +80,7 @@ def _forget(entry: Any) -> None:
 
 
 def _alive() -> list[Waiting]:
-    """What waits, the oldest first."""
+    """The waiting arrays, the oldest first."""
     return [found for entry in list(waiting.values()) if (found := entry()) is not None]
 
 
@@ -106,7 +106,7 @@ class Waiting:
     Attributes
     ----------
     sources : set of Memory
-        What is read: at least the memories of the tensors in the tree.
+        The memory that is read: at least that of the tensors in the tree.
     operations : int
         The nodes of the tree, or more.
     """
@@ -365,7 +365,7 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
 
 
 def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
-    """What waits with a tree within these, but for views, which are had from what they are views of."""
+    """The arrays that wait with a tree within these, except views, which follow from their bases."""
     found = []
     seen: set[int] = set()
     pending = list(trees)

@@ -25,7 +25,7 @@ globals().update(FUNCTIONS)
 
 
 def __array_namespace_info__() -> Info:
-    """What the namespace tells of itself: capabilities, dtypes, and devices, which are backends."""
+    """The namespace's inspection API: capabilities, dtypes, and devices, which are backends."""
     return Info()
 
 

@@ -22,7 +22,7 @@ OPERANDS = (Waiting, *NUMBERS, np.ndarray, np.generic, Variable)
 
 
 def operand(x: Any) -> Any:
-    """What a tree takes for an argument: an array's tensor or tree; all else as it is."""
+    """An array's tensor or tree, as an operand; any other argument as it is."""
     return x.tree if isinstance(x, Waiting) else x
 
 
@@ -140,7 +140,7 @@ class Array(Waiting):
 
     @property
     def device(self) -> Any:
-        """Where it is: its backend."""
+        """The array's device: its backend."""
         return self.tree.backend
 
     @property

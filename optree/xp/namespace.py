@@ -1,4 +1,4 @@
-"""Namespace, the array API of one backend, and what it tells of itself."""
+"""Namespace, the array API of one backend, with the standard's inspection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 class Info:
-    """What a namespace tells of itself, as the standard's inspection functions have it.
+    """The standard's inspection API of a namespace.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class Info:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Any:
-        """Where arrays are made: the namespace's backend."""
+        """The default device: the namespace's backend."""
         return backend_of(self._backend)
 
     def devices(self) -> list[Any]:
-        """Where arrays can be made: the backends that there are."""
+        """The available devices: the backends that there are."""
         default = self.default_device()
         return [default, *(other for other in backends() if other is not default)]
 

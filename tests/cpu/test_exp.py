@@ -51,3 +51,27 @@ def test_logaddexp_of_equal_and_infinite_numbers(dtype):
     with np.errstate(all="ignore"):
         exact = np.logaddexp(x.astype(np.float64), y.astype(np.float64)).astype(dtype)
     np.testing.assert_allclose(found, exact, rtol=4 * np.finfo(dtype).eps)
+
+
+@needs_compiler
+def test_powers_are_rounded_from_float64():
+    """Of every magnitude, beside 1 and negative, and of special values in pairs: C's, within one unit."""
+    be, rng, count = gen_backend("cpu", jit=True), np.random.default_rng(0), 1 << 16
+    ends = [0, 1, 2, 3, 0.5, 1.5, np.inf, np.nan, 1e-45, 1e-38, 3e38, 127, 128, 149, 150, 2**23 + 1, 2**24, 0.99999994]
+    pairs = np.meshgrid(*[np.array([*ends, *np.negative(ends)], np.float32)] * 2)
+    x = [np.exp(rng.uniform(-88, 88, count)), rng.uniform(0.9, 1.1, count), rng.uniform(-50, 50, count)]
+    y = [rng.uniform(-3, 3, count), rng.uniform(-800, 800, count), rng.integers(-30, 30, count)]
+    x, y = (
+        np.concatenate([pair.ravel(), *drawn]).astype(np.float32) for pair, drawn in zip(pairs, (x, y), strict=True)
+    )
+    found = function([], be.array(x) ** be.array(y))().get()
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+        wanted = exact.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    ends = ~np.isfinite(wanted) | (wanted == 0)
+    np.testing.assert_array_equal(found[ends], wanted[ends])
+    np.testing.assert_array_equal(
+        np.signbit(found[ends & ~np.isnan(found)]), np.signbit(wanted[ends & ~np.isnan(found)])
+    )
+    assert units(found[~ends].astype(np.float64), exact[~ends]).max() < 1

@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,17 +15,24 @@ import numpy as np
 from harness.fake_cupy import fake_cupy
 from harness.fake_nccl import modules
 from harness.homes import stand_in
+from mpi4py import MPI
 
 import optree
 from backends import gen_backend
 from optree import TensorType, train
+from optree.compile.pipeline import lower
 from optree.distributed import DistributedError, Group, init
 from optree.errors import DTypeError, OperandError, ShapeError
 
 CHECKS: dict[str, Any] = {}
 
 #: Checks of CPUs, or of what NCCL has not.
-HOST_ONLY = ("draws_agree_and_differ", "groups_of_some_ranks", "bits")
+HOST_ONLY = (
+    "a_rank_goes_on_while_its_operation_waits_for_the_others",
+    "draws_agree_and_differ",
+    "groups_of_some_ranks",
+    "bits",
+)
 
 DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64")
 
@@ -194,6 +202,7 @@ def arguments_are_checked_where_they_are_given(group: Group) -> None:
     x = tensor(group)
     for call, error in (
         (lambda: group.all_reduce(x, "median"), OperandError),
+        (lambda: group.all_reduce(x, "max", replicated=True), OperandError),
         (lambda: group.all_reduce(tensor(group, (3,), "int64"), "mean"), DTypeError),
         (lambda: group.broadcast(x, group.size), OperandError),
         (lambda: group.send(x, -1), OperandError),
@@ -274,6 +283,83 @@ OPTIONS: Any = (
     (train.LARS, {}),
     (train.Lion, {"loss_scale": train.LossScale(8.0, every=3)}),
 )
+
+
+@check
+def sums_run_beside_the_rest_of_the_backward_pass(group: Group) -> None:
+    """Each is begun when its gradient is there, before the next one's product, and none is awaited before the last."""
+    be = group.backend
+    for options in ({}, {"shard": group}, {"clip_global_norm": 1.0}):
+        rng = np.random.default_rng(0)
+        weights: Any = [be.array(rng.normal(size=(6, 6)), name=f"w{i}") for i in range(3)]
+        hidden = x = TensorType("float32", (None, 6))("x")
+        for w in weights:
+            hidden = be.tanh(be.dot(hidden, w))
+        loss = be.mean(be.square(hidden), keepdims=False)
+        small = {name: partial(getattr(group, name), bucket=1) for name in ("averaged", "averaged_shards")}
+        with patch.multiple(group, **small):
+            updates = train.AdamW(weights, 0.01, **options).updates(loss, over=group)
+        step = optree.function([x], loss, updates=updates)
+        if group.size == 1:
+            assert not any(instruction.op.begins for instruction in step.program.instructions)
+            continue
+        fused = lower(step.program, first="parts", last="fusion")
+        steps = [[fused.program.instructions[i].op for i in each.instructions] for each in fused.steps]
+        for listed in ([[instruction.op] for instruction in step.program.instructions], steps):
+            begun = [n for n, ops in enumerate(listed) if any(op.begins for op in ops)][:3]
+            awaited = [n for n, ops in enumerate(listed) if any(op.waits for op in ops)]
+            products = [n for n, ops in enumerate(listed) if any(op.name == "dot" for op in ops)]
+            assert len(products) == 8 and products[3] < begun[0] < products[5] < begun[1] < products[7] < begun[2]
+            assert begun[2] < awaited[0]
+        step(np.ones((2, 6), "f"))
+        group.check_equal(weights)
+
+
+@check
+def a_rank_goes_on_while_its_operation_waits_for_the_others(group: Group) -> None:
+    if group.size == 1:
+        return
+    engine, x = group.engine, values(group.rank)
+    if group.rank == 0:  # the others come when this has gone on
+        made, finish = engine.begin("all_reduce", x, "sum")
+        again, finish_again = engine.begin("all_gather", x)
+    for rank in range(1, group.size):
+        mark = np.zeros(1)
+        if group.rank == 0:
+            MPI.COMM_WORLD.Send(mark, rank)
+        elif group.rank == rank:
+            MPI.COMM_WORLD.Recv(mark, 0)
+    if group.rank:
+        made, finish = engine.begin("all_reduce", x, "sum")
+        again, finish_again = engine.begin("all_gather", x)
+    finish()
+    finish_again()
+    np.testing.assert_allclose(made, every(group).sum(0), rtol=1e-13)
+    np.testing.assert_array_equal(again, every(group))
+
+
+@check
+def tensor_parallel_products_equal_whole_ones(group: Group) -> None:
+    """The columns of one product and the rows of the next on each rank: the value, and gradients by all operands."""
+    be, n = group.backend, group.size
+    rng = np.random.default_rng(2)
+    x, w, v = (be.array(rng.normal(size=size), dtype="float64") for size in ((5, 4), (4, 3 * n), (3 * n, 2)))
+    mine = slice(3 * group.rank, 3 * group.rank + 3)
+    part_w, part_v = be.array(w.get()[:, mine], dtype="float64"), be.array(v.get()[mine], dtype="float64")
+
+    def cost(x: Any) -> Any:
+        return be.sum(be.square(x), keepdims=False)
+
+    whole = cost(be.dot(be.tanh(be.dot(be.tanh(x), w)), v))
+    hidden = be.tanh(be.dot(group.replicated(be.tanh(x)), part_w))
+    parts = cost(group.all_reduce(be.dot(hidden, part_v), replicated=True))
+    expected = be.evaluate([whole, *optree.grad(whole, [x, w, v])])
+    found = be.evaluate([parts, *optree.grad(parts, [x, part_w, part_v])])
+    np.testing.assert_allclose(found[0].get(), expected[0].get(), rtol=1e-12)
+    np.testing.assert_allclose(found[1].get(), expected[1].get(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[2].get(), expected[2].get()[:, mine], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[3].get(), expected[3].get()[mine], rtol=1e-10, atol=1e-12)
+    group.check_equal(found[:2])
 
 
 @check

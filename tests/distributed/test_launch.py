@@ -88,7 +88,7 @@ class SilentComm:
     def __init__(self, n_devices: int, rank: int, host: str = "", port: int = 0) -> None:
         assert (host, port) == ("node1", 29500)
 
-    def all_reduce(self, given: Any, made: Any, op: str) -> None:
+    def all_reduce(self, given: Any, made: Any, op: str, stream: Any) -> None:
         made[...] = given if op == "sum" else given + self.others
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import numpy as np
 import pytest
 from on_ranks import CHECKS, HOST_ONLY
 
+from backends import gen_backend
 from optree import train
+from optree.distributed import init
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -137,6 +140,18 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     made = launch(3, "-c", FAILS.format(last=last, others=OTHERS))
     assert made.returncode != 0 and time.monotonic() - start < 60
     assert "goes on" not in made.stdout
+
+
+def test_two_products_are_divided_among_processes_as_in_the_example() -> None:
+    script = ROOT / "examples" / "tensor_parallel.py"
+    alone = runpy.run_path(str(script))
+    be = gen_backend("cpu", rng_seed=0, jit="always")
+    losses = alone["trained"](be, init(be, "alone"))
+    made = launch(2, str(script))
+    assert made.returncode == 0, made.stderr
+    assert "2 processes, 48 hidden units each" in made.stdout
+    printed = [float(x) for x in made.stdout.split(":")[1].split()]
+    np.testing.assert_allclose(printed, losses[::13], atol=2e-4)
 
 
 def test_the_digits_are_learned_by_two_processes_as_by_one(tmp_path: Path) -> None:

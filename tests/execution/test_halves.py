@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from harness.expressions import ulps_between
 from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_numbers, sums, traps, wild
 
 from backends import gen_backend, source
+from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.compiler import FLAGS, find_compiler
 from backends.execution.dialect import NARROW_NAMES
 from optree import OpTreeNode
@@ -88,7 +90,8 @@ def test_sums_are_rounded_once(kernels: Any, dtype: np.dtype) -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="GCC for x86-64 tells")
-def test_loops_are_vectorised(be: Any, dtype: np.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [["-mavx2"], ["-mavx2", "-mf16c"]], ids=" ".join)
+def test_loops_are_vectorised(be: Any, dtype: np.dtype, flags: list[str], tmp_path: Path) -> None:
     """Narrow numbers and doubles into them, where a loop that is not would take ten times as long."""
     x, wide = be.array(halves(dtype, 0, 9), dtype), be.array(np.ones(9), "float64")
     for tree in (x * x + 0.5, be.cast(wide, dtype) - x, be.cast(x, "float64") * wide):
@@ -96,8 +99,9 @@ def test_loops_are_vectorised(be: Any, dtype: np.dtype, tmp_path: Path) -> None:
         command = [
             "gcc",
             *FLAGS,
-            "-mavx2",
+            *flags,
             "-fopenmp-simd",
+            "-fno-tree-sink",
             "-fopt-info-vec-optimized",
             "kernel.c",
             "-o",
@@ -106,6 +110,50 @@ def test_loops_are_vectorised(be: Any, dtype: np.dtype, tmp_path: Path) -> None:
         ]
         told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
         assert told.count("loop vectorized using 32 byte vectors") >= 1, told
+
+
+#: Loops over the conversions, on a number of lanes.
+LANES = """
+#include <math.h>
+#include <stdint.h>
+{conversions}
+void widen(const half *x, float *y, int64_t n)
+{{
+#pragma omp simd simdlen({lanes})
+    for (int64_t i = 0; i < n; i++)
+        y[i] = from_half(x[i]);
+}}
+void narrow(const float *x, half *y, int64_t n)
+{{
+#pragma omp simd simdlen({lanes})
+    for (int64_t i = 0; i < n; i++)
+        y[i] = to_half(rounded_half(x[i]));
+}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="GCC for x86-64")
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+def test_conversions_on_every_number_of_lanes(lanes: int, tmp_path: Path) -> None:
+    """By instructions where the processor has them; elements beyond the last whole vector are scalar."""
+    (tmp_path / "kernel.c").write_text(LANES.format(conversions=narrow_functions(["float16"]), lanes=lanes))
+    command = ["gcc", *FLAGS, "-march=native", "-mprefer-vector-width=512", "-fopenmp-simd", "kernel.c"]
+    subprocess.run([*command, "-o", "kernel.so"], cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "kernel.so"))
+    bits = np.arange(1 << 16, dtype="uint16")
+    numbers = bits.view("float16")
+    midpoints = np.nextafter(numbers.astype("float32"), np.float32(np.inf)), numbers.astype("float32") * 1.00048828125
+    for values in (numbers[5:], *midpoints):
+        if values.dtype == np.float16:
+            found = np.empty(values.size, "float32")
+            library.widen(values.ctypes, found.ctypes, ctypes.c_int64(values.size))
+        else:
+            found = np.empty(values.size, "float16")
+            library.narrow(values.ctypes, found.ctypes, ctypes.c_int64(values.size))
+        with np.errstate(over="ignore"):
+            wanted = values.astype(found.dtype)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
 
 
 def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:

@@ -16,9 +16,9 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
         float r1 = -INFINITY;
         {
             const float *y0 = x0;
-            for (int64_t b = 0; b < n1; b += 512)
+            for (int64_t b = 0; b < n1; b += 4096)
             {
-                const int64_t e = b + 512 < n1 ? b + 512 : n1;
+                const int64_t e = b + 4096 < n1 ? b + 4096 : n1;
                 float p1 = -INFINITY;
                 int f1 = 0;
                 #pragma omp simd reduction(join1 : p1) reduction(| : f1)

@@ -23,6 +23,10 @@ void kernel(const int64_t *a)
     shared(shared_loop, a, (n0 + 1023) / 1024, a + 7);
 }
 
+#if defined __AVX512F__ && defined __GNUC__ && !defined __clang__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+
 static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;

@@ -53,7 +53,7 @@ def test_a_kernel_is_compiled_once_and_then_found_on_disk(cupy: Any, host: Kerne
     assert cupy.cuda.nvrtc.open == 0
     other = KernelHost(cupy, LAUNCHERS["cupy"](cupy))
     (kernel,) = other.load(KERNEL, ["kernel"])
-    assert kernel.cubin == KERNEL.encode()
+    assert kernel.function.cubin == KERNEL.encode()
     assert (other.counts.misses, other.counts.disk_hits) == (0, 1)
     for file in private(folder).iterdir():
         file.write_bytes(file.read_bytes()[:-1])
@@ -64,7 +64,7 @@ def test_a_kernel_is_compiled_once_and_then_found_on_disk(cupy: Any, host: Kerne
 
 def test_an_image_is_loaded_once_for_all_its_kernels(cupy: Any, host: KernelHost, folder: Any) -> None:
     first, second = host.load(KERNEL + KERNEL.replace("kernel", "end"), ["kernel", "end"])
-    assert (first.name, second.name) == ("kernel", "end") and cupy.machine.loads == 1
+    assert (first.function.name, second.function.name) == ("kernel", "end") and cupy.machine.loads == 1
 
 
 def test_an_image_that_the_driver_refuses_is_compiled_again(cupy: Any, host: KernelHost, folder: Any) -> None:
@@ -75,7 +75,7 @@ def test_an_image_that_the_driver_refuses_is_compiled_again(cupy: Any, host: Ker
         other, refused = KernelHost(cupy, LAUNCHERS["cupy"](cupy)), iter((status, 0))
         cupy.machine.refuses = lambda image, refused=refused: next(refused)
         (kernel,) = other.load(KERNEL, ["kernel"])
-        assert kernel.cubin == KERNEL.encode()
+        assert kernel.function.cubin == KERNEL.encode()
         assert (other.counts.misses, other.counts.disk_hits) == (1, 1)
         assert file.read_bytes() == stored, "what is compiled takes the place of what was refused"
     cupy.machine.refuses = lambda image: 209
@@ -142,7 +142,7 @@ def test_more_shared_memory_is_asked_for(cupy: Any, host: KernelHost, folder: An
     for shared in (0, 16, 64 << 10, 32 << 10, 100 << 10):
         host.bound(kernel, Launch("kernel", (3, 2), 128, shared), [1])()
     assert cupy.machine.launches[-1] == ("kernel", (3, 2, 1), (128, 1, 1), [1], 100 << 10, None)
-    assert host.counts.launches == 5 and cupy.machine.asked[kernel.ptr, 8] == 100 << 10
+    assert host.counts.launches == 5 and cupy.machine.asked[kernel.function.ptr, 8] == 100 << 10
 
 
 def test_scratch_is_the_devices(cupy: Any, host: KernelHost) -> None:

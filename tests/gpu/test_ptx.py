@@ -13,6 +13,7 @@ import pytest
 from harness import cuda_samples as samples
 from harness import cuda_trials as trials
 from harness import golden, ptx
+from harness.count_table import TITLE, table_of
 from harness.counted import COUNTED
 from harness.counts import HEAD, counts_of, resident_warps
 from harness.emulated import Collector
@@ -32,6 +33,7 @@ from optree.tree.variable import Input
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COUNTS = GOLDEN / "counts.txt"
+README = Path(__file__).parent.parent.parent / "benchmarks" / "README.md"
 
 
 # Golden kernels
@@ -333,6 +335,15 @@ def test_counts_are_as_they_were(be: Any, name: str, request: Any) -> None:
 
 def test_counts_are_kept_of_the_same_workloads() -> None:
     assert list(_kept()[1]) == list(COUNTED)
+
+
+def test_the_benchmarks_table_is_of_the_counts(request: Any) -> None:
+    text, table = README.read_text(), "\n".join(table_of(_kept()[1]))
+    if request.config.getoption("--update-golden"):
+        begin = text.index(TITLE)
+        text = text[:begin] + table + text[text.index("\n\n", begin) :]
+        README.write_text(text)
+    assert table in text, "pytest tests/gpu/test_ptx.py --update-golden -n0 writes it"
 
 
 def _table(rows: dict[str, list[list[str]]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from harness.rig.driver import Module
 from harness.rig.install import Rig, rig, why_no_rig
 from harness.shared import DEFAULT, OPTIN
 
 from backends import gen_backend
+from backends.gpu import cupy_device
+from backends.gpu.launch_config import Launch
 from optree import debugprint, function, grad
 from optree.errors import BackendError
 
@@ -620,3 +624,87 @@ def test_what_is_just_within_the_rules(cupy: Any) -> None:
     fork(cupy, stream, joins=True)
     runtime.graphDestroy(runtime.streamEndCapture(stream.ptr))
     cupy.cuda.Device().synchronize()
+
+
+def test_draws_of_streams_that_nothing_orders_are_those_of_one_stream(on: Rig) -> None:
+    def drawn(streams: Any) -> Any:
+        be = gen_backend("gpu", rng_seed=3)
+        found = [be.empty(64) for _ in range(6)]
+        step = function([], be.uniform(size=(64,)))
+        be.synchronize()  # all but the draws is ordered
+        for number, to in enumerate(found):
+            with streams(number):
+                to[:] = step() if number > 2 else be.uniform(size=(64,))
+        on.cupy.cuda.Device().synchronize()
+        return [x.get() for x in found]
+
+    two = [on.cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    wanted = drawn(lambda number: two[0])
+    for seed in range(3):
+        on.machine.random.seed(seed)
+        np.testing.assert_array_equal(drawn(lambda number: two[number % 2]), wanted)
+
+
+def test_a_constant_that_is_dropped_is_there_as_long_as_other_streams_read_it(on: Rig) -> None:
+    be, cupy = gen_backend("gpu"), on.cupy
+    x, outs = be.zeros(5000, name="x"), [be.zeros(5000) for _ in range(2)]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    for number in range(1, 7):
+        be.synchronize()
+        tree = x + np.full(5000, number, "float32")
+        for stream, out in zip(streams, outs, strict=True):
+            with stream:  # the first has the memory, and both read it
+                out[:] = tree
+        del tree
+        gc.collect()
+        with streams[0]:
+            others = [cupy.full(5000, -1, "float32") for _ in range(3)]
+        be.synchronize()
+        for out in outs:
+            np.testing.assert_array_equal(out.get(), np.full(5000, number, "float32"))
+        del others
+
+
+def test_dropped_constants_are_freed_when_they_are_many(on: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_device, "MOST_DROPPED", 10000)
+    constants = cupy_device.Constants(on.cupy)
+    for number in range(8):
+        constants.uploaded(np.full(1000, number, "float32"))
+        constants.uploaded(np.full(1000, number, "float32"), is_kept=False)  # of one stream: freed at once
+    assert len(constants._found) == 0 and len(constants._dropped) <= 3
+
+
+def test_kernels_of_a_graph_stay_loaded_and_others_do_not(on: Rig) -> None:
+    be = gen_backend("gpu")
+    be.kernels._loaded.size = 1
+    x = be.array(np.arange(64.0).reshape(8, 8), name="x")
+    step = function([], be.max_pool(be.avg_pool(x, 2, 1, axes=(0, 1)) * 2, 2, axes=1))
+    wanted, *_ = (step().get() for _ in range(3))
+    assert be.stats()["graphs"]["replays"] >= 1
+    text = 'extern "C" __global__ void own@(float *x) { extern __shared__ float s[]; s[0] = @; x[0] = s[0]; }'
+    sources = [text.replace("@", str(n)) for n in range(3)]
+    before = sum(isinstance(each, Module) for each in on.machine.handles.values())
+    target = be.zeros(1)
+    for n, source in enumerate(sources):
+        (kernel,) = be.kernels.load(source, (f"own{n}",))
+        be.kernels.bound(kernel, Launch(f"own{n}", (1, 1), 1, 60000), [target.array.data.ptr])()
+        del kernel
+    be.synchronize()
+    assert target.item() == 2
+    gc.collect()
+    after = sum(isinstance(each, Module) for each in on.machine.handles.values())
+    assert after <= before + 1, "kernels that only the cache had are unloaded"
+    np.testing.assert_array_equal(step().get(), wanted)
+    assert not on.recovered()
+
+
+def test_cupy_compiles_its_kernels_to_flush_denormals_and_ours_keep_them(on: Rig) -> None:
+    be, tiny = gen_backend("gpu"), np.float32(1e-40)
+    options = on.compiler.options
+    x = be.array(np.full(3, tiny))
+    del options[:]
+    assert (x * 1.5).asnumpyarray().tolist() == [float(tiny * np.float32(1.5))] * 3
+    assert options and not any("ftz" in option for given in options for option in given)
+    del options[:]
+    on.cupy.ElementwiseKernel("float32 x", "float32 y", "y = x + 3", "no_other_test_makes_this")(x.raw())
+    assert options and all("-ftz=true" in given for given in options), "docs/gpu.md says so"

@@ -17,6 +17,7 @@ import pytest
 from backends.cpu import compiler
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.codegen.printer import HEAD, NAME
+from backends.cpu.codegen.vector_math import WIDE_VECTORS
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import disk_cache as cache
 from backends.execution.dialect import QUOTIENTS
@@ -83,7 +84,7 @@ def in_one_file(kernels):
     heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
     bodies, quotients = [], QUOTIENTS.format("static inline")
     for i, kernel in enumerate(kernels):
-        for head in heads:
+        for head in (WIDE_VECTORS, *heads):
             kernel = kernel.removeprefix(head)
         kernel = kernel.replace(quotients, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d)\b", rf"\g<1>_{i}", kernel))

@@ -49,6 +49,27 @@ def test_attributes_of_the_users_are_kept(ne: Any) -> None:
     assert ne.zeros(1).rounding is False and ne.zeros(1).persist_values is True
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rounding_leaves_bits_of_the_mantissa_by_chance(ne: Any, dtype: Any) -> None:
+    x, target = ne.array(np.full((4, 5000), 1.1), dtype), ne.zeros((4, 5000), dtype)
+    target.rounding = 1
+    target[:] = x * 1.0
+    found = target.get()
+    assert set(np.unique(found)) == {1.0, 1.5} and abs((found == 1).mean() - 0.8) < 0.02
+    target[:] = x[:1] - 4.1  # -3 is between neighbours of one bit, and exact; each element has a draw of its own
+    assert len(np.unique(target.get())) <= 2 and set(np.unique(target.get())) <= {-2.0, -3.0, -4.0}
+    target.rounding = 100  # as many as there are, at most
+    target[:] = x * 1.0
+    step = 2.0**-10 if dtype == np.float16 else 2.0**-15
+    assert (np.abs(target.get() - 1.1) <= step).all() and (target.get().astype(float) % step == 0).all()
+    target.rounding = False
+    target[:] = x * 1.0
+    assert (target.get() == dtype(1.1)).all()
+    target.rounding = 1
+    target[:] = np.full((4, 5000), 1.1)  # from the host
+    assert (target.get() == dtype(1.1)).all()
+
+
 def test_default_dtype_is_the_class(ne: Any) -> None:
     assert ne.default_dtype is np.float32 and isinstance(ne.zeros(2).dtype, np.dtype)
     assert gen_backend("cpu", datatype=np.float64).default_dtype is np.float64

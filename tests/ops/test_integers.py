@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import zlib
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from harness.composed import COMPOSED, composed_examples
 from harness.op_examples import examples_for, has_own_examples
 
-from backends import gen_backend
+from backends import gen_backend, source
 from optree import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError
@@ -159,3 +160,21 @@ def test_quotients_and_remainders_by_numbers_are_exact(dtype: str) -> None:
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(quotients.get(), x // np.dtype(dtype).type(number))
             np.testing.assert_array_equal(remainders.get(), x % np.dtype(dtype).type(number))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint64"])
+def test_comparisons_with_numbers_are_numpys(dtype: str) -> None:
+    """With numbers beyond the dtype too, which bools' comparisons refuse; and they are fused."""
+    array, be = np.array([0, 1, 127, 5]).astype(dtype), gen_backend("cpu", jit=True)
+    x = be.array(array, dtype)
+    assert len(source((x > 3) & (x <= 5) | (x == 0))) == 1
+    for number in (0, 1, -1, 200, 2**63 - 1, 2**63, 2**64 - 1, 2**70, -(2**70)):
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+            for i in range(2):
+                try:
+                    wanted = compare(*(array, number)[:: 1 - 2 * i])
+                except OverflowError:
+                    with pytest.raises(OverflowError):
+                        compare(*(x, number)[:: 1 - 2 * i])
+                else:
+                    np.testing.assert_array_equal(compare(*(x, number)[:: 1 - 2 * i]).asnumpyarray(), wanted)

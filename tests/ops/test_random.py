@@ -220,6 +220,20 @@ def test_stochastic_cast_of_double_to_single(be: Any) -> None:
     assert round_by_chance(np.array(0.1), np.array(0.0), np.dtype("float32")).shape == ()
 
 
+def test_stochastic_cast_to_fewer_bits(be: Any) -> None:
+    exact = np.array([1.1, -2.9, 1000.1, 0.0, np.inf, -1e-40, 3.0])
+    got = be.stochastic_cast(be.array(np.repeat(exact[:, None], 20_000, axis=1), np.float64), np.float32, bits=2)
+    rows = got.asnumpyarray()
+    neighbours = [{1.0, 1.25}, {-3.0, -2.5}, {896.0, 1024.0}, {0.0}, {np.inf}, None, {3.0}]
+    for value, row, wanted in zip(exact, rows, neighbours, strict=True):
+        assert wanted is None or set(row.tolist()) == wanted
+        if np.isfinite(value):
+            assert abs(row.mean(dtype=float) - value) < 6 * row.std(dtype=float) / 141 + 1e-44
+    for wrong in (0, True, 24, 1.5):
+        with pytest.raises(OperandError, match="bits are from 1 to the 23 of float32"):
+            be.stochastic_cast(be.ones(2), np.float32, bits=wrong)
+
+
 def test_stochastic_cast_differentiates_as_a_cast(be: Any) -> None:
     x = be.array([0.1, 0.2])
     slope = grad(be.sum(be.stochastic_cast(x).astype(np.float32) * 3, axis=None), x)

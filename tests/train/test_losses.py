@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,118 @@ def test_narrow_losses_are_reduced_in_float32() -> None:
     x = be.full((4096, 2), 10.0, dtype="float16")
     loss = losses.cross_entropy(x, be.array(np.zeros(4096, np.int64)), reduce="sum")
     assert loss.dtype == np.float32 and loss.item() == pytest.approx(4096 * np.log(2), rel=1e-3)
+
+
+def probability(scores: np.ndarray, labels: Any, blank: int) -> float:
+    """Of all alignments of an example's steps, the sum of those that merge to the labels."""
+    shares = np.exp(log_softmax(scores))
+    total = 0.0
+    for path in itertools.product(range(scores.shape[1]), repeat=len(scores)):
+        merged = [x for i, x in enumerate(path) if (i == 0 or x != path[i - 1]) and x != blank]
+        if merged == list(labels):
+            total += float(np.prod([shares[i, x] for i, x in enumerate(path)]))
+    return total
+
+
+@pytest.mark.parametrize("blank", [0, 2])
+def test_ctc_is_the_sum_over_all_alignments(blank: int) -> None:
+    classes = [x for x in range(4) if x != blank]
+    a, b, c = classes
+    labels = np.array([[a, b, 9], [a, a, 9], [b, -1, 9], [7, 7, 7], [a, b, c], [a, a, a]])
+    counts, steps = np.array([2, 2, 1, 0, 3, 3]), np.array([4, 4, 2, 3, 3, 4])
+    scores = np.random.default_rng(blank).normal(size=(4, 6, 4)) * 2
+    wanted = np.array(
+        [probability(scores[:n, i], labels[i, :m], blank) for i, (n, m) in enumerate(zip(steps, counts, strict=True))]
+    )
+    with np.errstate(divide="ignore"):
+        wanted = -np.log(wanted)
+    assert np.isinf(wanted).tolist() == [False] * 5 + [True]
+    t = be.array(scores, "float64")
+    given = labels, steps, counts, blank
+    np.testing.assert_allclose(losses.ctc(t, *given, reduce="none").asnumpyarray(), wanted, rtol=1e-12)
+    assert losses.ctc(t, *given).item() == np.inf
+    assert losses.ctc(t, *given, zero_infinity=True).item() == pytest.approx(wanted[:5].sum() / 6, rel=1e-12)
+    # Of logarithms of probabilities the loss is the same, and what is beyond the steps of an example has no part.
+    beyond = np.arange(4)[:, None] >= steps
+    known = be.array(np.where(beyond[..., None], rng.normal(size=scores.shape), log_softmax(scores)), "float64")
+    np.testing.assert_allclose(losses.ctc(known, *given, reduce="none").asnumpyarray(), wanted, rtol=1e-12)
+    slopes = optree.grad(losses.ctc(known, *given, reduce="sum"), known).asnumpyarray()
+    assert (slopes[beyond] == 0).all() and (slopes[:, 5] == 0).all() and np.isfinite(slopes).all()
+
+
+def test_the_gradient_of_ctc_is_that_of_differences() -> None:
+    labels = [
+        be.array(x, "int64") for x in (np.array([[1, 1], [2, 1], [1, 0]]), np.array([3, 3, 2]), np.array([2, 2, 1]))
+    ]
+    scores = rng.normal(size=(3, 3, 3))
+    x = be.array(scores, "float64")
+    step = optree.function([x], losses.ctc(x, *labels, reduce="sum"))
+    slopes = optree.grad(losses.ctc(x, *labels, reduce="sum"), x).asnumpyarray()
+    for i in range(scores.size):
+        by = np.zeros(scores.size)
+        by[i] = 1e-5
+        up, down = (step(scores + sign * by.reshape(scores.shape)).item() for sign in (1, -1))
+        assert slopes.flat[i] == pytest.approx((up - down) / 2e-5, rel=1e-6, abs=1e-9)
+
+
+def test_ctc_of_scores_that_are_infinite_or_far_apart_stays_a_number() -> None:
+    scores = np.array([[[0.0, 1000.0, -np.inf]], [[0.0, -1000.0, -np.inf]], [[3.0, 2.0, -np.inf]]])
+    t = be.array(scores, "float32")
+    given = np.array([[1]]), [3], [1]
+    loss = losses.ctc(t, *given)
+    assert loss.item() == pytest.approx(-np.log(probability(scores[:, 0], [1], 0)), rel=1e-5)
+    assert np.isfinite(optree.grad(loss, t).asnumpyarray()).all()
+    assert losses.ctc(t, np.array([[2]]), [3], [1]).item() == np.inf
+    many = be.array(rng.normal(size=(300, 1, 5)), "float32")
+    value = losses.ctc(many, np.array([[1, 1, 2, 4]]), [300], [4])
+    wide = losses.ctc(many.astype("float64"), np.array([[1, 1, 2, 4]]), [300], [4])
+    assert value.item() == pytest.approx(wide.item(), rel=1e-5)
+
+
+def test_ctc_gives_nan_of_what_names_no_class_and_refuses_what_does_not_fit() -> None:
+    t = be.array(rng.normal(size=(3, 4, 3)), "float64")
+    labels, lengths = np.array([[1, 2], [1, 0], [1, 3], [-1, 1]]), np.array([2, 2, 2, 2])
+    each = losses.ctc(t, labels, np.array([3, 3, 3, 3]), lengths, reduce="none").asnumpyarray()
+    assert np.isfinite(each[0]) and np.isnan(each[1:]).all()
+    each = losses.ctc(t, np.ones((4, 2), int), [3, 4, 3, -1], [1, 1, 3, 1], reduce="none").asnumpyarray()
+    assert np.isfinite(each[0]) and np.isnan(each[1:]).all()
+    with pytest.raises(ShapeError, match=r"scores are of shape \(steps, batch, classes\)"):
+        losses.ctc(t.reshape(12, 3), labels, lengths, lengths)
+    with pytest.raises(ShapeError, match="labels are of shape"):
+        losses.ctc(t, labels[:2], lengths, lengths)
+    with pytest.raises(ShapeError, match="label_lengths are one for each of 4 examples"):
+        losses.ctc(t, labels, lengths, lengths[:3])
+    with pytest.raises(DTypeError, match="input_lengths are integers"):
+        losses.ctc(t, labels, lengths * 1.0, lengths)
+    with pytest.raises(ParameterError, match="blank is one of the 3 classes"):
+        losses.ctc(t, labels, lengths, lengths, blank=3)
+
+
+def test_ctc_in_a_function_serves_all_sizes() -> None:
+    x = optree.Input(TensorType("float64", (None, None, 3)))
+    labels = optree.Input(TensorType("int64", (None, None)))
+    steps, counts = (optree.Input(TensorType("int64", (None,))) for _ in range(2))
+    step = optree.function([x, labels, steps, counts], losses.ctc(x, labels, steps, counts, reduce="none"))
+    for time, given in ((3, [[1, 2], [2, 2]]), (5, [[1, 1, 2]])):
+        known = np.array(given)
+        size = np.full(len(given), known.shape[1])
+        scores = rng.normal(size=(time, len(given), 3))
+        wanted = [-np.log(max(probability(scores[:, i], row, 0), 1e-300)) for i, row in enumerate(given)]
+        found = step(scores, known, np.full(len(given), time), size)
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_ctc_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    scores = rng.normal(size=(12, 3, 6))
+    labels, steps, counts = rng.integers(1, 6, (3, 5)), np.array([12, 9, 11]), np.array([5, 3, 1])
+    theirs = torch.tensor(scores, requires_grad=True)
+    loss = torch.nn.functional.ctc_loss(
+        theirs.log_softmax(-1), *map(torch.tensor, (labels, steps, counts)), reduction="none"
+    )
+    loss.sum().backward()
+    t = be.array(scores, "float64")
+    ours = losses.ctc(t, labels, steps, counts, reduce="none")
+    np.testing.assert_allclose(ours.asnumpyarray(), loss.detach().numpy(), rtol=1e-10)
+    slopes = optree.grad(losses.ctc(t, labels, steps, counts, reduce="sum"), t).asnumpyarray()
+    np.testing.assert_allclose(slopes, theirs.grad.numpy(), rtol=1e-8, atol=1e-12)

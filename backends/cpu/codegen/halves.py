@@ -1,5 +1,9 @@
 """Conversions of float16 and bfloat16 in C, by integers: GCC 12 vectorises none of its own, and others have none.
 
+Those of float16 and float32 are instructions of x86 processors (F16C), which GCC does not use in vector loops either.
+So they are functions in assembly, with variants on vectors by the names under which GCC calls them, as it does the C
+library's; they take and give 32-bit integers, for GCC calls none with operands of several sizes.
+
 Kernels compute in float32 and round after each operation, as NumPy does: to
 nearest, ties to even, with denormals, and beyond the range to infinity. A nan
 comes out as a nan, of any payload.
@@ -24,12 +28,78 @@ static inline uint32_t bits_of(float x)
 }
 """
 
+
+#: The functions by instructions, from float16's bits, to them, and rounded to them: of scalars, and of vectors by the
+#: prefixes of their names, which tell the processor and the number of lanes.
+_INSTRUCTIONS: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
+    "half_widened": {
+        ("",): ("vmovd %edi, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
+        ("_ZGVbN4v_",): ("vpackusdw %xmm0, %xmm0, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
+        ("_ZGVcN8v_",): ("vpackusdw %xmm1, %xmm0, %xmm0", "vcvtph2ps %xmm0, %ymm0"),
+        ("_ZGVdN8v_",): (
+            "vextracti128 $1, %ymm0, %xmm1",
+            "vpackusdw %xmm1, %xmm0, %xmm0",
+            "vcvtph2ps %xmm0, %ymm0",
+        ),
+        ("_ZGVeN16v_",): ("vpmovdw %zmm0, %ymm0", "vcvtph2ps %ymm0, %zmm0"),
+    },
+    "half_narrowed": {
+        ("",): ("vcvtps2ph $0, %xmm0, %xmm0", "vmovd %xmm0, %eax", "movzwl %ax, %eax"),
+        ("_ZGVbN4v_", "_ZGVcN4v_"): ("vcvtps2ph $0, %xmm0, %xmm0", "vpmovzxwd %xmm0, %xmm0"),
+        ("_ZGVdN8v_",): ("vcvtps2ph $0, %ymm0, %xmm0", "vpmovzxwd %xmm0, %ymm0"),
+        ("_ZGVeN16v_",): ("vcvtps2ph $0, %zmm0, %ymm0", "vpmovzxwd %ymm0, %zmm0"),
+    },
+    "half_rounded": {
+        ("", "_ZGVbN4v_"): ("vcvtps2ph $0, %xmm0, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
+        ("_ZGVcN8v_", "_ZGVdN8v_"): ("vcvtps2ph $0, %ymm0, %xmm0", "vcvtph2ps %xmm0, %ymm0"),
+        ("_ZGVeN16v_",): ("vcvtps2ph $0, %zmm0, %ymm0", "vcvtph2ps %ymm0, %zmm0"),
+    },
+}
+
+
+def _assembly() -> str:
+    """The functions of `_INSTRUCTIONS` as a statement of C, those on 16 lanes for processors that have them."""
+    common: list[str] = []
+    wide: list[str] = []
+    for function, variants in _INSTRUCTIONS.items():
+        for prefixes, instructions in variants.items():
+            names = [prefix + function for prefix in prefixes]
+            lines = [line for name in names for line in (f".hidden {name}", f".globl {name}", f"{name}:")]
+            lines += [f"\\t{instruction}" for instruction in (*instructions, "ret")]
+            (wide if "_ZGVeN16v_" in prefixes else common).extend(f'    "{line}\\n"' for line in lines)
+    first, last = '    ".pushsection .text\\n"', '    ".popsection\\n");'
+    return "\n".join(["__asm__(", first, *common, "#ifdef __AVX512F__", *wide, "#endif", last])
+
+
 #: Conversions by dtype. A number is rounded by adding the power of two whose last bit is the result's; a float to
 #: bfloat16, its upper bits, by adding half of the last of these.
 CONVERSIONS = {
     "float16": """
 typedef uint16_t half;
 
+#if defined __x86_64__ && defined __AVX2__ && defined __F16C__ && defined __GNUC__ && !defined __clang__
+#define VARIANTS __attribute__((simd("notinbranch"), const, visibility("hidden")))
+VARIANTS float half_widened(uint32_t);
+VARIANTS uint32_t half_narrowed(float);
+VARIANTS float half_rounded(float);
+"""
+    + _assembly()
+    + """
+static inline float from_half(half h)
+{
+    return half_widened(h);
+}
+
+static inline half to_half(float x)
+{
+    return (half)half_narrowed(x);
+}
+
+static inline float rounded_half_float(float x)
+{
+    return half_rounded(x);
+}
+#else
 static inline float from_half(half h)
 {
     const uint32_t bits = (uint32_t)h << 13, size = bits & 0x0fffe000u;
@@ -55,6 +125,7 @@ static inline float rounded_half_float(float x)
     const float found = size + unit - unit;
     return copysignf(found < 65536.0f ? found : found + INFINITY, x);
 }
+#endif
 
 static inline float rounded_half_double(double x)
 {

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH
+from backends.cpu.codegen.vector_math import EXP, POW, VECTOR_MATH, WIDE_VECTORS, calls_functions
 from backends.execution.dialect import (
     Dialect,
     Lines,
@@ -30,6 +32,9 @@ PARALLEL_WORK = 1 << 20
 #: The elements that are accumulated in the dtype itself before they join a sum in float64: of rows, whose elements
 #: the lanes of a vector share, and of columns.
 SUM_BLOCKS = (512, 64)
+
+#: The elements of a block of a row where nothing is summed up, which has no error that grows.
+EXTREMES_BLOCK = 4096
 
 #: The elements of a part where the inner loops are split, for any number of threads, and the maximum number of parts:
 #: of rows, and of columns.
@@ -63,7 +68,7 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
-{EXP}{SHARED}"""
+{EXP}{POW}{SHARED}"""
 
 #: Bools are read as bytes: compilers vectorise no loop over _Bool.
 C = Dialect(
@@ -98,9 +103,15 @@ def source(nest: LoopNest) -> str:
     printer = CPrinter(nest)
     functions, body = printer.functions()
     functions += [f"void {NAME}(const int64_t *a)", *braced(without_unused(body))]
-    head = HEAD + narrow_functions(narrow_dtypes(nest))
+    head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + narrow_functions(narrow_dtypes(nest))
     helpers = [*transpose_functions(nest), *functions_called(nest, C), *printer.joins()]
     return "\n".join([head, *helpers, *functions, ""])
+
+
+def prefers_wide_vectors(nest: LoopNest) -> bool:
+    """Whether vectors of 512 bits pay: for functions and halves in elementwise loops."""
+    calls = any(calls_functions(made.expression) for made in nest.statements if isinstance(made, Statement))
+    return not nest.reductions and (calls or "float16" in narrow_dtypes(nest))
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
@@ -278,17 +289,36 @@ class CPrinter(Printer):
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
-        if not r.accumulator.of_numbers:
+        if not self.has_flag(r):
             return super().accumulated(r, part)
         element = self.reduced_element(r)
         flag = self.of_column(f"f{r.value}")
         return [f"{part} = {r.accumulator.of_numbers.format(part, element)};", f"{flag} |= {element} != {element};"]
 
+    def has_flag(self, r: Reduction) -> bool:
+        """Whether numbers alone are compared, and a flag says that there is nan: not of columns, each with a flag."""
+        return bool(r.accumulator.of_numbers) and not self.column
+
     def parts(self, stage: Stage) -> Lines:
         """Partial accumulators of a block; for comparisons of numbers alone, with a flag for nan."""
-        found = [(self.dialect.part_type(r), f"p{r.value}", initial_value(r)) for r in stage.reductions]
-        flags = [("int", f"f{r.value}", "0") for r in stage.reductions if r.accumulator.of_numbers]
+        found = [(self.part_type(r), f"p{r.value}", initial_value(r)) for r in stage.reductions]
+        flags = [("int", f"f{r.value}", "0") for r in stage.reductions if self.has_flag(r)]
         return self.variables([*found, *flags])
+
+    def part_dtype(self, r: Reduction) -> np.dtype:
+        """The dtype of a partial accumulator: int32 for a sum of narrow integers, which a block's does not overflow."""
+        given = self.nest.dtype_of(r.argument)
+        is_small = r.accumulator.sums and given.kind in "biu" and given.itemsize <= 2
+        return np.dtype("int32") if is_small else compute_dtype(r.dtype)
+
+    def part_type(self, r: Reduction) -> str:
+        return self.dialect.read_type(self.part_dtype(r))
+
+    def reduced_element(self, r: Reduction) -> str:
+        name, dtype = self.name(r.argument), self.part_dtype(r)
+        if r.accumulator.sums and dtype.kind == "i" and self.nest.dtype_of(r.argument) != dtype:
+            return self.dialect.converted(name, dtype)
+        return super().reduced_element(r)
 
     def accumulators(self, r: Reduction) -> list[tuple[str, str, str]]:
         compensation = [("double", f"k{r.value}", "0")] if self._is_compensated(r) else []
@@ -413,7 +443,7 @@ class CPrinter(Printer):
 
     def blocks(self, stage: Stage, start: str, end: str, lines: Lines) -> Lines:
         """The last inner loop in blocks, whose partial accumulators join the others."""
-        block, part = SUM_BLOCKS[self.nest.columns], self.of_column("p{}")
+        block, part = self.block(stage), self.of_column("p{}")
         joined = [
             line
             for r in stage.reductions
@@ -425,6 +455,11 @@ class CPrinter(Printer):
             body += [f"if ({decided})", "    break;"]
         return [f"for (int64_t b = {start}; b < {end}; b += {block})", *braced(body)]
 
+    def block(self, stage: Stage) -> int:
+        """The elements of a block of the last inner loop."""
+        sums = self.nest.columns or any(r.accumulator.sums for r in stage.reductions)
+        return SUM_BLOCKS[self.nest.columns] if sums else EXTREMES_BLOCK
+
     def decided(self, stage: Stage) -> str:
         """Whether no further element changes what a stage accumulates; empty where that is never known."""
         ends = [f"r{r.value} == {r.accumulator.absorbing}" for r in stage.reductions if r.accumulator.absorbing]
@@ -434,7 +469,7 @@ class CPrinter(Printer):
     def with_nan(self, r: Reduction) -> Lines:
         """A partial accumulator, made nan if one of its elements is."""
         part, flag = self.of_column(f"p{r.value}"), self.of_column(f"f{r.value}")
-        return [f"{part} = {flag} ? NAN : {part};"] if r.accumulator.of_numbers else []
+        return [f"{part} = {flag} ? NAN : {part};"] if self.has_flag(r) else []
 
     def row_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, where it is the vector loop."""
@@ -474,10 +509,10 @@ class CPrinter(Printer):
     def in_lanes(self, stage: Stage) -> Lines:
         """The sums of a whole block in several vectors, so that additions are independent; then joined by halves."""
         lanes, names = (
-            LANES_BYTES // max(r.dtype.itemsize for r in stage.reductions),
+            LANES_BYTES // max(self.part_dtype(r).itemsize for r in stage.reductions),
             [r.value for r in stage.reductions],
         )
-        lines = [f"{self.type_of(name)} l{name}[{lanes}];" for name in names]
+        lines = [f"{self.part_type(r)} l{r.value}[{lanes}];" for r in stage.reductions]
         loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
         lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
         body = ["const int64_t i = c + j;", *self.element(stage, self.access("y", "i", "l{}[j]"))]

@@ -22,7 +22,7 @@ STRIDES = tuple(f"{name}_{axis}" for name in ("x", "y", "w") for axis in ("outer
 
 
 class Role(NamedTuple):
-    """What a kernel's rows, columns and depth are, in CUDA.
+    """The rows, columns and depth of a kernel's matrix product, in CUDA.
 
     Attributes
     ----------

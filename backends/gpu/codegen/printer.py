@@ -67,7 +67,7 @@ SUM_BLOCK = 64
 #: Numbers drawn at a flat index, in blocks of four.
 _DRAW = re.compile(r"(philox_\w+32)\(\{0\}, \{1\}, \{2\}\)")
 
-#: What stands before a grid-stride loop: most threads have one turn, and unrolled it would begin with a division.
+#: The pragma before a grid-stride loop: most threads have one turn, and unrolled it would begin with a division.
 GRID_STRIDE = ("#pragma unroll 1",)
 
 #: The size of a transposed tile along each of its loops.

@@ -25,7 +25,7 @@ class Variant:
     team : {'', 'tiles', 'warp', 'block', 'columns'}
         The threads that reduce together; '' and 'tiles' are elementwise, 'tiles' with transposes in shared memory.
     cache : {'', 'shared', 'part', 'registers'}
-        Where a row is cached that several stages need. In registers each thread has all of its accesses to a row;
+        The memory that caches a row for several stages. In registers each thread has all of its accesses to a row;
         'part' caches the row's first accesses in shared memory, of reads alone.
     split : bool
         Whether several blocks share the reduction of a row.

@@ -77,11 +77,14 @@ class Compiler:
     ----------
     registers : dict
         How many registers kernels of some names are said to take.
+    options : list of list of str
+        Those of each compilation.
     """
 
     def __init__(self, is_on: Callable[[], bool]) -> None:
         self._is_on = is_on
         self.registers: dict[str, int] = {}
+        self.options: list[list[str]] = []
         self._programs: dict[int, Program] = {}
         self._numbers = count(0x9A0000, 16)
 
@@ -144,6 +147,7 @@ class Compiler:
         made = self._programs[program]
         texts = [ctypes.string_at(each).decode() for each in (ctypes.c_size_t * count).from_address(options)]
         given = " ".join(texts)
+        self.options.append(texts)
         arch = re.search(r"(?:-arch|--gpu-architecture)=(\w+)", given)
         defines = [f"#define {' '.join(each[2:].split('=', 1))}" for each in texts if each.startswith("-D")]
         names = [cuda.instance(name.value.decode(), expression) for expression, name in made.instances.items()]

@@ -87,6 +87,7 @@ class Module:
     device: int
     image: Image
     functions: dict[str, int] = field(default_factory=dict)
+    is_loaded: bool = True
 
 
 @dataclass(eq=False)
@@ -526,7 +527,12 @@ class Driver:
 
     @call("PP")
     def cudaGraphLaunch(self, graph: int, stream: int) -> None:
-        self.machine.launch_graph(self.machine.stream(stream), self.machine.found(graph, Graph))
+        found = self.machine.found(graph, Graph)
+        for node in found.nodes:
+            module = getattr(node.run, "module", None)
+            if module is not None and not module.is_loaded:
+                raise Refused(400, f"{node.what} of a graph was unloaded")
+        self.machine.launch_graph(self.machine.stream(stream), found)
 
     @call("P")
     def cudaGraphDestroy(self, graph: int) -> None:
@@ -579,6 +585,7 @@ class Driver:
     @call("P")
     def cuModuleUnload(self, handle: int) -> None:
         module = self.machine.found(handle, Module)
+        module.is_loaded = False
         for function in (handle, *module.functions.values()):
             del self.machine.handles[function]
 
@@ -654,6 +661,7 @@ class Driver:
                 status = next((status for words, status in FAULTS.items() if words in str(fault)), 719)
                 machine.fail(number, status, str(fault))
 
+        run.module = function.module  # type: ignore[attr-defined]
         return run
 
     def _check_pointers(self, name: str, values: bytearray, number: int) -> None:

@@ -1,0 +1,237 @@
+"""Scaling of a data parallel step to 1,024 GPUs: a simulation of compute, buckets, latency and bandwidth.
+
+No GPU is needed: the numbers of the machine are stated, and can be others. The schedule is that of op-tree's plans: the
+backward pass goes from the last layer to the first, a bucket is summed when its last gradient is there, one bucket
+after another on a stream of their own, and the update waits for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from math import ceil, log, log2, sqrt
+from pathlib import Path
+from typing import NamedTuple
+
+from optree.distributed.group import bucket_of
+
+MIB = 1 << 20
+
+
+class Machine(NamedTuple):
+    """A cluster.
+
+    Attributes
+    ----------
+    flops : float
+        Of a GPU, a second, in a network's products: a part of its peak.
+    memory : float
+        Bytes a second of its memory.
+    node : int
+        GPUs of a node.
+    inside, outside : float
+        Bytes a second and GPU, one way, within a node and between nodes.
+    hop_inside, hop_outside : float
+        Seconds of a hop: a message of no bytes, the launch of its part of the operation included.
+    launch : float
+        Seconds of beginning an operation.
+    jitter : float
+        The standard deviation of a GPU's time for the same work, as a part of it.
+    """
+
+    flops: float = 400e12
+    memory: float = 2.7e12
+    node: int = 8
+    inside: float = 360e9
+    outside: float = 40e9
+    hop_inside: float = 2e-6
+    hop_outside: float = 7e-6
+    launch: float = 10e-6
+    jitter: float = 0.01
+
+
+class Model(NamedTuple):
+    """A network, of layers of one size.
+
+    Attributes
+    ----------
+    weights : int
+    layers : int
+    flops : float
+        Of a GPU's part of a batch, forward; backward takes twice as many.
+    """
+
+    weights: int
+    layers: int
+    flops: float
+
+
+#: By name. A transformer takes 2 operations a weight and token forward, of 16,384 tokens here; ResNet-50 8.2 Gflop an
+#: image, of 256, at a third of a product's speed.
+MODELS = {
+    "transformer, 1.3e9 weights": Model(1_300_000_000, 24, 2 * 1.3e9 * 16384),
+    "ResNet-50, 2.6e7 weights": Model(25_600_000, 54, 3 * 8.2e9 * 256),
+}
+
+#: Bytes of a gradient's element: sums are of float32.
+ELEMENT = 4
+
+
+def ring(size: float, ranks: int, speed: float, hop: float) -> float:
+    """Seconds of a reduce-scatter, or of an all-gather, around a ring."""
+    return (ranks - 1) / ranks * size / speed + (ranks - 1) * hop
+
+
+def tree(size: float, ranks: int, speed: float, hop: float) -> float:
+    """Half the seconds of a sum by two trees, each of which carries half of the bytes up and down."""
+    return size / speed + ceil(log2(ranks)) * hop
+
+
+def half_seconds(size: float, ranks: int, machine: Machine, trees: bool = True) -> float:
+    """Seconds of half a sum, a reduce-scatter or an all-gather: within nodes, then between the same GPUs of nodes.
+
+    Between nodes it is the quicker of a ring and, where that is possible, trees.
+    """
+    here, nodes = min(ranks, machine.node), ceil(ranks / machine.node)
+    seconds = ring(size, here, machine.inside, machine.hop_inside)
+    if nodes > 1:
+        arguments = size / here, nodes, machine.outside, machine.hop_outside
+        seconds += min(ring(*arguments), tree(*arguments)) if trees else ring(*arguments)
+    return seconds
+
+
+def agreement_seconds(ranks: int, machine: Machine) -> float:
+    """Seconds of the comparison of what ranks are about to do: a sum of 16 bytes by a tree."""
+    here, nodes = min(ranks, machine.node), ceil(ranks / machine.node)
+    return 2 * (ceil(log2(here)) * machine.hop_inside + ceil(log2(nodes)) * machine.hop_outside)
+
+
+class Timeline(NamedTuple):
+    """A simulated step.
+
+    Attributes
+    ----------
+    seconds : float
+    waiting : float
+        The part of it in which GPUs wait for sums, or for the slowest GPU.
+    operations : int
+        The number of buckets.
+    """
+
+    seconds: float
+    waiting: float
+    operations: int
+
+
+def simulate(
+    model: Model,
+    ranks: int,
+    bucket: float,
+    machine: Machine,
+    overlaps: bool = True,
+    shards: bool = False,
+    trees: bool = True,
+) -> Timeline:
+    """A step, bucket by bucket."""
+    slowest = 1 + machine.jitter * sqrt(2 * log(ranks))  # the expected largest of normal numbers, about
+    forward = model.flops / machine.flops * slowest
+    layer = 2 * forward / model.layers
+    size = model.weights * ELEMENT / model.layers
+    halves = 1 if shards else 2
+    free, buckets, pending = 0.0, list[float](), 0.0
+    for number in range(model.layers):
+        there = forward + layer * (number + 1)
+        # A gradient larger than a bucket is one by itself, so that a layer's parts count as gradients here.
+        pending += size
+        while pending >= bucket or (pending and number == model.layers - 1):
+            part = min(bucket, pending)
+            pending -= part
+            begin = max(free, there if overlaps else forward + layer * model.layers)
+            each = machine.launch + agreement_seconds(ranks, machine)
+            free = begin + each + halves * half_seconds(part, ranks, machine, trees) if ranks > 1 else begin
+            buckets.append(part)
+    done = forward + layer * model.layers
+    mine = model.weights / (ranks if shards else 1)
+    update = mine * (7 * ELEMENT) / machine.memory  # AdamW reads four arrays and writes three
+    end = max(done, free) + update
+    if shards and ranks > 1:  # new weights are gathered when they are there, in bfloat16
+        end += sum(half_seconds(part / 2, ranks, machine, trees) + machine.launch for part in buckets)
+    alone = 3 * model.flops / machine.flops + model.weights * (7 * ELEMENT) / machine.memory
+    return Timeline(end, max(0.0, end - alone), len(buckets))
+
+
+def best_bucket(model: Model, ranks: int, machine: Machine) -> float:
+    """The quickest bucket, in bytes, of powers of two."""
+    sizes = [MIB * 2.0**i for i in range(14)]
+    return min(sizes, key=lambda size: simulate(model, ranks, size, machine).seconds)
+
+
+def chosen(model: Model, ranks: int) -> int:
+    """The bytes of op-tree's buckets."""
+    return bucket_of(ranks, model.weights * ELEMENT)
+
+
+#: The ways of a step that the table compares: their names, and from the bytes of op-tree's buckets to what `simulate`
+#: is told.
+WAYS = {
+    "after the backward pass": lambda size: {"bucket": size, "overlaps": False},
+    "buckets of 1 MiB": lambda size: {"bucket": MIB},
+    "buckets of 4 MiB": lambda size: {"bucket": 4 * MIB},
+    "op-tree's buckets": lambda size: {"bucket": size},
+    "the same, rings alone": lambda size: {"bucket": size, "trees": False},
+    "the same, state sharded": lambda size: {"bucket": size, "shards": True},
+}
+
+RANKS = (1, 8, 64, 256, 1024)
+
+
+def table(model: Model, machine: Machine) -> dict[str, list[float]]:
+    """By way, the efficiency for each number of GPUs: the time of one GPU over that of a step of as many."""
+    alone = simulate(model, 1, MIB, machine).seconds
+    return {
+        name: [alone / simulate(model, n, machine=machine, **way(chosen(model, n))).seconds for n in RANKS]  # type: ignore[arg-type]
+        for name, way in WAYS.items()
+    }
+
+
+def draw(tables: dict[str, dict[str, list[float]]], path: Path) -> None:
+    """A picture of the efficiencies."""
+    figure = import_module("matplotlib.figure").Figure(figsize=(10, 4), layout="constrained")
+    for axes, (name, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+        for way, values in rows.items():
+            axes.plot(RANKS, values, marker="o", label=way)
+        axes.set(title=name, xlabel="GPUs", ylabel="efficiency", xscale="log", ylim=(0, 1.05))
+        axes.set_xticks(RANKS, map(str, RANKS))
+        axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name, value in Machine()._asdict().items():
+        parser.add_argument(f"--{name}", type=type(value), default=value, help=f"see Machine ({value:g})")
+    parser.add_argument("--picture", type=Path, help="the file of a picture")
+    options = vars(parser.parse_args(arguments))
+    picture = options.pop("picture")
+    machine = Machine(**options)
+    print(", ".join(f"{name} {value:g}" for name, value in machine._asdict().items()))
+    tables = {}
+    for name, model in MODELS.items():
+        tables[name] = table(model, machine)
+        one = simulate(model, 1, MIB, machine).seconds
+        print(f"\n{name}: {one * 1e3:.1f} ms on one GPU; efficiency on" + "".join(f"{n:>8}" for n in RANKS))
+        for way, values in tables[name].items():
+            print(f"  {way:38}" + "".join(f"{value:8.3f}" for value in values))
+        steps = [simulate(model, n, chosen(model, n), machine) for n in RANKS]
+        best = [best_bucket(model, n, machine) for n in RANKS]
+        print(f"  {'its wait, in ms':38}" + "".join(f"{each.waiting * 1e3:8.1f}" for each in steps))
+        print(f"  {'its buckets, in MiB':38}" + "".join(f"{chosen(model, n) / MIB:8.0f}" for n in RANKS))
+        print(f"  {'the quickest buckets, in MiB':38}" + "".join(f"{size / MIB:8.0f}" for size in best))
+    if picture is not None:
+        draw(tables, picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Operations that run beside others, on an engine whose two ranks are alike: on the CPU, and between CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.cuda import needs_gxx
+from harness.emulated import emulated_cupy
+from harness.homes import stand_in
+
+import optree
+from backends import gen_backend
+from optree import TensorType, train
+from optree.distributed import Engine, Group
+
+
+class Alike(Engine):
+    """Two ranks of one value. Until an operation is awaited, its value is nan, and its operand must not change."""
+
+    size = 2
+    overlaps = True
+
+    def all_reduce(self, x: Any, kind: str) -> Any:
+        return x * 2 if kind == "sum" else x.copy()
+
+    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+        made = out if out is not None else np.array(x) if isinstance(x, np.generic) else x.copy()
+        made[...] = np.nan
+        before = x.copy()
+
+        def finish() -> None:
+            assert (x == before).all(), "the operand has been overwritten"
+            made[...] = getattr(self, method)(before, *args)
+
+        return made, finish
+
+
+def trained(be: Any, group: Group | None, **options: Any) -> tuple[Any, list[float], list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    weights: Any = [be.array(rng.normal(size=size) / 3, name=f"w{size}") for size in ((6, 20), (20, 5), (5, 3))]
+    x, y = TensorType("float32", (None, 6))("x"), TensorType("int64", (None,))("y")
+    hidden = be.tanh(be.dot(be.tanh(be.dot(x, weights[0])), weights[1]))
+    loss = train.losses.cross_entropy(be.dot(hidden, weights[2]), y)
+    updates = train.AdamW(weights, 0.01, **options).updates(loss, over=group)
+    step = optree.function([x, y], loss if group is None else group.mean(loss), updates=updates)
+    data = be.array(rng.normal(size=(8, 6))), be.array(rng.integers(0, 3, 8))
+    losses = [step(*data).item() for _ in range(6)]
+    return step, losses, [w.get() for w in weights]
+
+
+@needs_gxx
+@pytest.mark.parametrize("kind", ["cpu", "always", "graphs"])
+@pytest.mark.parametrize("options", [{}, {"clip_global_norm": 0.1, "average": 0.9}], ids=["plain", "clipped"])
+def test_two_ranks_that_are_alike_train_as_one(kind: str, options: dict[str, Any]) -> None:
+    be = gen_backend("cpu", jit=False)
+    _, expected, weights = trained(be, None, **options)
+    if kind == "graphs":
+        be = stand_in(emulated_cupy(), jit=True)
+    elif kind == "always":
+        be = gen_backend("cpu", jit="always")
+    step, losses, found = trained(be, Group(be, Alike()), **options)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for one, other in zip(found, weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    text = optree.debugprint(step, file="str")
+    if kind == "graphs":
+        assert "CUDA graphs of" in text and "uncaptured between them: Begin, Await" in text
+        assert be.stats()["graphs"]["replays"] > 0
+        assert "changes its address" not in text, text
