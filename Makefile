@@ -27,6 +27,9 @@ convnet: $(VENV)/examples.stamp ## train a convolutional network on handwritten 
 # As many processes run them as there are processors; make test ARGS=-n0 runs them in one.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
+# They start some two hundred processes, which would all compile op-tree's Python anew where bytecode is not written.
+unexport PYTHONDONTWRITEBYTECODE
+
 test test-all: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/dev.stamp ## run the tests, with a sample of the largest matrices
 	$(PYTEST) $(ARGS)

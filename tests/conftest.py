@@ -145,15 +145,10 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_collection_finish(session: Any) -> None:
-    """Make the rig before a test lets CuPy look for its libraries, and keep the collector of garbage from the tests.
-
-    They live to the end, and tests of memory, which collect all garbage again and again, took a second for each time.
-    """
+    """Make the rig before a test lets CuPy look for its libraries."""
     names = {item.module.__name__ for item in session.items if hasattr(item, "module")}
     if names & {*ON_THE_RIG, "test_rig"} and why_no_rig() is None:
         rig()
-    gc.collect()
-    gc.freeze()
 
 
 def _sampled(items: list[Any], config: Any) -> set[Any]:
@@ -262,8 +257,14 @@ def be64(request: Any) -> Any:
 
 @pytest.fixture(autouse=True, scope="module")
 def _plain_current_backend() -> None:
-    """Each module starts with a plain backend as the current one, whatever the module before it made last."""
+    """Each module starts with a plain backend as the current one, whatever the module before it made last.
+
+    And the collector of garbage looks no more at what lives on from before, first of all the tests themselves: each of
+    the collections that tests of memory ask for took a second.
+    """
     gen_backend("cpu")
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -275,6 +276,6 @@ def folder(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def counted() -> Any:
-    """What `compile_source` has counted since, seconds aside."""
+    """A function that returns the counts of `compile_source` since, without the seconds."""
     before = compile_counts()
     return lambda: {name: number - before[name] for name, number in compile_counts().items() if name != "seconds"}

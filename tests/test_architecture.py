@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,13 @@ SOURCES = sorted(
     for path in (ROOT / top).rglob("*.py")
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rglob("*.md"), *SOURCES])
-TREES = {name: ast.parse(path.read_text()) for name, path in CORE.items()}
+CODE = {path: ast.parse(path.read_text()) for path in SOURCES}
+TREES = {name: CODE[path] for name, path in CORE.items()}
+
+
+def _places(found: dict[Path, Any]) -> str:
+    """What was found in which file, a line each."""
+    return "\n".join(f"{path.relative_to(ROOT)}: {what}" for path, what in found.items() if what)
 
 
 def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -149,16 +156,16 @@ def test_no_cycle_of_imports() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_import_inside_a_function(path: Path) -> None:
-    lines = [
-        inner.lineno
-        for outer in ast.walk(ast.parse(path.read_text()))
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for inner in ast.walk(outer)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
-    ]
-    assert not lines, f"imports inside functions at lines {lines}; they go to the top of the file"
+def _lines_of_inner_imports(tree: ast.AST) -> list[int]:
+    """The lines of imports that stand inside functions."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inner = (node for function in functions for node in ast.walk(function))
+    return sorted({node.lineno for node in inner if isinstance(node, ast.Import | ast.ImportFrom)})
+
+
+def test_no_import_inside_a_function() -> None:
+    found = _places({path: _lines_of_inner_imports(tree) for path, tree in CODE.items()})
+    assert not found, f"imports inside functions, at lines; they go to the top of the file\n{found}"
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -168,24 +175,25 @@ def test_imports_numpy_and_the_standard_library_only(name: str) -> None:
     assert found <= allowed, f"{name} imports {sorted(found - allowed)}; the core installs NumPy alone"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_sizes(path: Path) -> None:
-    text = path.read_text()
-    length = len(text.splitlines())
-    assert length <= FILE_LINES, f"{length} lines: more than {FILE_LINES} are two files that have not met yet"
-    long = {
-        node.name: size
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES
-    }
-    assert not long, f"functions of more than {FUNCTION_LINES} lines: {long}"
+def _long_functions(tree: ast.AST) -> dict[str, int]:
+    """The functions of more than FUNCTION_LINES, and the lines of each."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    sizes = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    return {name: size for name, size in sizes.items() if size > FUNCTION_LINES}
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_left_for_later(path: Path) -> None:
-    lines = [number for number, line in enumerate(path.read_text().splitlines(), 1) if UNFINISHED.search(line)]
-    assert not lines, f"lines {lines} speak of work left to do"
+def test_sizes() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    long = _places({path: length for path, length in lengths.items() if length > FILE_LINES})
+    assert not long, f"files of more than {FILE_LINES} lines are two files that have not met yet\n{long}"
+    found = _places({path: _long_functions(tree) for path, tree in CODE.items()})
+    assert not found, f"functions of more than {FUNCTION_LINES} lines\n{found}"
+
+
+def test_nothing_is_left_for_later() -> None:
+    lines = {path: enumerate(path.read_text().splitlines(), 1) for path in TEXTS}
+    found = _places({path: [i for i, line in each if UNFINISHED.search(line)] for path, each in lines.items()})
+    assert not found, f"lines that speak of work left to do\n{found}"
 
 
 @pytest.mark.parametrize("name", CORE)

@@ -348,7 +348,8 @@ class Op:
 
     def state(self) -> dict[str, Any]:
         """The attributes set on the op itself, without its caches."""
-        return {name: value for name, value in vars(self).items() if name not in MARKS}
+        found = vars(self).copy()  # at once: other threads may use the op for the first time meanwhile
+        return {name: value for name, value in found.items() if name not in MARKS}
 
     # Building
 
@@ -549,8 +550,9 @@ class Op:
 
     def _attributes(self) -> set[str]:
         """The names of its own attributes and slots, without those of cached properties."""
-        own = {name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)}
-        members = {name: each for kind in type(self).__mro__ for name, each in vars(kind).items()}
+        names = tuple(vars(self))  # at once: other threads may use the op for the first time meanwhile
+        own = {name for name in names if not isinstance(getattr(type(self), name, None), cached_property)}
+        members = {name: each for kind in type(self).__mro__ for name, each in tuple(vars(kind).items())}
         return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:

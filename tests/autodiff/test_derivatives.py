@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.linalg_cases import examples_for, has_examples
+from harness.op_examples import examples_for, has_examples
 
 from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, hessian, hessian_vector_product, jacobian
 from optree.errors import DefinitionError, DisconnectedError, GradientError, ShapeError

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.op_examples import has_own_examples
 from harness.ops import DoubleOp, double
 
 from optree import Input, Op, OpTreeNode, TensorType, constant, grad
@@ -85,11 +86,7 @@ def test_parents_and_arguments(be: Any) -> None:
     assert x.get_parents() == x.get_arguments() == x.get_ancestors() == []
 
 
-WITH_EXAMPLES = [
-    name
-    for name, op in OPS.items()
-    if op.examples or (issubclass(op, traits.ElementwiseOperator) and not op.destroy_map)
-]
+WITH_EXAMPLES = [name for name, op in OPS.items() if has_own_examples(op) and not op.destroy_map]
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

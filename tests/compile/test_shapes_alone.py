@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.linalg_cases import examples_for, has_examples
+from harness.op_examples import examples_for, has_examples
 
 from backends import gen_backend, source
 from optree import grad

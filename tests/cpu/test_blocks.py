@@ -6,12 +6,14 @@ import itertools
 import os
 import threading
 import tracemalloc
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.blocks import in_blocks
+from harness.blocks import in_blocks, small
 from harness.compiling import done, python
+from harness.threads import in_threads
 from test_kernels import (  # noqa: F401
     drawn,
     test_a_number_is_passed_in_the_kind_that_each_use_needs,
@@ -33,10 +35,9 @@ from test_random_trees import (  # noqa: F401
     test_a_random_tree_written_into_a_leaf,
 )
 from test_registry import (  # noqa: F401
+    test_a_backend_gives_what_the_reference_gives,
     test_into_an_operand,
     test_operands_without_strides,
-    test_promise,
-    test_promise_of_a_composed_function,
     test_special_values,
     test_value_of_a_composed_function,
     test_value_on_examples,
@@ -65,8 +66,15 @@ from optree.settings import override
 
 @pytest.fixture(scope="module")
 def cpu() -> Any:
+    """One for all tests, each of which sets the size of blocks for itself."""
     with in_blocks(datatype=np.float64) as backend:
-        yield backend
+        return backend
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(request: Any) -> Any:
+    with small() if "cpu" in request.fixturenames else nullcontext():
+        yield
 
 
 @pytest.fixture
@@ -168,8 +176,7 @@ def test_every_mix_of_layouts(shape, block_bytes):
     with in_blocks(block_bytes) as be:
         for a, b, c in itertools.product(layouts(x), layouts(y), (row, column, np.float32([2.0]))):
             target = np.empty(shape, np.float32, order="F")[..., ::-1]
-            step = function([], updates={be.over(target): be.over(a) * be.over(b) + be.sqrt(be.over(c))})
-            step()
+            be.over(target)[...] = be.over(a) * be.over(b) + be.sqrt(be.over(c))
             np.testing.assert_array_equal(target, x * y + np.sqrt(c))
 
 
@@ -330,23 +337,13 @@ def test_numpy_warns_in_no_thread():
 
 
 def test_several_threads_run_kernels_at_once():
-    errors: list[BaseException] = []
-
     def run(seed: int) -> None:
         x = np.random.RandomState(seed).randn(100, 50).astype(np.float32)
-        try:
-            with in_blocks(2000, 2) as be:
-                for _ in range(10):
-                    np.testing.assert_allclose((be.array(x) * seed + 1).asnumpyarray(), x * seed + 1, rtol=1e-6)
-        except BaseException as error:
-            errors.append(error)
+        with in_blocks(2000, 2) as be:
+            for _ in range(10):
+                np.testing.assert_allclose((be.array(x) * seed + 1).asnumpyarray(), x * seed + 1, rtol=1e-6)
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(run, 5)
 
 
 FORKING = """

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu import compiler, thread_pool
@@ -114,13 +115,7 @@ def test_calls_are_counted(counted):
 
 def test_threads_compile_each_source_once(counted):
     source, number = adder()
-    found = []
-    workers = [threading.Thread(target=lambda: found.append(added(compile_source(source, "add")))) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert found == [number] * 8
+    assert in_threads(lambda _: added(compile_source(source, "add")), 8) == [number] * 8
     assert counted() == {"hits": 7, "disk_hits": 0, "misses": 1}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.compiling import done, python
+from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu import entry
@@ -163,38 +163,25 @@ def test_sizes_of_what_is_only_broadcast_to(be):
 
 def test_several_threads(be):
     """One plan, arrays and numbers of each thread's own."""
-    errors: list[Any] = []
 
     def work(number: int) -> None:
         x, z = be.full(1000, number), be.empty(1000)
         for step in range(200):
             z[:] = x * 2.0 + float(step)
-            if not (z.get() == 2 * number + step).all():
-                errors.append((number, step))
+            assert (z.get() == 2 * number + step).all()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work, 6)
 
 
 def test_a_function_called_by_several_threads(be):
     x, w = TensorType("float32", (None,))("x"), be.ones(64, name="w")
     f = function([x], be.sum(x * w * 2, keepdims=False))
-    wrong: list[float] = []
 
     def work(number: int) -> None:
         given = np.full(64, number, np.float32)
-        wrong.extend(value for _ in range(200) if (value := f(given).item()) != 128 * number)
+        assert {f(given).item() for _ in range(200)} == {128 * number}
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, 4)
 
 
 FORKED = """

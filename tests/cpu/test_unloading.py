@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.compiling import added, adder, done, needs_compiler, python
+from harness.threads import in_threads
 
 from backends import backend, gen_backend
 from backends.cpu import compiler
@@ -123,21 +123,15 @@ def test_kernels_run_while_others_are_unloaded(few: int, monkeypatch: Any) -> No
     """Plans are forgotten and compiled anew by six threads at once, each of which runs the others' kernels too."""
     monkeypatch.setattr(backend, "PLANS", 3)
     monkeypatch.setattr(compiler, "RECENT", 1)
-    be, wrong = gen_backend("cpu", jit=True), []
+    be = gen_backend("cpu", jit=True)
 
     def work(seed: int) -> None:
         x, order = be.ones(5000), np.random.RandomState(seed)
         for number in order.randint(8, size=150):
             value = be.evaluate([chain(be, x, int(number))])[0].get()
-            if not (value == value_of(1, number)).all():
-                wrong.append(number)
+            assert (value == value_of(1, number)).all()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, 6)
 
 
 def test_a_process_ends_while_a_thread_runs_kernels(folder: Any) -> None:

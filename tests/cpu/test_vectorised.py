@@ -92,6 +92,7 @@ def _calls(op: Any, dtype: str) -> bool:
     return bool(re.search(r"\b(?!fabs|floor|ceil|trunc|rint|sqrt|copysign)[a-z]\w*\(", expression))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name", [n for n, op in sorted(OPS.items()) if issubclass(op, ElementwiseOperator) and op.kernel]
 )

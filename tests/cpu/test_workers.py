@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from harness.compiling import done, python
+from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
@@ -62,21 +63,14 @@ def test_whoever_is_done_takes_what_others_have_not_begun():
 
 def test_several_callers_at_once():
     """One has the threads, and the others work alone."""
-    totals = []
 
-    def call():
+    def call(_):
         for count in range(1, 200):
             taken = []
             shared(lambda state, begin, end, thread: taken.append(end - begin), count, 3)  # noqa: B023 done by then
-            totals.append(sum(taken) == count)
+            assert sum(taken) == count
 
-    callers = [threading.Thread(target=call) for _ in range(6)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(totals) == 6 * 199
-    assert all(totals)
+    in_threads(call, 6)
 
 
 def test_a_forked_child_has_threads_of_its_own(folder):

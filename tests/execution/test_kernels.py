@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.staged import REDUCTIONS
+from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu.codegen import printer as c
@@ -403,23 +403,13 @@ def test_sizes_and_numbers_compile_nothing(compiled):
 
 @needs_compiler
 def test_threads_share_a_backend(compiled):
-    errors: list[Exception] = []
-
     def work(seed: int) -> None:
-        try:
-            values = drawn(seed, 100, 100)
-            for _ in range(20):
-                result = (compiled.array(values) * seed + 1).asnumpyarray()
-                np.testing.assert_allclose(result, values * seed + 1, rtol=1e-6)
-        except Exception as error:
-            errors.append(error)
+        values = drawn(seed, 100, 100)
+        for _ in range(20):
+            result = (compiled.array(values) * seed + 1).asnumpyarray()
+            np.testing.assert_allclose(result, values * seed + 1, rtol=1e-6)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work, 6)
 
 
 def test_info_and_wrong_choices(monkeypatch):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import pytest
 from harness.counting import allocated
+from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
@@ -135,18 +135,12 @@ def test_updates_read_before_they_are_written(be):
 def test_a_function_that_several_threads_call(be):
     x, w = MATRIX("x"), be.array(np.eye(8))
     f = function([x], be.dot(be.dot(x, w) * 2, w) + 1)
-    wrong: list[int] = []
 
     def work(number: int) -> None:
         given = np.full((number + 1, 8), number, np.float32)
-        wrong.extend(step for step in range(100) if not (f(given).get() == 2 * number + 1).all())
+        assert all((f(given).get() == 2 * number + 1).all() for _ in range(100))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, 6)
 
 
 def test_repeated_small_work_gets_a_kernel_too():

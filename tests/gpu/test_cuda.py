@@ -64,16 +64,27 @@ ODD = "--diag-suppress=186"
 
 
 @cache
-def trials_of(group: str, wide: bool = False) -> tuple[dict[str, Trial], Trials]:
+def trials_of(group: str, wide: bool = False) -> Trials:
     make, device, options = (WIDE if wide else GROUPS)[group]
-    found = make()
     with wide_indices(wide):
-        return found, Trials(found.values(), device, **options)
+        return Trials(make(), device, **options)
 
 
 def wide_indices(wide: bool) -> Any:
     """Whether every kernel gets indices of 64 bits."""
     return patch.object(launch_config, "INT32_LIMIT", 0 if wide else launch_config.INT32_LIMIT)
+
+
+@cache
+def drawn_of(session: pytest.Session, test: str, group: str) -> set[str]:
+    """The names of a group's cases of a test that run."""
+    cases = (item.callspec.params for item in session.items if item.nodeid.split("[")[0] == test)
+    return {params["name"] for params in cases if params["group"] == group}
+
+
+def those_that_run(request: Any, group: str) -> set[str]:
+    """The names of a group's cases of this test that run."""
+    return drawn_of(request.session, request.node.nodeid.split("[")[0], group)
 
 
 def _names(groups: dict[str, Any]) -> list[Any]:
@@ -86,23 +97,21 @@ def _names(groups: dict[str, Any]) -> list[Any]:
 @pytest.mark.matrix
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(GROUPS))
-def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str) -> None:
-    found, trials = trials_of(group)
-    trials.check(found[name])
+def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str, request: Any) -> None:
+    trials_of(group).check(name, those_that_run(request, group))
 
 
 @pytest.mark.matrix
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(WIDE))
-def test_the_same_with_indices_of_64_bits(group: str, name: str) -> None:
-    found, trials = trials_of(group, True)
+def test_the_same_with_indices_of_64_bits(group: str, name: str, request: Any) -> None:
     with wide_indices(True):
-        trials.check(found[name])
+        trials_of(group, True).check(name, those_that_run(request, group))
 
 
 @needs_gxx
 def test_every_kind_of_team_is_among_them() -> None:
-    small, large = (trials_of(group)[1] for group in ("staged on a small device", "staged"))
+    small, large = (trials_of(group) for group in ("staged on a small device", "staged"))
     text = "\n".join(large.sources)
     for team in (
         "over_lanes(r",
@@ -115,18 +124,18 @@ def test_every_kind_of_team_is_among_them() -> None:
     ):
         assert team in text, team
     for dtype, type in (("float16", "__half"), ("bfloat16", "__nv_bfloat16")):
-        half = "\n".join(trials_of(dtype)[1].sources)
+        half = "\n".join(trials_of(dtype).sources)
         assert f"Vector<{type}, 8>" in half  # accesses of 16 bytes
         assert f"__shared__ {type} tile" in half and f"{type} *const g" in half
         assert "int shift = (int)((unsigned long long)x0 / 2 % 8)" in half
     assert "int shift = (int)((unsigned long long)x0 / 4 % 4)" in text
-    assert any("__shared__ float tile" in source for source in trials_of("elementwise")[1].sources)
+    assert any("__shared__ float tile" in source for source in trials_of("elementwise").sources)
     assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
     assert any("(Index)held" in source for source in small.sources), "no row is read again in part"
-    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few")[1].sources, "stage1(")):
+    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few").sources, "stage1(")):
         assert any(name in source and "[e] = over_column(r" in source for source in sources), name
-    assert all("typedef long long Index;" in source for source in trials_of("views", True)[1].sources)
-    several = [source for source in trials_of("elementwise on a small device")[1].sources if "parts" not in source]
+    assert all("typedef long long Index;" in source for source in trials_of("views", True).sources)
+    several = [source for source in trials_of("elementwise on a small device").sources if "parts" not in source]
     for parts in (("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")):
         assert any(all(part in source for part in parts) for source in several), parts
 
@@ -138,8 +147,8 @@ def test_every_kind_of_team_is_among_them() -> None:
 @needs_gxx
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest, sample: Any) -> None:
-    odd = sources_among(trials_of(group)[1] for group in ("ops", "reductions"))
-    groups = [trials_of(group)[1] for group in GROUPS] + [trials_of(group, True)[1] for group in WIDE]
+    odd = sources_among(trials_of(group) for group in ("ops", "reductions"))
+    groups = [trials_of(group) for group in GROUPS] + [trials_of(group, True) for group in WIDE]
     for sources, options in ((odd, (*OPTIONS, ODD)), (sources_among(groups, odd), OPTIONS)):
         every = request.config.getoption("--every-architecture")
         mine = sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)]

@@ -21,6 +21,7 @@ from harness.compiling import ROOT
 from harness.fake_cupy import DATA, fake_cupy
 from harness.homes import stand_in
 from harness.messages import message_of
+from harness.op_examples import has_own_examples
 
 from backends import gen_backend
 from optree import Op, OpTreeNode, TensorType, debugprint, function, grad
@@ -491,11 +492,6 @@ def _asks_the_driver(error: Exception) -> bool:
     return "cudaError" in str(error) or isinstance(error, ImportError)  # of cuBLAS
 
 
-def _has_examples(op: type[Op]) -> bool:
-    """Whether an op has examples in its class; others have tests of their own."""
-    return bool(op.examples) or issubclass(op, ElementwiseOperator)
-
-
 @pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
 def test_cupy_takes_what_ops_ask_of_it() -> None:
     """A portable op's value comes as far as CUDA; a view all the way."""
@@ -505,7 +501,7 @@ def test_cupy_takes_what_ops_ask_of_it() -> None:
     for example in (
         each
         for name in PORTABLE
-        if name not in UNLIKE and not OPS[name].calls_lapack and _has_examples(OPS[name])
+        if name not in UNLIKE and not OPS[name].calls_lapack and has_own_examples(OPS[name])
         for each in examples_of(OPS[name])
     ):
         values = example.draw(np.float32 if example.takes_floats else None)

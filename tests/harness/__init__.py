@@ -1,1 +1,1 @@
-"""What the registry-driven tests compare ops with, in words that are not the ops' own."""
+"""Helpers of the tests: references that are independent of the ops, stand-ins, emulators and interpreters."""

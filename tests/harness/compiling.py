@@ -1,4 +1,4 @@
-"""What the tests of compiled sources share."""
+"""Helpers of the tests of compiled sources: sources, processes and the disk cache."""
 
 from __future__ import annotations
 

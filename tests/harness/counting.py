@@ -1,4 +1,4 @@
-"""How much memory a call takes."""
+"""Peak memory of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels move and issue on a card, without one: some blocks of each launch are interpreted, the others are alike.
+"""Memory traffic and issued instructions of kernels, without a card: a sample of each launch's blocks is interpreted.
 
 Per element of the loop nest: instructions that threads issue by pipe, as the interpreted PTX becomes machine code, and
 bytes of sectors that memory moves. Registers and shared memory are the assembler's, resident warps follow from them.
@@ -96,7 +96,7 @@ def resident_warps(arch: str, threads: int, registers: int, shared: int) -> int:
 
 
 def pipes_of_ptx(name: str) -> dict[str, int]:
-    """What an instruction of PTX becomes, by pipe."""
+    """The machine instructions of a PTX instruction, by pipe."""
     if name in EXPANDED:
         return EXPANDED[name]
     if name.startswith(FREE):
@@ -127,7 +127,7 @@ def _is_slow(mods: Sequence[str]) -> bool:
 
 
 class Counted(NamedTuple):
-    """What one launch moves and issues: see `row`."""
+    """Memory traffic and issued instructions of one launch: see `row`."""
 
     launch: Launch
     registers: int
@@ -236,7 +236,7 @@ class CountingHost(RecordingHost):
 
 
 def counts_of(be: Any, tree: Callable[[Any], Any], arch: str = "sm_90") -> list[Counted]:
-    """What each launch of a tree's kernels moves and issues."""
+    """Memory traffic and issued instructions of each launch of a tree's kernels."""
     host = CountingHost(arch)
 
     def compile(nest: LoopNest) -> Any:

@@ -92,7 +92,7 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Argument:
-    """What a kernel takes: a kind, as in cuda_on_cpu.h, a size, and the size of what a pointer points to."""
+    """A kernel's parameter: its kind, as in cuda_on_cpu.h, its size, and the size of a pointer's target."""
 
     kind: str
     size: int
@@ -210,7 +210,7 @@ needs_gxx = pytest.mark.skipif(
 
 
 def prefix(sources: Sequence[str]) -> str:
-    """What the translation unit of sources includes."""
+    """The #include lines of the translation unit of sources."""
     included = (line.strip() for source in sources for line in _INCLUDE.findall(source))
     return "\n".join(['#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
 
@@ -315,7 +315,7 @@ def _place(*parts: object) -> Path:
 
 @cache
 def _identity() -> tuple[str, ...]:
-    """What every file depends on: the compiler and the headers."""
+    """The dependencies of every file: the compiler and the headers."""
     version = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout
     return (version, *_folders(), *(path.read_text() for path in sorted(HEADERS.glob("**/*.*h"))))
 
@@ -520,7 +520,7 @@ class _Server:
         return self._read(process, length).decode()
 
     def _read(self, process: subprocess.Popen[bytes], size: int) -> bytes:
-        """What the process gives; if it has ended instead, what it said."""
+        """Bytes from the process; if it has ended, an error with its output."""
         assert process.stdout is not None
         data = process.stdout.read(size)
         if len(data) < size:

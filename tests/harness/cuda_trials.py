@@ -1,4 +1,4 @@
-"""What CUDA kernels are tried on: every op, reductions of every shape, layouts, targets and random trees."""
+"""Test cases of CUDA kernels: every op, reductions of every shape, layouts, targets and random trees."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _ends(be: Any) -> Sequence[np.ndarray]:
 
 
 def _many(be: Any) -> Sequence[np.ndarray]:
-    """So many elements that a thread of a small device has several accesses, whole and in part, in one loop and two."""
+    """Arrays of which a thread of a small device has several accesses, whole and partial, in one loop and in two."""
     row = be.array(drawn(0, 68))
     found = [be.sqrt(be.array(drawn(1, n))).asnumpyarray() for n in (2048, 2050, 2111)]
     return found + [tree.asnumpyarray() for n in (9, 60) for tree in (be.array(drawn(2, n, 68)) * row, row + 1)]
@@ -274,7 +274,7 @@ def _numbers(be: Any) -> Sequence[np.ndarray]:
 
 
 def _turned(be: Any) -> Sequence[np.ndarray]:
-    """What lies together along another loop than the target: whole tiles and parts of them."""
+    """Operands that are contiguous along another axis than the target: whole and partial tiles."""
     found = []
     for shape in ((64, 33), (40, 100), (17, 16), (3, 40, 35)):
         x = be.array(drawn(0, *shape))

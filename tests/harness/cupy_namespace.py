@@ -1,4 +1,4 @@
-"""What CuPy has, as data: its functions with their parameters, its ufuncs with their loops, its arrays' attributes.
+"""CuPy's namespace as data: its functions with their parameters, its ufuncs with their loops, its arrays' attributes.
 
 ``python tests/harness/cupy_namespace.py`` writes the data anew from the CuPy
 that is installed; no GPU is needed for that.
@@ -18,7 +18,7 @@ FILE = Path(__file__).parent / "cupy_namespace.json"
 
 
 def namespace() -> dict[str, Any]:
-    """What the installed CuPy has of what NumPy has too."""
+    """The part of the installed CuPy's namespace that NumPy has, too."""
     cupy = import_module("cupy")
     shared = [name for name in dir(cupy) if not name.startswith("_") and hasattr(np, name)]
     functions: dict[str, Any] = {}

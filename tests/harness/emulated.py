@@ -50,6 +50,22 @@ class Collector(RecordingHost):
         return be
 
 
+class Launched(Collector):
+    """A collector that notes the source of each launch, too."""
+
+    def __init__(self, device: DeviceLimits = DEVICES["sm_90"]) -> None:
+        super().__init__(device)
+        self.launched: list[str] = []
+
+    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
+        super().load(source, names)
+        return [source for _ in names]
+
+    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
+        super().launch(kernel, launch, words)
+        self.launched.append(kernel)
+
+
 class Emulator(Collector):
     """A host that runs kernels on the CPU.
 
@@ -73,12 +89,18 @@ class Emulator(Collector):
     ) -> None:
         super().__init__(device)
         self.order, self.seed, self.sanitize = order, seed, sanitize
-        self.modules = dict(zip(sources, cuda.load(list(sources), sanitize), strict=True)) if sources else {}
+        self.modules: dict[str, cuda.Module] = {}
+        self.compile(sources)
+
+    def compile(self, sources: Iterable[str]) -> None:
+        """Compile sources together, but for those that are compiled."""
+        new = [source for source in dict.fromkeys(sources) if source not in self.modules]
+        self.modules.update(zip(new, cuda.load(new, self.sanitize), strict=True))
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
         if source not in self.modules:
-            (self.modules[source],) = cuda.load([source], self.sanitize)
+            self.compile([source])
         return [(self.modules[source], name) for name in names]
 
     def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
@@ -153,7 +175,7 @@ def emulated_cupy(**options: Any) -> Any:
 
 
 class Trial(NamedTuple):
-    """What is computed on a backend, and what is to come of it.
+    """A computation on a backend, and the check of its results.
 
     Attributes
     ----------
@@ -172,7 +194,7 @@ class Trials:
 
     Parameters
     ----------
-    trials : iterable of Trial
+    trials : dict of str to Trial
     device : DeviceLimits
     options
         The backend's.
@@ -185,18 +207,24 @@ class Trials:
         All, in order.
     """
 
-    def __init__(self, trials: Iterable[Trial], device: DeviceLimits = DEVICES["sm_90"], **options: Any) -> None:
-        collector = Collector(device)
+    def __init__(self, trials: dict[str, Trial], device: DeviceLimits = DEVICES["sm_90"], **options: Any) -> None:
+        collector = Launched(device)
         be = collector.backend(**options)
-        for trial in trials:
+        self.trials, self.sources_of = trials, dict[str, set[str]]()
+        for name, trial in trials.items():
+            collector.launched.clear()
             trial.run(be)  # on memory that nobody has written: what comes of it means nothing
+            self.sources_of[name] = set(collector.launched)
         self.sources, self.launches = list(dict.fromkeys(collector.sources)), collector.launches
-        self.emulator = Emulator(self.sources, device=device)
+        self.emulator = Emulator(device=device)
         self.be = self.emulator.backend(**options)
 
-    def check(self, trial: Trial) -> None:
-        """Run a trial in every order of threads; all of its kernels are among those that were compiled together."""
+    def check(self, name: str, others: Iterable[str]) -> None:
+        """Run a trial in every order of threads; its kernels are compiled together with those of the other trials."""
+        needed = set().union(*(self.sources_of[other] for other in (name, *others)))
+        self.emulator.compile(source for source in self.sources if source in needed)
+        trial = self.trials[name]
         for order in cuda.ORDERS:
             self.emulator.order, self.emulator.seed = order, 7
             trial.check(trial.run(self.be))
-        assert set(self.emulator.sources) <= set(self.sources)
+        assert set(self.emulator.sources) <= needed

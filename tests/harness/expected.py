@@ -1,4 +1,4 @@
-"""What each op means, told without op-tree: NumPy's function of that name, or a formula in double precision.
+"""Reference of each op, independent of op-tree: NumPy's function of that name, or a formula in double precision.
 
 An op's own `numpy` and `value` are not used here, so that a mistake in them
 shows. An op that is missing from `MEANINGS` fails `test_every_op_has_a_meaning`.

@@ -40,7 +40,7 @@ LONG, WORKSPACE = 256, 640
 
 
 class FakeCuBLASLt:
-    """What `backends.gpu.cublaslt.CuBLASLt` takes as a loaded library.
+    """A stand-in for the loaded library of `backends.gpu.cublaslt.CuBLASLt`.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class FakeCuBLASLt:
 
 
 def _multiply(wide: Any, x: Any, y: Any, by: float, added: float, bias: Any, addend: Any, target: Any) -> None:
-    """What a product computes, in a wider dtype."""
+    """The value of a product, in a wider dtype."""
     with np.errstate(all="ignore"):
         value = wide(by) * (x @ y)
         if added:

@@ -56,7 +56,7 @@ class OutOfMemoryError(MemoryError):
 
 
 class Machine:
-    """What the stand-in simulates, and what it counts.
+    """State and counts of the simulated machine.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class Machine:
         recorded.append(again)
 
     def check_waits(self) -> None:
-        """What waits for the device is refused while a stream is captured."""
+        """Raise for a call that synchronises the device while a stream is captured."""
         if self.stream.recorded is not None:
             raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: not permitted when stream is capturing")
 

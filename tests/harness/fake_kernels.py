@@ -35,7 +35,7 @@ def _names(parameters: str) -> list[str]:
 
 
 class Kernel:
-    """What both kernels have."""
+    """Base class of both kernels."""
 
     def __init__(self, module: Any, operands: str, results: str) -> None:
         self.module, self.operands, self.results = module, _names(operands), _names(results)

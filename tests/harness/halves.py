@@ -176,7 +176,7 @@ def sums(be: Any, dtype: np.dtype) -> Sequence[np.ndarray]:
 
 
 def exact_sums(dtype: np.dtype) -> list[np.ndarray]:
-    """What `sums` are, rounded once from float64."""
+    """The reference of `sums`, rounded once from float64."""
     x, y, small = (
         halves(dtype, 0, 10000, 3, high=4),
         halves(dtype, 1, 3, 10000, high=4),

@@ -20,7 +20,7 @@ from harness.ptx_memory import Memory
 
 @cache
 def module_of(source: str, arch: str) -> ptx.Module:
-    """What NVRTC makes of a source, with the options that kernels are compiled with."""
+    """A source compiled by NVRTC with the backend's options."""
     return ptx.parse(ptx_of(source, arch, OPTIONS))
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from harness.composed import Case
-from optree.ops.traits import ElementwiseOperator
-from optree.registry import OPS, f
-from optree.testing.examples import Example, examples_of
+from optree.registry import f
+from optree.testing.examples import Example
 from optree.tree.variable import constant
 
 
@@ -59,7 +58,7 @@ def _cofactors(x: Any) -> Any:
 
 
 def _products(q: Any, r: Any) -> Any:
-    """What does not change with the signs of columns of q."""
+    """A function of a QR factorisation that is invariant to the signs of columns of q."""
     return (q * q) @ (r * r)
 
 
@@ -148,14 +147,3 @@ def linalg_examples(name: str) -> list[tuple[Example, Callable[..., Any]]]:
         (Example(case.build, case.operands, (-2.0, 2.0), f"{name}#{i}"), case.meaning)
         for i, case in enumerate(LINALG[name])
     ]
-
-
-def examples_for(name: str) -> list[Example]:
-    """An op's examples: its own, or those on matrices that it has a value for."""
-    return [example for example, _ in linalg_examples(name)] if name in LINALG else examples_of(OPS[name])
-
-
-def has_examples(name: str) -> bool:
-    """Whether an op has any: those of attention and of loops are their functions'."""
-    op = OPS[name]
-    return name in LINALG or bool(op.examples) or issubclass(op, ElementwiseOperator)

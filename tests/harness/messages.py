@@ -1,4 +1,4 @@
-"""What an error says."""
+"""Messages of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions of NumPy's mean for bfloat16."""
+"""NumPy's functions on bfloat16, computed in float32 and rounded."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class NvrtcError(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel takes on one architecture.
+    """Resource usage of a kernel on an architecture.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What NVRTC makes of a source: its machine code and PTX, the log, and what each kernel takes."""
+    """A source compiled by NVRTC: machine code, PTX, the log, and each kernel's resource usage."""
 
     cubin: bytes
     ptx: str
@@ -100,7 +100,7 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = ()) 
 
 
 def _compiled(source: str, arch: str, options: Sequence[str], kinds: Sequence[str]) -> tuple[list[bytes], str]:
-    """What NVRTC makes of a source, and the log."""
+    """NVRTC's outputs of these kinds for a source, and the log."""
     nvrtc, program = _library(), ctypes.c_void_p()
     _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
@@ -124,7 +124,7 @@ def ptx_of(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> str
 
 
 def under_way(source: str, options: Sequence[str] = ()) -> int:
-    """How many loads from global memory kernels issue at most, in PTX, before they use what one of them loads."""
+    """Maximum loads from global memory in flight, in PTX: those issued before a loaded value is used."""
     ptx = ptx_of(source, options=options)
     most, loaded, count = 0, set[str](), 0
     for line in ptx.splitlines():
@@ -191,7 +191,7 @@ def _checked(result: int) -> None:
 
 
 def _bytes(program: ctypes.c_void_p, what: str) -> bytes:
-    """What NVRTC gives in two calls, its size and then itself."""
+    """An output of NVRTC, which is queried by size and then copied."""
     size = ctypes.c_size_t()
     _checked(getattr(_library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
@@ -200,7 +200,7 @@ def _bytes(program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def _usage(log: str) -> dict[str, Usage]:
-    """What the assembler reports of each kernel."""
+    """Each kernel's resource usage, parsed from the assembler's log."""
     found = {}
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name = part.split("'")[1]

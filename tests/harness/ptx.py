@@ -93,7 +93,7 @@ class Function:
 
 @dataclass
 class Module:
-    """What a text of PTX declares."""
+    """The declarations of a PTX module."""
 
     functions: dict[str, Function]
     constants: dict[str, np.ndarray]
@@ -216,7 +216,7 @@ def _instruction(statement: str) -> Instruction:
 
 @dataclass
 class Counts:
-    """What the warps of a run issue.
+    """Counts of the instructions that the warps of a run issue.
 
     Attributes
     ----------
@@ -420,7 +420,7 @@ def register_dtype(name: str, function: Function) -> np.dtype:
 
 
 def _getter(text: str, dtype: np.dtype, function: Function) -> Callable[[Frame], Any]:
-    """What reads an operand as a dtype."""
+    """A function that reads an operand as a dtype."""
     if text.startswith(("0f", "0d")):
         bits = np.array(int(text[2:], 16), np.uint32 if text[1] == "f" else np.uint64)
         value = bits.view(TYPES["f32" if text[1] == "f" else "f64"])[()]
@@ -455,7 +455,7 @@ def _address(name: str, frame: Frame) -> int:
 
 
 def _pointer(text: str, function: Function) -> Callable[[Frame], np.ndarray]:
-    """What reads an address: a register or a variable, and an offset."""
+    """A function that evaluates an address: a register or a variable, plus an offset."""
     found = re.fullmatch(r"\[\s*([\w%$.]+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
     if found is None:
         raise UnknownInstruction(text)
@@ -478,7 +478,7 @@ def _vector(text: str) -> list[str]:
 
 
 def bound(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
-    """What runs an instruction in a frame."""
+    """A function that executes an instruction in a frame."""
     base, mods, operands = instruction.base, instruction.mods, instruction.operands
     if base in ("ld", "st"):
         return (_loaded if base == "ld" else _stored)(instruction, function)
@@ -666,7 +666,7 @@ def _stored(instruction: Instruction, function: Function) -> Callable[[Frame], N
 def access(
     frame: Frame, space: str, addresses: np.ndarray, lanes: np.ndarray, dtype: np.dtype, width: int, values: Any = None
 ) -> np.ndarray:
-    """What threads load of a space, or, where values are given, store in it; and count it."""
+    """Load from a state space, or store to it if values are given, and count the access."""
     machine, counts, size = frame.machine, frame.machine.counts, dtype.itemsize * width
     if np.any(addresses % size):
         raise PtxFault(f"{frame.function.name}: an access of {size} bytes that is misaligned")

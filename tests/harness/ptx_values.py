@@ -1,4 +1,4 @@
-"""What PTX instructions compute, as functions of NumPy arrays, a thread an element.
+"""Values of PTX instructions, as functions of NumPy arrays with an element for each thread.
 
 Arithmetic is IEEE 754's as PTX defines it: fused multiply-adds round once, directed roundings are directed, ``.ftz``
 flushes subnormal numbers. Approximations (``ex2.approx`` and the like) are off by as much as the instruction set's
@@ -323,7 +323,7 @@ def _arithmetic(base: str, mods: tuple[str, ...], dtype: np.dtype) -> Callable[.
 
 
 def function_of(base: str, mods: tuple[str, ...]) -> tuple[Callable[..., Array], list[np.dtype | None]]:
-    """What an instruction without memory computes, and the dtypes of its operands; the last goes on."""
+    """The function of an instruction without memory access, and its operands' dtypes, of which the last repeats."""
     types = [mod for mod in mods if mod in TYPES]
     dtype = TYPES[types[-1]]
     word = TYPES["u32"]

@@ -37,7 +37,7 @@ _PIPE_OF = {number: pipe for pipe, operations in PIPES.items() for number in ope
 
 
 def pipes_of(cubin: bytes) -> dict[str, Counter[str]]:
-    """How many instructions each kernel of an ELF file has, by their pipes; of unknown ones by their numbers."""
+    """Instruction counts of each kernel of an ELF file, by pipe; unknown instructions by opcode."""
     found = {}
     for name, code in _sections(cubin).items():
         if name.startswith(".text."):

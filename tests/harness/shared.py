@@ -1,4 +1,4 @@
-"""How much static shared memory the kernels of a source declare, by its text."""
+"""Static shared memory of the kernels of a source, from its text."""
 
 from __future__ import annotations
 

@@ -464,6 +464,27 @@ def test_a_cached_property_is_no_parameter(be: Any) -> None:
     assert op(be.ones(2)).tolist() == [3.0, 3.0]
 
 
+class Interrupting(type(Blur)):
+    """A class of ops that another thread uses for the first time whenever a name is looked for on the class."""
+
+    def __getattr__(cls, name: str) -> Any:
+        for op in cls.made:
+            vars(op)["_cache"] = vars(op)["is_checked"] = True
+        raise AttributeError(name)
+
+
+def test_an_op_may_be_used_by_another_thread_while_it_is_checked(be: Any) -> None:
+    class Used(Blur, metaclass=Interrupting):
+        __props__ = ("sigma",)
+        made: list[Any] = []
+
+        def __init__(self, sigma: float) -> None:
+            self.sigma = sigma
+            self.made.append(self)
+
+    assert Used(3.0)(be.ones(2)).tolist() == [3.0, 3.0]
+
+
 def test_an_op_may_be_a_frozen_dataclass(be: Any) -> None:
     @dataclass(frozen=True)
     class Frozen(Blur):

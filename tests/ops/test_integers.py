@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
+from harness.op_examples import examples_for, has_own_examples
 
 from backends import gen_backend, source
 from optree import grad
@@ -76,6 +77,7 @@ def _check(build: Any, values: list[Any], what: str) -> None:
             _near(got, want, tree.dtype, f"the gradient of {what}")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 @pytest.mark.parametrize("name", sorted({name for name, _ in EXAMPLES}))
 def test_small_integers_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
@@ -103,6 +105,7 @@ FLOATING = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 @pytest.mark.parametrize("name", FLOATING)
 def test_the_values_of_extremes_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
@@ -118,14 +121,14 @@ def test_the_values_of_extremes_are_what_they_are_as_floats(name: str, dtype: np
     np.testing.assert_array_equal(got, wanted)
 
 
-CONDITIONED = [name for name, op in sorted(OPS.items()) if op.examples or issubclass(op, ElementwiseOperator)]
+CONDITIONED = [name for name, op in sorted(OPS.items()) if has_own_examples(op)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [*CONDITIONED, *COMPOSED])
 def test_a_condition_within_a_cost_is_flat(name: str) -> None:
     """What is made of x > 1 alone, and is multiplied by x, has a derivative by x as a constant has."""
-    examples = [e for e, _ in composed_examples(name)] if name in COMPOSED else examples_of(OPS[name])
-    for example in examples:
+    for example in examples_for(name):
         values = example.draw()
         inputs = inputs_for(values)
         x = Input(TensorType("float64", ()), "x")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness.homes import home
 from harness.linalg_cases import LINALG, linalg_examples
+from harness.op_examples import examples_for
 
 from optree import TensorType, check_grad, function, grad
 from optree.dtypes import bfloat16
@@ -34,12 +35,18 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("promise", [p for p in PROMISES if p not in ("identity", "facts", "weak_numbers")])
+@pytest.mark.parametrize("promise", [p for p in PROMISES if p not in ("backend", "identity", "facts", "weak_numbers")])
 @pytest.mark.parametrize("name", LINALG)
-def test_promise(name: str, promise: str, cpu: Any) -> None:
+def test_promise(name: str, promise: str) -> None:
     for example, _ in linalg_examples(name):
         with suppress(L.LinAlgError) if promise == "leaks" else nullcontext():  # of a matrix that is not finite
-            PROMISES[promise](example, cpu)
+            PROMISES[promise](example, None)
+
+
+@pytest.mark.parametrize("name", LINALG)
+def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any) -> None:
+    for example in examples_for(name):
+        PROMISES["backend"](example, cpu)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32, np.bool_, bfloat16()], ids=str)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.op_examples import has_own_examples
 from harness.ops import DoubleOp, double
 
 from backends import gen_backend
@@ -24,9 +25,8 @@ VECTOR = TensorType("float64", (None,))
 X, Y = np.array([0.3, -1.2, 2.0]), np.array([1.5, 0.4, -0.7])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, op in OPS.items() if op.examples or issubclass(op, ElementwiseOperator)]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if has_own_examples(op)])
 def test_every_registered_op(name: str) -> None:
     for example in examples_of(OPS[name]):
         check_op(example.op, example.draw())

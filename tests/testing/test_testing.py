@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.op_examples import has_own_examples
 
 from backends import gen_backend
 from optree import OpTreeNode, check_grad, grad
@@ -272,7 +273,7 @@ DIFFERENTIABLE = [
     and not op.destroy_map
     and op.name != "output"
     and not op.calls_lapack
-    and (op.examples or issubclass(op, ElementwiseOperator))  # scan's and attention's are their functions'
+    and has_own_examples(op)
 ]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import threading
 
 import numpy as np
 import pytest
+from harness.threads import in_threads, switching_often
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -405,45 +404,33 @@ def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
 
 
 @pytest.fixture
-def switching_often(monkeypatch, be):
+def crowded(monkeypatch, be):
     """Threads take turns all the time, and the caches that they share overflow."""
     monkeypatch.setattr(be.plans, "size", 4)
     monkeypatch.setattr(optree.tree.applications, "INFERENCES", 8)
     for caches in (optree.cache._caches["types of ops' values"], optree.cache._caches["ops by parameters"]):
         for cache in list(caches):
             monkeypatch.setattr(cache, "size", 8)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+    with switching_often():
+        yield
 
 
-@pytest.mark.usefixtures("switching_often")
+@pytest.mark.usefixtures("crowded")
 def test_threads_may_assign_on_one_backend(be):
-    errors = []
-
     def work(seed):
-        try:
-            rng = np.random.default_rng(seed)
-            for i in range(300):
-                a, b = rng.random((2, 1 + i % 7, 3))
-                x, y = of(be, a), of(be, b)
-                z = be.empty(x.shape, dtype="float64")
-                z[:] = be.sin(x * y) + x * float(i)
-                np.testing.assert_allclose(z.get(), np.sin(a * b) + a * i, rtol=1e-14)
-                np.testing.assert_array_equal(be.slice(x + 1, np.s_[:, i % 3 :]).asnumpyarray(), a[:, i % 3 :] + 1)
-                assert z.type is x.type
-                z[0] = y[0] + x[0]
-                np.testing.assert_array_equal(z.get()[0], b[0] + a[0])
-        except Exception as error:
-            errors.append(error)
+        rng = np.random.default_rng(seed)
+        for i in range(300):
+            a, b = rng.random((2, 1 + i % 7, 3))
+            x, y = of(be, a), of(be, b)
+            z = be.empty(x.shape, dtype="float64")
+            z[:] = be.sin(x * y) + x * float(i)
+            np.testing.assert_allclose(z.get(), np.sin(a * b) + a * i, rtol=1e-14)
+            np.testing.assert_array_equal(be.slice(x + 1, np.s_[:, i % 3 :]).asnumpyarray(), a[:, i % 3 :] + 1)
+            assert z.type is x.type
+            z[0] = y[0] + x[0]
+            np.testing.assert_array_equal(z.get()[0], b[0] + a[0])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work, 4)
 
 
 # A failure changes nothing

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import numpy as np
 import pytest
 from harness.array_programs import assert_alike
 from harness.homes import home
+from harness.threads import in_threads
 
 import optree
 from backends import gen_backend
@@ -238,25 +238,16 @@ def test_an_error_of_a_value_that_nobody_asks_for_stops_nothing(xp):
 
 def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
     shared = xp.asarray(np.arange(8.0)) * 2
-    errors = []
 
     def work(seed):
-        try:
-            for i in range(100):
-                x = xp.asarray(np.full(8, float(seed)))
-                y = x + shared
-                x += i
-                np.testing.assert_array_equal(y.get(), np.arange(8.0) * 2 + seed)
-                np.testing.assert_array_equal(x.get(), np.full(8, float(seed + i)))
-        except Exception as error:
-            errors.append(error)
+        for i in range(100):
+            x = xp.asarray(np.full(8, float(seed)))
+            y = x + shared
+            x += i
+            np.testing.assert_array_equal(y.get(), np.arange(8.0) * 2 + seed)
+            np.testing.assert_array_equal(x.get(), np.full(8, float(seed + i)))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work, 4)
 
 
 def test_stale_trees_are_not_warned_of(be, xp):

@@ -107,7 +107,7 @@ class Compiler:
         return guarded
 
     def _real(self, name: str, takes: str, result: Any, given: Sequence[Any]) -> int:
-        """What the real NVRTC says."""
+        """The result of the real NVRTC's function."""
         library = nvrtc.installed()
         if library is None:
             return _INVALID

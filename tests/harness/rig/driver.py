@@ -642,7 +642,7 @@ class Driver:
         return function.module.image.registers.get(function.name, 32)
 
     def _run_of(self, function: Function, grid: Any, block: Any, shared: int, words: int) -> Callable[[], None]:
-        """What a launch does: its arguments are those of now."""
+        """The work of a launch, with a copy of its arguments."""
         kernel, machine, number = function.kernel, self.machine, function.module.device
         packed, addresses = cuda.Packed(), (ctypes.c_size_t * len(kernel.arguments)).from_address(words)
         for argument, address in zip(kernel.arguments, addresses, strict=True):

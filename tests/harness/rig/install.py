@@ -1,4 +1,4 @@
-"""How the rig is put in the place of CUDA, once in a process, and when it is on."""
+"""Installation of the rig in place of CUDA's libraries, once in a process; switching it on and off."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Rig:
             self.machine.is_on = False
 
     def recovered(self) -> list[str]:
-        """What has gone wrong since, after which all devices work again."""
+        """The faults since the last call; all devices are reset."""
         machine = self.machine
         with machine.lock:
             faults, machine.faults = machine.faults, []

@@ -14,7 +14,7 @@ from harness.rig.machine import Machine
 
 
 class Desk:
-    """What `FakeCuBLASLt` takes for a machine: it asks for work on CuPy's current stream.
+    """The machine of `FakeCuBLASLt` on the rig: work goes to CuPy's current stream.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Desk:
 
 
 class CuBLAS:
-    """What CuPy asks of cuBLAS before it multiplies integers, by a kernel of its own: a handle and its stream."""
+    """The cuBLAS functions that CuPy calls before its own product of integers: a handle and its stream."""
 
     def entries(self) -> dict[str, Any]:
         """The functions as C's."""

@@ -236,7 +236,7 @@ class Machine:
         return number
 
     def found(self, handle: int, kind: type, status: int = 400) -> Any:
-        """What a handle stands for."""
+        """The object of a handle."""
         made = self.handles.get(handle)
         if not isinstance(made, kind):
             raise Refused(status, f"{handle:#x} is no {kind.__name__}, or one that was destroyed")
@@ -300,7 +300,7 @@ class Machine:
         return work
 
     def before(self, stream: Stream) -> list[Work]:
-        """What a stream's next work waits for; the legacy stream and blocking ones wait for each other."""
+        """The dependencies of a stream's next work; the legacy stream and blocking streams wait for each other."""
         device = self.devices[stream.device]
         after = [stream.last, *stream.waits]
         stream.waits = []
