@@ -50,7 +50,7 @@ class Layer:
     """A convolution and its batch norm: weights, gain and bias, and the running mean and variance."""
 
     def __init__(self, be: Any, name: str, outputs: int, inputs: int) -> None:
-        self.w = train.initializers.kaiming_normal(be, (3, 3, inputs, outputs), name=name)
+        self.w = train.initializers.kaiming_normal(be, (3, 3, inputs, outputs), name=name, layout="HWIO")
         self.gain, self.bias = be.ones(outputs, name=f"{name}_gain"), be.zeros(outputs, name=f"{name}_bias")
         self.running = [be.zeros(outputs, name=f"{name}_mean"), be.ones(outputs, name=f"{name}_variance")]
 

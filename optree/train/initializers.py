@@ -1,8 +1,8 @@
 """Initializers: new tensors of first weights, drawn from the backend's random state (Philox).
 
-Each is a function of a backend and a shape, and runs at once. The inputs and outputs of a weight are counted as for
-``be.dot(x, w)``: a matrix has a row for each input and a column for each output. Of more axes, the last two are these,
-and the others (a kernel's height and width) multiply both.
+Each is a function of a backend and a shape, and runs at once. A matrix has a row for each input and a column for each
+output, as for ``be.dot(x, w)``. Of more axes, `layout` says which are inputs and outputs, I and O, as the convolutions'
+`weights_layout` does: ``"OIHW"`` for the weights of ``be.conv`` as it has them. The others multiply both numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import ParameterError
+from optree.ops.windows import layout_of
 from optree.registry import f
 from optree.tree.tensor import Tensor
 
@@ -84,21 +85,31 @@ def truncated_normal(
     return found
 
 
-def glorot_uniform(be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None) -> Tensor:
+def glorot_uniform(
+    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+) -> Tensor:
     """Uniform draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
-    inputs, outputs = _fans(shape, "glorot_uniform")
+    inputs, outputs = _fans(shape, layout, "glorot_uniform")
     bound = _gain(gain) * math.sqrt(6 / (inputs + outputs))
     return uniform(be, shape, -bound, bound, dtype, name)
 
 
-def glorot_normal(be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None) -> Tensor:
+def glorot_normal(
+    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+) -> Tensor:
     """Normal draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
-    inputs, outputs = _fans(shape, "glorot_normal")
+    inputs, outputs = _fans(shape, layout, "glorot_normal")
     return normal(be, shape, 0.0, _gain(gain) * math.sqrt(2 / (inputs + outputs)), dtype, name)
 
 
 def kaiming_uniform(
-    be: Any, shape: Any, gain: Any = "relu", fan: str = "inputs", dtype: Any = None, name: str | None = None
+    be: Any,
+    shape: Any,
+    gain: Any = "relu",
+    fan: str = "inputs",
+    dtype: Any = None,
+    name: str | None = None,
+    layout: str | None = None,
 ) -> Tensor:
     """Uniform draws of variance ``gain**2 / inputs`` (He et al., 2015).
 
@@ -108,40 +119,64 @@ def kaiming_uniform(
         ``'relu'`` is the root of 2; see `GAINS`.
     fan : {'inputs', 'outputs'}
         The divisor: ``'outputs'`` preserves the variance of the backward pass.
+    layout : str, optional
+        The axes of weights of more than two, such as ``"OIHW"``.
+
+    Raises
+    ------
+    ParameterError, OperandError
+        If the shape has one axis or none; or more than two, and no layout.
+
+    Examples
+    --------
+    >>> from backends import gen_backend
+    >>> be = gen_backend("cpu", rng_seed=0)
+    >>> filters = kaiming_uniform(be, (16, 3, 5, 5), layout="OIHW").get()  # 75 inputs
+    >>> bool(abs(filters).max() <= (2 * 3 / 75) ** 0.5)
+    True
     """
-    bound = _gain(gain) * math.sqrt(3 / _fan(shape, fan, "kaiming_uniform"))
+    bound = _gain(gain) * math.sqrt(3 / _fan(shape, layout, fan, "kaiming_uniform"))
     return uniform(be, shape, -bound, bound, dtype, name)
 
 
 def kaiming_normal(
-    be: Any, shape: Any, gain: Any = "relu", fan: str = "inputs", dtype: Any = None, name: str | None = None
+    be: Any,
+    shape: Any,
+    gain: Any = "relu",
+    fan: str = "inputs",
+    dtype: Any = None,
+    name: str | None = None,
+    layout: str | None = None,
 ) -> Tensor:
     """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); parameters as of `kaiming_uniform`."""
-    return normal(be, shape, 0.0, _gain(gain) / math.sqrt(_fan(shape, fan, "kaiming_normal")), dtype, name)
+    return normal(be, shape, 0.0, _gain(gain) / math.sqrt(_fan(shape, layout, fan, "kaiming_normal")), dtype, name)
 
 
-def lecun_normal(be: Any, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def lecun_normal(be: Any, shape: Any, dtype: Any = None, name: str | None = None, layout: str | None = None) -> Tensor:
     """Truncated normal draws of variance ``1 / inputs`` (LeCun et al., 1998)."""
-    deviation = 1 / math.sqrt(_fan(shape, "inputs", "lecun_normal")) / TRUNCATED
+    deviation = 1 / math.sqrt(_fan(shape, layout, "inputs", "lecun_normal")) / TRUNCATED
     return truncated_normal(be, shape, 0.0, deviation, 2.0, dtype, name)
 
 
-def orthogonal(be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None) -> Tensor:
+def orthogonal(
+    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+) -> Tensor:
     """Matrices with orthonormal rows or columns, whichever are fewer, uniform over all such (Saxe et al., 2014).
 
-    Of more than two axes, all but the last are one.
+    Of more than two axes, all but the outputs are the rows.
     """
+    outputs = _axes(shape, layout, "orthogonal").index("O")
     found = _new(be, shape, dtype, name)
-    if found.ndim < 2:
-        raise ParameterError(f"orthogonal: a matrix has two axes or more, and the shape is {found.shape}")
-    rows, columns = math.prod(found.shape[:-1]), found.shape[-1]
+    columns = found.shape[outputs]
+    moved = (*(size for i, size in enumerate(found.shape) if i != outputs), columns)
+    rows = math.prod(moved[:-1])
     wide = np.dtype(np.float32) if found.dtype.itemsize < 4 else found.dtype
     draws = be.standard_normal((max(rows, columns), min(rows, columns)), wide)
     q, r = f.qr(draws)
     signs = f.where(f.lt(f.diagonal(r), 0), -1, 1)  # without them, LAPACK's choice of signs is not uniform
     matrix = q * f.cast(signs, wide)
     matrix = f.transpose(matrix) if rows < columns else matrix
-    found[...] = f.cast(f.reshape(matrix, found.shape) * _gain(gain), found.dtype)
+    found[...] = f.cast(f.moveaxis(f.reshape(matrix, moved), -1, outputs) * _gain(gain), found.dtype)
     return found
 
 
@@ -157,16 +192,28 @@ def _gain(gain: Any) -> float:
     return float(gain)
 
 
-def _fans(shape: Any, what: str) -> tuple[float, float]:
+def _axes(shape: Any, layout: str | None, what: str) -> str:
+    """The layout of a weight, checked: a letter for each axis."""
+    ndim = len(shape) if isinstance(shape, Sequence) else 1
+    if ndim < 2:
+        raise ParameterError(f"{what}: a weight has inputs and outputs, two axes or more, and the shape is {shape}")
+    if layout is None and ndim > 2:
+        raise ParameterError(
+            f"{what}: which axes of {tuple(shape)} count inputs and outputs? layout names them I and O: "
+            "'OIHW' for weights of be.conv, 'HWIO' for those with weights_layout='HWIO'"
+        )
+    return layout_of(layout or "IO", ndim, "OI", f"{what}: layout")
+
+
+def _fans(shape: Any, layout: str | None, what: str) -> tuple[float, float]:
     """The numbers of inputs and outputs of a weight."""
-    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if len(sizes) < 2:
-        raise ParameterError(f"{what}: a weight has inputs and outputs, two axes or more, and the shape is {sizes}")
-    others = math.prod(sizes[:-2])
-    return max(sizes[-2] * others, 1), max(sizes[-1] * others, 1)
+    sizes = dict(zip(_axes(shape, layout, what), shape, strict=True))
+    inputs, outputs = sizes.pop("I"), sizes.pop("O")
+    others = math.prod(sizes.values())
+    return max(inputs * others, 1), max(outputs * others, 1)
 
 
-def _fan(shape: Any, fan: str, what: str) -> float:
+def _fan(shape: Any, layout: str | None, fan: str, what: str) -> float:
     if fan not in ("inputs", "outputs"):
         raise ParameterError(f"{what}: fan is 'inputs' or 'outputs', not {fan!r}")
-    return _fans(shape, what)[fan == "outputs"]
+    return _fans(shape, layout, what)[fan == "outputs"]

@@ -47,16 +47,22 @@ def test_bounds() -> None:
     for bound in (0.5, 2.0):
         values = init.truncated_normal(be, (100_000,), 1.0, 0.1, bound).get()
         assert 0.099 * bound < np.abs(values - 1).max() <= 0.1 * bound + 1e-6
-    kernel = init.kaiming_normal(be, (3, 3, 64, 32), fan="outputs").get()
-    assert kernel.std() == pytest.approx(np.sqrt(2 / (9 * 32)), rel=0.03)
+    for shape, layout in (((3, 3, 64, 32), "HWIO"), ((32, 64, 3, 3), "OIHW")):
+        kernel = init.kaiming_normal(be, shape, fan="outputs", layout=layout).get()
+        assert kernel.std() == pytest.approx(np.sqrt(2 / (9 * 32)), rel=0.03)
     assert init.kaiming_normal(be, SHAPE, "tanh").get().std() == pytest.approx(5 / 3 / np.sqrt(300), rel=0.02)
     assert init.zeros(be, 3).get().tolist() == [0, 0, 0] and init.ones(be, 2, "float16").dtype == np.float16
 
 
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (2, 3, 4)])
-def test_rows_or_columns_are_orthonormal(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((6, 4), None), ((4, 6), None), ((5, 5), None), ((2, 3, 4), "WIO"), ((4, 3, 2, 2), "OIHW")]
+)
+def test_rows_or_columns_are_orthonormal(shape: tuple[int, ...], layout: str | None) -> None:
     be = gen_backend("cpu", rng_seed=0)
-    w = init.orthogonal(be, shape, gain=2.0, dtype="float64").get().reshape(-1, shape[-1])
+    w = init.orthogonal(be, shape, gain=2.0, dtype="float64", layout=layout).get()
+    assert w.shape == shape
+    w = np.moveaxis(w, (layout or "IO").index("O"), -1)
+    w = w.reshape(-1, w.shape[-1])
     product = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
     np.testing.assert_allclose(product, 4 * np.eye(min(w.shape)), atol=1e-12)
     assert init.orthogonal(be, (4, 4), dtype="float16").dtype == np.float16
@@ -67,6 +73,11 @@ def test_rows_or_columns_are_orthonormal(shape: tuple[int, ...]) -> None:
     [
         (lambda be: init.glorot_normal(be, (3,)), "two axes or more"),
         (lambda be: init.orthogonal(be, (3,)), "two axes or more"),
+        (
+            lambda be: init.kaiming_normal(be, (8, 3, 5, 5)),
+            r"which axes of \(8, 3, 5, 5\).*'OIHW' for weights of be.conv",
+        ),
+        (lambda be: init.orthogonal(be, (8, 3, 5)), "layout names them I and O"),
         (lambda be: init.kaiming_normal(be, SHAPE, "swish"), "one of linear, sigmoid"),
         (lambda be: init.kaiming_normal(be, SHAPE, fan="both"), "'inputs' or 'outputs'"),
         (lambda be: init.truncated_normal(be, SHAPE, bound=0), "0.1 deviations or more"),
