@@ -96,8 +96,8 @@ def test_a_demo_that_is_stopped_goes_on_to_the_same_end(digits, tmp_path, capsys
     whole = accuracy_of(capsys.readouterr().out)
     save = train.save
 
-    def stops(folder, state, step, keep):
-        save(folder, state, step, keep)
+    def stops(folder, state, step, **options):
+        save(folder, state, step, **options)
         if step == 3:
             raise KeyboardInterrupt
 
@@ -215,8 +215,8 @@ def test_a_language_model_that_is_stopped_goes_on_to_the_same_end(charlm, tmp_pa
     whole = capsys.readouterr().out
     save = train.save
 
-    def stops(folder, state, step, keep):
-        save(folder, state, step, keep)
+    def stops(folder, state, step, **options):
+        save(folder, state, step, **options)
         if step == 30:
             raise KeyboardInterrupt
 
@@ -282,8 +282,8 @@ def test_a_convolutional_network_that_is_stopped_goes_on_to_the_same_end(convnet
     whole = capsys.readouterr().out.replace(str(tmp_path / "whole"), "")
     save = train.save
 
-    def stops(folder, state, step, keep):
-        save(folder, state, step, keep)
+    def stops(folder, state, step, **options):
+        save(folder, state, step, **options)
         if step == 2:
             raise KeyboardInterrupt
 

@@ -1,39 +1,65 @@
-"""Every op, one class each, in a file a family. Importing this fills the registry."""
+"""Every op, one class each, in a file a family; importing this registers those of the families that most programs need.
 
-from optree.ops import (  # noqa: F401, imported to be registered
-    arrangement,
+`optree.ops.rest` has the others, which are imported when one of them is first asked for (`optree.registry`).
+"""
+
+from importlib import import_module
+from typing import Any
+
+from optree.ops import (
     assignment,
-    attention,
-    bits,
     choice,
-    collectives,
-    columns,
     contraction,
-    convolution,
-    einsum,
     elementwise,
-    factorisation,
     indexing,
-    interpolation,
-    joining,
-    linalg,
     logic,
-    loops,
-    network,
-    ordering,
-    padding,
-    pooling,
-    random,
-    recurrent,
     reduction,
-    scan,
-    scattering,
     shape,
-    softmax,
-    standardization,
     statistics,
     structure,
     transcendental,
-    vision,
-    windows,
 )
+
+__all__ = [
+    "arrangement",
+    "assignment",
+    "attention",
+    "bits",
+    "choice",
+    "collectives",
+    "columns",
+    "contraction",
+    "convolution",
+    "einsum",
+    "elementwise",
+    "factorisation",
+    "indexing",
+    "interpolation",
+    "joining",
+    "linalg",
+    "logic",
+    "loops",
+    "network",
+    "ordering",
+    "padding",
+    "pooling",
+    "random",
+    "recurrent",
+    "reduction",
+    "scan",
+    "scattering",
+    "shape",
+    "softmax",
+    "standardization",
+    "statistics",
+    "structure",
+    "transcendental",
+    "vision",
+    "windows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return import_module(f"optree.ops.{name}")
+    raise AttributeError(f"module 'optree.ops' has no attribute {name!r}")

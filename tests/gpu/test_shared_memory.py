@@ -74,8 +74,9 @@ class Checked(Collector):
 
     def launch(self, kernel: Any, launch: Launch, words: Any) -> None:
         super().launch(kernel, launch, words)
-        assert kernel.static + launch.shared <= self.device.shared
-        self.asked.append((kernel.static, launch.shared))
+        static = kernel.function.static
+        assert static + launch.shared <= self.device.shared
+        self.asked.append((static, launch.shared))
         self.launcher.bound(kernel, (1, 1, 1), (32, 1, 1), [], launch.shared)()
 
 
@@ -126,7 +127,7 @@ def test_all_of_it_is_asked_for_where_blocks_are_counted_by_it() -> None:
     plain, keeping = (host.load(f'extern "C" __global__ void {name}() {{}}', [name])[0] for name in ("a", "b"))
     host.bound(plain, Launch("a", (1, 1), 32), [])()
     host.bound(keeping, Launch("b", (1, 1), 32, 16), [])()
-    assert cupy.machine.asked == {(keeping.ptr, 8): 16, (keeping.ptr, 9): 100}
+    assert cupy.machine.asked == {(keeping.function.ptr, 8): 16, (keeping.function.ptr, 9): 100}
 
 
 # What is declared

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
 from harness.homes import home
-from harness.linalg_cases import LINALG, examples_for, has_examples
+from harness.linalg_cases import LINALG
+from harness.op_examples import examples_for, has_examples
 
 from optree import Apply, Op, checkpoint, grad, jit, value_and_grad, vmap
 from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, ShapeError
