@@ -16,7 +16,10 @@ from peers import NumPy, Peer
 from workloads import Copy, Workload
 
 #: The relative and absolute error that a result may have: what tells another formula from long sums in float32.
-TOLERANCES = {"float32": (5e-4, 5e-6), "float64": (1e-9, 1e-11)}
+TOLERANCES = {"float32": (5e-4, 5e-6), "float64": (1e-9, 1e-11), "float16": (1e-2, 5e-3), "bfloat16": (5e-2, 4e-2)}
+
+#: The dtypes of two bytes, which only workloads that `has_halves` take.
+HALVES = ("float16", "bfloat16")
 
 #: The number of elements from which a call is measured once in a round; one on fewer is measured more often.
 ONCE = 1 << 21
@@ -90,7 +93,7 @@ def chosen(
             continue
         for dtype, sizes in usual.items():
             for elements in cls.sizes(options.sizes or sizes):
-                if dtype in options.dtypes:
+                if dtype in options.dtypes and (cls.has_halves or dtype not in HALVES):
                     yield cls(elements, dtype)
 
 
@@ -181,7 +184,7 @@ def parser_of(purpose: str, dtypes: Iterable[str], output: Path) -> argparse.Arg
     )
     parser.add_argument("--peers", nargs="*", help="libraries to measure beside (all that are installed)")
     parser.add_argument("--sizes", type=int, nargs="+", help="numbers of elements")
-    parser.add_argument("--dtypes", nargs="+", default=list(dtypes), choices=dtypes, help="dtypes (both)")
+    parser.add_argument("--dtypes", nargs="+", default=list(dtypes), choices=dtypes, help="dtypes (all)")
     parser.add_argument("--rounds", type=int, help="rounds of each comparison at the most (15, or 3 with --quick)")
     parser.add_argument("--limit", type=float, default=4.0, help="seconds after which no new round of a row begins (4)")
     parser.add_argument("--output", type=Path, default=output, help=f"where JSON and the picture go ({output})")

@@ -100,7 +100,7 @@ class TorchEager(DeviceTorch):
         def run() -> None:
             kept[:] = workload.formula(self.names, *operands)
 
-        return run, lambda: [x.cpu().numpy() for x in kept]
+        return run, lambda: [self.on_host(x) for x in kept]
 
     def run_of(self, step: Callable[..., None], outs: list[Any], operands: list[Any]) -> Callable[[], Any]:
         return lambda: step(outs, operands)

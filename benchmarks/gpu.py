@@ -35,8 +35,13 @@ from optree.errors import BackendError
 WORKLOADS: tuple[type[Workload], ...] = (*ELEMENTWISE, *REDUCTIONS, *ROWS)
 
 #: The numbers of elements measured for each dtype: an array of the largest takes 268 million bytes.
-SIZES = {"float32": (1 << 10, 1 << 20, 1 << 26), "float64": (1 << 25,)}
-QUICK = {"float32": (1 << 10, 1 << 18)}
+SIZES = {
+    "float32": (1 << 10, 1 << 20, 1 << 26),
+    "float64": (1 << 25,),
+    "float16": (1 << 20, 1 << 27),
+    "bfloat16": (1 << 20, 1 << 27),
+}
+QUICK = {"float32": (1 << 10, 1 << 18), "float16": (1 << 18,), "bfloat16": (1 << 18,)}
 
 #: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 25

@@ -18,6 +18,7 @@ from workloads import Workload
 
 import optree
 from backends import gen_backend
+from optree.dtypes import is_bfloat16
 
 #: The timed call, which computes all results and waits for them, and a function that returns them.
 Way = tuple[Callable[[], Any], Callable[[], Sequence[Any]]]
@@ -204,11 +205,17 @@ class Torch(Peer):
             for out, value in zip(outs, workload.formula(self.names, *operands), strict=True):
                 out.copy_(value)
 
-        return self.run_of(step, outs, operands), lambda: [out.cpu().numpy() for out in outs]
+        return self.run_of(step, outs, operands), lambda: [self.on_host(out) for out in outs]
 
     def tensor(self, array: np.ndarray) -> Any:
         """An array's values where they are computed with."""
+        if is_bfloat16(array.dtype):  # torch takes none of NumPy's
+            return self.library.from_numpy(array.view(np.int16)).view(self.library.bfloat16).to(self.device)
         return self.library.from_numpy(array).to(self.device)
+
+    def on_host(self, tensor: Any) -> np.ndarray:
+        """A tensor's values as NumPy's."""
+        return (tensor.float() if tensor.dtype is self.library.bfloat16 else tensor).cpu().numpy()
 
     def run_of(self, step: Callable[..., None], outs: list[Any], operands: list[Any]) -> Callable[[], Any]:
         """The timed call: a step that writes results."""

@@ -55,6 +55,7 @@ class Softmax(Square):
     """The softmax of each row."""
 
     title = "softmax of rows"
+    has_halves = True
     moved = 2
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
@@ -162,6 +163,7 @@ class LayerNorm(Square):
     """Rows of mean 0 and variance 1, scaled and moved."""
 
     title = "layer norm"
+    has_halves = True
     axis = 1
     moved = 2
 
@@ -217,6 +219,7 @@ class BatchNorm(LayerNorm):
     """Columns of mean 0 and variance 1, scaled and moved: what is read twice."""
 
     title = "batch norm over rows"
+    has_halves = False  # a column's sum of squares is none that float16 has
     axis = 0
     moved = 3
 

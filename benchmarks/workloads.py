@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.tree.types import as_dtype
+
 #: Adam's rate, the decays of its means, and what keeps its divisor from zero.
 RATE, MEAN, SQUARE, TINY = 0.001, 0.9, 0.999, 1e-8
 
@@ -42,6 +44,8 @@ class Workload:
         Libraries that have no fair way to do it.
     numexpr_writes : bool
         Whether numexpr can write the result to memory that is there.
+    has_halves : bool
+        Whether float16 and bfloat16 are enough for its numbers.
     """
 
     title = ""
@@ -50,12 +54,14 @@ class Workload:
     moved = 0
     without: tuple[str, ...] = ()
     numexpr_writes = True
+    has_halves = False
 
     def __init__(self, elements: int, dtype: Any) -> None:
-        self.elements, self.dtype = elements, np.dtype(dtype)
-        # The same values in each dtype, so that float64 says what is right for float32.
+        self.elements, self.dtype = elements, as_dtype(dtype)
+        # The same values in each dtype, so that float64 says what is right for the others: bfloat16 has 8 bits of them.
         arrays = self.fill(np.random.default_rng(0))
-        self.arrays = [x.astype(np.float32).astype(self.dtype) for x in arrays]
+        short = [(x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for x in arrays]
+        self.arrays = [x.astype(self.dtype) for x in short]
 
     @classmethod
     def sizes(cls, usual: Sequence[int]) -> Sequence[int]:
@@ -96,6 +102,7 @@ class Copy(Workload):
     """The yardstick of memory: what no kernel can be quicker than."""
 
     title = "copy"
+    has_halves = True
     moved = 2
     without = ("numexpr", "jax", "pytensor", "cupy.fuse", "torch eager")  # no copy, or none into memory that is there
 
@@ -119,6 +126,7 @@ class Chain(Workload):
     """Memory and one sine."""
 
     title = "a*b + c*sin(d)"
+    has_halves = True
     operands = 4
     moved = 5
 
@@ -153,6 +161,7 @@ class Activations(Workload):
     """Many operations on one array, three of them transcendental."""
 
     title = "GELU + softplus"
+    has_halves = True
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         (x,) = operands
@@ -330,6 +339,7 @@ class TransposedAdd(Square):
     """Two operands whose memory runs in different orders."""
 
     title = "x.T + y"
+    has_halves = True
     operands = 2
     moved = 3
 

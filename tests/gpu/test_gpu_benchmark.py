@@ -93,6 +93,21 @@ def test_every_workload_is_right_and_what_was_found_is_written(
     assert "GB/s" in capsys.readouterr().out
 
 
+@needs_gxx
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_are_measured_where_they_are_enough(cupy: Any, dtype: str) -> None:
+    gpu, peers, comparison = map(importlib.import_module, ("gpu", "device_peers", "comparison"))
+    options = gpu.options_of(["--dtypes", dtype, "--sizes", "1024", "--only", "copy", "32 long", "Black"])
+    workloads = list(comparison.chosen(gpu.WORKLOADS, gpu.SIZES, options))
+    assert [w.title for w in workloads] == ["copy", "softmax of rows, 32 long", "layer norm, 32 long"]
+    faults = comparison.Faults()
+    rows = comparison.rows_of(
+        workloads, [peers.DeviceOptree(), peers.CuPy()], lambda calls, _: [[1.0]] * len(calls), faults
+    )
+    assert not faults
+    assert [row["dtype"] for row in rows] == [dtype] * 3
+
+
 def test_a_wrong_result_is_not_measured(cupy: Any) -> None:
     gpu, peers, comparison = map(importlib.import_module, ("gpu", "device_peers", "comparison"))
     wrong = type("Wrong", (peers.CuPy,), {"way": lambda *_: (lambda: None, lambda: [np.zeros(1024)])})

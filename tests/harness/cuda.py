@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -323,7 +323,7 @@ def _identity() -> tuple[str, ...]:
 @cache
 def _folders() -> tuple[str, ...]:
     """Where headers are: ours, and those that CuPy's kernels include, where it is installed."""
-    spec = find_spec("cupy")
+    spec = PathFinder.find_spec("cupy")  # the installed one, also while a stand-in is imported
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return tuple(f"-I{folder}" for folder in (HEADERS, *(Path(each) / "_core" / "include" for each in folders)))
 
