@@ -80,6 +80,7 @@ def composed(query: Any, key: Any, value: Any, mask: Any = None, causal: bool = 
 
 
 @pytest.mark.usefixtures("tiles")
+@pytest.mark.matrix
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
