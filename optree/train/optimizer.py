@@ -178,6 +178,12 @@ class Optimizer:
                 raise OperandError(f"{self}: {describe(weight)} is given twice")
         return check_same_backend(str(self), self.weights)
 
+    def _check_is_group(self, parameter: str, given: Any) -> None:
+        if not hasattr(given, "equalize"):
+            raise OperandError(
+                f"{self}: {parameter} is a group of processes, from optree.distributed.init, not {describe(given)}"
+            )
+
     def _checked_group(self, shard: Any) -> Any:
         """The group that shards the state, with equal weights on all ranks."""
         if shard is None:
@@ -187,6 +193,7 @@ class Optimizer:
                 f"{self}: its formula needs whole weights, and shard= has parts of them; a formula that needs their "
                 "norms alone takes them by n.norm(...), and says needs_norms = True"
             )
+        self._check_is_group("shard", shard)
         if shard.backend is not self.backend:
             raise OperandError(f"{self}: the weights are on {self.backend}, and shard={shard} is of {shard.backend}")
         shard.equalize(self.weights)
@@ -310,6 +317,8 @@ class Optimizer:
         if self._group is not None and over is not None and over is not self._group:
             raise OperandError(f"{self}: over is {over}, and the state is sharded by another group, {self._group}")
         over = self._group if over is None else over
+        if over is not None:
+            self._check_is_group("over", over)
         loss = as_variable(as_operand(loss, f"{self}: the loss"))
         trees = self._gradients(loss, gradients)
         found: dict[Tensor, Any] = {}

@@ -404,6 +404,8 @@ def test_packed_weights_are_the_same_weights() -> None:
         (lambda be: train.Adam([be.ones(2) + 1], 0.1), OperandError, "a weight is a tensor"),
         (lambda be: train.Adam([be.ones(2, dtype="int64")], 0.1), DTypeError, "a weight is floating"),
         (lambda be: train.Adam([w := be.ones(2), w], 0.1), OperandError, "is given twice"),
+        (lambda be: train.AdamW([be.ones(2)], 0.1, shard=2), OperandError, "shard is a group of processes"),
+        (lambda be: train.SGD([w := be.ones(2)], 0.1).updates(be.sum(w), over=4), OperandError, "over is a group"),
         (lambda be: train.Adam([{"weights": [be.ones(2)], "beta": 0.1}]), OperandError, "no 'beta'; its numbers are"),
         (lambda be: train.Adam([{"rate": 0.1}]), OperandError, "a group is a dict of 'weights'"),
         (lambda be: train.Adam([be.ones(2)], loss_scale="static"), ParameterError, "'dynamic', not 'static'"),
