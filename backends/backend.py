@@ -27,6 +27,7 @@ from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import uncollected
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 from optree.tree.waiting import settle, waiting
@@ -269,6 +270,7 @@ class Backend(RandomMethods):
             for i, leaf in enumerate(leaves):
                 if leaf is target:
                     index = i
+                    break
             key = op_dict.token, index, value_key
             leaves = [target, *leaves] if index is None else [target, *leaves[:index], *leaves[index + 1 :]]
         else:
@@ -292,6 +294,12 @@ class Backend(RandomMethods):
         if isinstance(trees, Variable) or not isinstance(trees, list | tuple):  # a tree is a tuple
             remedy = "; put it into a list: be.evaluate([x])" if isinstance(trees, Variable) else ""
             raise OperandError(f"evaluate: a list of trees is wanted, not {describe(trees)}{remedy}")
+        if len(trees) == 1 and trees[0].__class__ is OpTreeNode:
+            (tree,) = trees
+            op_dict, _, _ = tree  # quicker than `tree.op`
+            if op_dict.op.__class__ is not Assign:
+                key, leaves = tree.ran = tree.ran or signature_of_evaluated(trees)
+                return [self.tensor_of(self._run(key, leaves, trees)[0])]
         for tree in trees:
             if not isinstance(tree, Variable) and type(tree) not in NUMBERS:
                 raise OperandError(f"evaluate: a tree, tensor or number is wanted in the list, not {describe(tree)}")
@@ -301,10 +309,7 @@ class Backend(RandomMethods):
             for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
-        (tree, *others), found = trees, None
-        if not others and type(tree) is OpTreeNode:
-            found = tree.ran = tree.ran or signature_of_evaluated(trees)
-        key, leaves = found or signature_of_evaluated(trees)
+        key, leaves = signature_of_evaluated(trees)
         return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
 
     def update(self, updates: Any) -> None:
@@ -357,14 +362,13 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan.run(
-            [leaf.array if isinstance(leaf, Tensor) else self.value_of(leaf, False) for leaf in leaves], roots
-        )
+        return plan.run([x.array if x.__class__ is Tensor else self.value_of(x, False) for x in leaves], roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""
         return any(root.spec.home not in (self.home, None) for root in roots)
 
+    @uncollected
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         check_same_backend("execute", [*roots, self.rng_state])
         show_stages(roots, self.lowering, self)
@@ -412,6 +416,8 @@ class Backend(RandomMethods):
         is_kept : bool
             Whether it is used after this call, too.
         """
+        if leaf.__class__ in NUMBERS:
+            return leaf
         if isinstance(leaf, Tensor):
             return leaf.array
         if isinstance(leaf, Input):

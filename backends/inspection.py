@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from backends.cpu.codegen import printer as c
 from backends.execution.epilogues import with_epilogues
-from backends.execution.memory import Memory
+from backends.execution.memory import Memory, unallocated_array
 from backends.execution.routines import routine_of
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES
 from backends.gpu.kernel import CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, Launch
-from optree.compile.dimensions import ONE, Dims, Sizes
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
+from optree.compile.shapes import ONE, Dims, Sizes
 from optree.errors import BackendError, names
 
 #: The languages that kernels are printed in.
@@ -109,10 +107,8 @@ def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict
     """Specialize a kernel to arrays in C order, of which only one element is allocated."""
 
     def array(value: int) -> np.ndarray:
-        dtype = np.dtype(program.type_of(value).dtype)
         shape = tuple(sizes.get(dim, UNKNOWN) for dim in known.dims[value] or ())
-        strides = [dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return as_strided(np.empty(1, dtype), shape, strides)
+        return unallocated_array(shape, program.type_of(value).dtype)
 
     values = [*program.leaves, *[None] * len(program.instructions)]
     for i in (*kernel.reads, *kernel.shape_inputs, *(leaf for leaf, _ in known.sources.values())):

@@ -14,12 +14,13 @@ import json
 import platform
 import re
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from timing import rounds_of
+from timing import rounds_of, seconds_of
 
 from backends import gen_backend
 from optree import grad
@@ -27,6 +28,7 @@ from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.errors import OptreeError
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
+from optree.settings import override
 
 ELEMENTS = 1 << 20
 
@@ -432,8 +434,18 @@ def operands_of(row: Row) -> list[np.ndarray]:
     return [rng.uniform(low, high, shape).astype(row.dtype) for _ in range(row.operands)]
 
 
-def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
+def processor_seconds_of(function: Callable[[], Any], calls: int) -> float:
+    """The processor's seconds of a call, of `calls` in a row, of all threads of this process."""
+    start = time.process_time()
+    for _ in range(calls):
+        function()
+    return (time.process_time() - start) / calls
+
+
+def measured(row: Row, be: Any, rounds: int, is_busy: bool = False) -> dict[str, Any] | None:
     """The seconds of both ways; None where NumPy has no such line.
+
+    On a busy machine they are the processor's, and the least of the rounds.
 
     Raises
     ------
@@ -464,11 +476,13 @@ def measured(row: Row, be: Any, rounds: int) -> dict[str, Any] | None:
     relative = 0.0 if wanted.dtype.kind != "f" else 4000 * float(np.finfo(wanted.dtype).eps)
     # A sum of many numbers that cancel is 0, but for rounding.
     np.testing.assert_allclose(out.get(), wanted, rtol=relative, atol=relative)
-    ours, numpys = (statistics.median(x) for x in rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1))
+    clock = processor_seconds_of if is_busy else seconds_of
+    seconds = rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1, clock=clock)
+    ours, numpys = (min(each) if is_busy else statistics.median(each) for each in seconds)
     return {"line": row.name, "dtype": row.dtype, "seconds": ours, "numpy": numpys, "ratio": ours / numpys}
 
 
-def table(be: Any, rounds: int, wanted: str) -> tuple[list[dict[str, Any]], list[str]]:
+def table(be: Any, rounds: int, wanted: str, is_busy: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
     """All rows whose name has a pattern, worst first; and what could not be measured, with the reason."""
     found, left_out = [], []
     with np.errstate(all="ignore"):
@@ -476,7 +490,7 @@ def table(be: Any, rounds: int, wanted: str) -> tuple[list[dict[str, Any]], list
             if not re.search(wanted, f"{row.name} {row.dtype}"):
                 continue
             try:
-                result = measured(row, be, rounds)
+                result = measured(row, be, rounds, is_busy)
             except (OptreeError, AssertionError, TypeError, ValueError, IndexError, AttributeError) as error:
                 left_out.append(
                     f"{row.name} of {row.dtype}: {type(error).__name__}: {' '.join(str(error).split())[:90]}"
@@ -492,10 +506,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each line (15)")
     parser.add_argument("--only", default="", help="a pattern that names and dtypes have: --only 'clip.*float32'")
+    parser.add_argument(
+        "--busy", action="store_true", help="on a busy machine: one thread, its processor time, the least of the rounds"
+    )
     parser.add_argument("--save", type=Path, help="write the table as JSON into this folder")
     options = parser.parse_args(arguments)
     be = gen_backend("cpu", jit=True)
-    found, left_out = table(be, options.rounds, options.only)
+    with override(**{"num_threads": 1} if options.busy else {}):
+        found, left_out = table(be, options.rounds, options.only, options.busy)
     above = [result for result in found if result["ratio"] > LISTED]
     print(f"{len(found)} lines at {ELEMENTS:,} elements, in multiples of NumPy's time; {len(above)} take longer")
     for result in found if options.only else above:
@@ -507,6 +525,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.save:
         today = datetime.date.today().isoformat()
         facts = {"numpy": np.__version__, "machine": platform.machine(), "elements": ELEMENTS, "rounds": options.rounds}
+        facts["seconds"] = "processor, one thread, least" if options.busy else "median"
         path = options.save / f"idioms-{today}.json"
         path.write_text(json.dumps({**facts, "rows": found, "not measured": left_out}, indent=1) + "\n")
         print(f"written to {path}")

@@ -147,6 +147,8 @@ def overlap(x: Any, y: Any) -> bool:
 def byte_bounds(array: Any) -> tuple[int, int]:
     """The addresses of an array's first byte and of the one after its last, for any strides."""
     low = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    if array.flags.c_contiguous:  # as arguments mostly are, whose bounds are compared at each call
+        return low, low + array.nbytes
     high = low + array.itemsize
     if not array.size:
         return low, low

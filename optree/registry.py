@@ -33,6 +33,9 @@ class Registry(dict[Any, Any]):
         return dict.__contains__(self, key) or dict.__contains__(self._completed(), key)
 
     def get(self, key: Any, default: Any = None) -> Any:
+        found = dict.get(self, key)
+        if found is not None:
+            return found
         return dict.__getitem__(self, key) if key in self else default
 
     def __len__(self) -> int:

@@ -59,6 +59,7 @@ def pytest_configure(config: Any) -> None:
     """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
     config.addinivalue_line("markers", "matrix: one test of many cases, of which a sample runs; with --all, every one")
     config.addinivalue_line("markers", "on_the_rig: a test that runs on simulated devices")
+    config.addinivalue_line("markers", "slow: of the longest files: they run first, so that no process waits for one")
     worker = getattr(config, "workerinput", {})  # pytest-xdist's: every process has to collect the same tests
     if config.option.seed is None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
@@ -110,7 +111,7 @@ def _takes_all(config: Any) -> bool:
 
 
 #: The files of tests that run on simulated devices, too, where no home is asked for.
-ON_THE_RIG = ("test_on_gpu", "test_graphs")
+ON_THE_RIG = ("test_ahead_on_gpu", "test_on_gpu", "test_graphs")
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
@@ -131,12 +132,24 @@ FIRST = ("test_on_gpu", "test_epilogues", "test_random_trees", "test_reductions"
 AT_HOME = ("be", "be64", "home_kind", "device_kind", "real")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Leave out the collector of garbage, which looks again and again at tens of thousands of tests: all live on."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leave a sample of each matrix; with --home, all that runs there, in the order of what it says of a home."""
+    """Leave a sample of each matrix, slow tests first; with --home, all that runs there, by what it says of a home."""
     if not _takes_all(config):
         sampled = _sampled(items, config)
         config.hook.pytest_deselected(items=[item for item in items if item not in sampled])
         items[:] = [item for item in items if item in sampled]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("home"):
         return
     here = [item for item in items if _runs_at_home(item)]
@@ -188,9 +201,7 @@ BEYOND_THE_RIG = {
     "test_new_sizes_and_slices_leave_memory_bounded": "simulated devices remember the sources of their kernels",
     "test_ten_thousand_assignments_leave_memory_flat": "what simulated devices have still to do is in Python's memory",
     "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
-    "libcusolver": "cuSOLVER is not simulated",
-    "libnvJitLink": "cuSOLVER, which needs it, is not simulated",
-    "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is not simulated",
+    "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is simulated for float32 and float64 alone",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,11 @@ SOURCES = sorted(
     for path in (ROOT / top).rglob("*.py")
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rglob("*.md"), *SOURCES])
-CODE = {path: ast.parse(path.read_text()) for path in SOURCES}
-TREES = {name: CODE[path] for name, path in CORE.items()}
+
+
+@cache
+def _code(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _places(found: dict[Path, Any]) -> str:
@@ -102,7 +106,7 @@ def _lazily(node: ast.AST) -> list[str]:
 
 def _named(name: str) -> list[str]:
     """The modules that a module imports: at once, lazily, or for type checkers."""
-    nodes = list(ast.walk(TREES[name]))
+    nodes = list(ast.walk(_code(CORE[name])))
     at_once = [t for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for t in _targets(node)]
     return [*at_once, *(t for node in nodes for t in _lazily(node))]
 
@@ -164,7 +168,7 @@ def _lines_of_inner_imports(tree: ast.AST) -> list[int]:
 
 
 def test_no_import_inside_a_function() -> None:
-    found = _places({path: _lines_of_inner_imports(tree) for path, tree in CODE.items()})
+    found = _places({path: _lines_of_inner_imports(_code(path)) for path in SOURCES})
     assert not found, f"imports inside functions, at lines; they go to the top of the file\n{found}"
 
 
@@ -186,7 +190,7 @@ def test_sizes() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
     long = _places({path: length for path, length in lengths.items() if length > FILE_LINES})
     assert not long, f"files of more than {FILE_LINES} lines are two files that have not met yet\n{long}"
-    found = _places({path: _long_functions(tree) for path, tree in CODE.items()})
+    found = _places({path: _long_functions(_code(path)) for path in SOURCES})
     assert not found, f"functions of more than {FUNCTION_LINES} lines\n{found}"
 
 
@@ -198,7 +202,7 @@ def test_nothing_is_left_for_later() -> None:
 
 @pytest.mark.parametrize("name", CORE)
 def test_everything_public_is_documented(name: str) -> None:
-    tree = TREES[name]
+    tree = _code(CORE[name])
     public = [
         node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]
@@ -247,5 +251,5 @@ NUMPY_VALUES = {f"np.{op.numpy.__name__}" for op in OPS.values() if hasattr(op.n
 
 @pytest.mark.parametrize("name", [name for name in CORE if not name.startswith(NAMING_OPS)])
 def test_what_compilers_ask_of_an_op_is_an_attribute_of_it(name: str) -> None:
-    found = {node.lineno: ast.unparse(node)[:60] for node in ast.walk(TREES[name]) if _asks_which_op(node)}
+    found = {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_code(CORE[name])) if _asks_which_op(node)}
     assert not found, f"{name} tells ops apart by names: {found}; say the fact on the op (optree.ops.op.Op)"

@@ -73,7 +73,7 @@ class CPUBackend(Backend):
         return f"{runs}; {described(self.product)}; convolutions and pools by {self.windows_by()}"
 
     def windows_by(self) -> str:
-        """What computes convolutions and pools."""
+        """The implementation of convolutions and pools, for printouts."""
         if self.compiler is None:
             return "NumPy"
         return "compiled C" if self.jit is True else "compiled C where it pays"
@@ -157,9 +157,9 @@ class CPUBackend(Backend):
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
-        if observe is not None:
+        lowered = None if observe is not None else self._for_kernels(program)
+        if lowered is None:
             return Plan(by_numpy())
-        lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
@@ -173,21 +173,26 @@ class CPUBackend(Backend):
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
     def planned(self, program: Program) -> Steps:
-        lowered = self.lowered(program)
-        executor = self.when.executor if len(lowered.instructions) <= LONGEST else None
+        fusable = self._for_kernels(program)
+        lowered, executor = (program, None) if fusable is None else (fusable, self.when.executor)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         return planned_steps(lowered, steps_of(lowered, self._implementations(lowered, True), executor), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
             return "\n".join(self.sources(program, "c"))
-        lowered, calls = self.lowered(program), steps_of(program, self._implementations(program, False))
-        if len(lowered.instructions) > LONGEST:
+        lowered, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))
+        if lowered is None:
             return steps_text(program, calls)
         kernels = steps_text(lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor))
         if not self.when.work and not self.when.small:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
+
+    def _for_kernels(self, program: Program) -> Program | None:
+        """The program, lowered; None if it is too long to be fused."""
+        lowered = self.lowered(program) if len(program.instructions) <= LONGEST else program
+        return lowered if len(lowered.instructions) <= LONGEST else None
 
     def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""

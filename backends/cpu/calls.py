@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.cpu.products import merging
+from backends.cpu.products import FewRows, merging
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of
 from optree.arrays import overlap
 from optree.compile.aliasing import given_away
@@ -30,7 +30,7 @@ def _is_a_ufuncs(program: Program, index: int) -> bool:
 
 
 def _product(backend: Any, op: Any) -> Callable[..., Any]:
-    return backend.product  # type: ignore[no-any-return]
+    return FewRows(backend)
 
 
 def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, out: Any) -> Any:
@@ -43,7 +43,7 @@ def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, o
 
 
 def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
-    return merging(backend.product)
+    return merging(FewRows(backend))
 
 
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)

@@ -7,25 +7,21 @@
 from __future__ import annotations
 
 import _ctypes
-import _thread
 import ctypes
 import gc
 import os
 import platform
 import sys
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from backends import lazy
+from backends.execution.compilations import Compilations, current_work
 from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
 from optree import settings
 from optree.errors import CompilerError
@@ -41,14 +37,15 @@ FLAGS = (
 )
 
 #: Flags that not every compiler supports, each with its alternatives. GCC moves calls into the branches of a
-#: conditional that alone need them, and then does not vectorise it.
-OPTIONAL_FLAGS = (("-march=native", "-mcpu=native"), ("-fopenmp-simd",), ("-fno-tree-sink",))
+#: conditional that alone need them, and joins conditionals of one condition to branches; then it vectorises neither.
+OPTIONAL_FLAGS = (
+    ("-march=native", "-mcpu=native"),
+    *((flag,) for flag in ("-fopenmp-simd", "-fno-tree-sink", "-fno-thread-jumps")),
+)
 
 #: The version of the cached files, part of every key.
 FORMAT = 1
 
-#: Seconds of compiling after which a message appears on a terminal.
-PATIENCE = 1.0
 #: Maximum entries of the cache of loaded libraries, evicted least recently used first.
 RECENT = 1024
 
@@ -77,40 +74,17 @@ class Compiler(NamedTuple):
         return lazy.shlex.join(self.command)
 
 
-class _Loaded:
-    """The loaded libraries of this process, a lock for each that is being compiled, and the counts."""
+class _Loaded(Compilations):
+    """The loaded libraries of this process, and its compilations."""
 
     def __init__(self) -> None:
+        super().__init__()
         #: The most recently used libraries, the latest last, and all that are loaded.
         self.recent: dict[str, ctypes.CDLL] = {}
         self.loaded: WeakValueDictionary[str, ctypes.CDLL] = WeakValueDictionary()
         #: The methods that evict plans, and the number of libraries beyond which they are called.
         self.relief: list[WeakMethod[Callable[[], None]]] = []
         self.crowded = CROWDED
-        self.counts: dict[str, float] = {"hits": 0, "disk_hits": 0, "misses": 0, "seconds": 0.0}
-        self.announced = False  # whether the message on compiling has appeared
-        self.begin()
-
-    def begin(self) -> None:
-        """In a new process: renew the locks, and forget the compilations of other threads."""
-        self.lock = threading.Lock()
-        self.compiling: dict[str, threading.Lock] = {}
-        self.running, self.since = 0, 0.0
-        self.waiting = 0  # the sources that `concurrently` has yet to compile
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the seconds of a block, those of several threads at once only once."""
-        with self.lock:
-            self.since = time.perf_counter() if not self.running else self.since
-            self.running += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                now = time.perf_counter()
-                self.counts["seconds"] += now - self.since
-                self.since, self.running = now, self.running - 1
 
     def found(self, key: str) -> ctypes.CDLL | None:
         """The library of a key, now the most recently used; None where none is loaded."""
@@ -158,6 +132,11 @@ def when_crowded(forget: Callable[[], None]) -> None:
     _loaded.relief[:] = [*(method for method in _loaded.relief if method() is not None), WeakMethod(forget)]
 
 
+def concurrently(jobs: Sequence[Callable[[], Any]], count: int) -> list[Any]:
+    """The results of jobs that compile (`Compilations.concurrently`)."""
+    return _loaded.concurrently(jobs, count)
+
+
 def compile_counts() -> dict[str, Any]:
     """Statistics of `compile_source` in this process.
 
@@ -167,7 +146,7 @@ def compile_counts() -> dict[str, Any]:
         The number of ``hits`` in memory, of ``disk_hits``, of ``misses``, which compiled, and the ``seconds`` in which
         at least one compiler ran.
     """
-    return dict(_loaded.counts)
+    return _loaded.counts()
 
 
 # Finding a compiler
@@ -287,33 +266,22 @@ def compile_source(
 
 def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
     key = _key(source, compiler)
-    with _loaded.lock:
-        lock = _loaded.compiling.setdefault(key, threading.Lock())
-    try:
-        with lock:
-            library = _loaded.found(key)
-            if library is not None:
-                _count(hits=1)
-                return library
-            if "source" in settings.value("show"):
-                print(source, file=sys.stderr, flush=True)
-            folder = usable_folder()
-            library = _from_disk(folder, key) or _from_compiler(folder, key, source, compiler)
-            _loaded.add(key, library)
+    with _loaded.once(key):
+        library = _loaded.found(key)
+        if library is not None:
+            _loaded.count("hits")
             return library
-    finally:
-        _loaded.compiling.pop(key, None)  # threads that wait for it find the library
+        if "source" in settings.value("show"):
+            print(source, file=sys.stderr, flush=True)
+        folder = usable_folder()
+        library = _from_disk(folder, key) or _from_compiler(folder, key, source, compiler)
+        _loaded.add(key, library)
+        return library
 
 
 def _key(source: str, compiler: Compiler) -> str:
     parts = (FORMAT, source, FLAGS, OPTIONAL_FLAGS, compiler.command, compiler.identity, _processor())
     return sha256(repr(parts).encode()).hexdigest()
-
-
-def _count(**more: float) -> None:
-    with _loaded.lock:
-        for name, number in more.items():
-            _loaded.counts[name] += number
 
 
 def _from_disk(folder: Path | None, key: str) -> ctypes.CDLL | None:
@@ -325,37 +293,21 @@ def _from_disk(folder: Path | None, key: str) -> ctypes.CDLL | None:
         library = load(binary)
     except OSError:  # compiled with other versions of the system's libraries
         return None
-    _count(disk_hits=1)
+    _loaded.count("disk_hits")
     return library
 
 
 def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compiler) -> ctypes.CDLL:
     with _loaded.timed():
         binary = _compile(source, compiler, folder)
-    _count(misses=1)
-    _announce(folder)
+    _loaded.count("misses")
+    _loaded.announce(folder)
     if folder:
         write(folder, key, binary)
     try:
         return load(binary)
     except OSError as error:
         raise CompilerError(f"{compiler}: its shared object cannot be loaded: {error}") from None
-
-
-def _announce(folder: Path | None) -> None:
-    """Print a message on the terminal, once, when compiling has taken `PATIENCE`."""
-    counts = _loaded.counts
-    with _loaded.lock:
-        if _loaded.announced or counts["seconds"] < PATIENCE or sys.stderr is None or not sys.stderr.isatty():
-            return
-        _loaded.announced = True
-    more = f", {_loaded.waiting} to come" if _loaded.waiting else ""
-    cached = f"; they are cached in {folder} for later runs" if folder else ""
-    print(
-        f"op-tree is compiling kernels: {counts['misses']:.0f} in {counts['seconds']:.1f} s so far{more}{cached}",
-        file=sys.stderr,
-        flush=True,
-    )
 
 
 def _compile(source: str, compiler: Compiler, folder: Path | None) -> bytes:
@@ -413,7 +365,7 @@ def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
 def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, str]:
     """The status and output of a compiler, run on kernel.c in a folder."""
     command = [*compiler.command, *FLAGS, *optional, "kernel.c", "-o", "kernel.so", "-lm"]
-    limit, work = settings.value("compile_seconds"), getattr(_local, "work", None)
+    limit, work = settings.value("compile_seconds"), current_work()
     if work is not None and work.is_stopped:
         raise CompilerError(f"the C compiler {compiler} was interrupted")
     try:
@@ -454,93 +406,6 @@ def _stop(process: Any) -> bytes:
     with suppress(lazy.subprocess.TimeoutExpired):
         return process.communicate(timeout=1)[0]
     return b""
-
-
-# Several at a time
-
-
-def concurrently(jobs: Sequence[Callable[[], Any]], count: int) -> list[Any]:
-    """The results of jobs that compile, run by at most `count` threads.
-
-    An error ends it: it is the result of its job, and None that of those that have not begun. An interrupt stops the
-    compilers that run.
-    """
-    work = _Work(jobs)
-    begun = ended = 0
-    try:
-        with suppress(RuntimeError):  # no thread can begin where there are too many, or Python is about to end
-            while begun < min(count, len(jobs)):
-                _thread.start_new_thread(work.run, ())  # unlike Thread.start, it waits for nothing
-                begun += 1
-        while ended < begun:
-            work.ended.get()  # an interrupted Thread.join takes a thread that runs for one that has ended
-            ended += 1
-    except BaseException:
-        work.stop()
-        raise
-    finally:
-        _loaded.waiting = 0
-    return work.results
-
-
-class _Work:
-    """Jobs of `concurrently`, with the compilers that they run.
-
-    Attributes
-    ----------
-    results : list
-    ended : SimpleQueue
-        One entry for each thread that has ended.
-    running : set of int
-        The threads that have begun, and not ended.
-    processes : set of subprocess.Popen
-    is_stopped : bool
-        Whether no more compilers are run.
-    """
-
-    def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
-        self.results: list[Any] = [None] * len(jobs)
-        self.ended: SimpleQueue[None] = SimpleQueue()
-        self.running: set[int] = set()
-        self.processes: set[Any] = set()
-        self.is_stopped = False
-        self._rest = deque(enumerate(jobs))
-
-    def run(self) -> None:
-        """Run jobs until none is left."""
-        _local.work = self
-        self.running.add(_thread.get_ident())
-        try:
-            while not self.is_stopped:
-                index, job = self._rest.popleft()
-                _loaded.waiting = len(self._rest)
-                try:
-                    self.results[index] = job()
-                except Exception as error:
-                    self.results[index] = error
-                    self._rest.clear()
-        except IndexError:  # none is left
-            pass
-        finally:
-            self.running.discard(_thread.get_ident())
-            self.ended.put(None)
-
-    def stop(self) -> None:
-        """Kill the compilers, and wait for the threads that run; one may be about to start a compiler.
-
-        It does not count what has ended: the interrupt may have come after an entry was taken, and before its count.
-        """
-        self.is_stopped = True
-        while self.running:
-            for process in list(self.processes):
-                with suppress(OSError):
-                    if process.returncode is None:
-                        os.killpg(process.pid, lazy.signal.SIGKILL)
-            time.sleep(0.01)
-
-
-#: `_local.work`: the work of a thread of `concurrently`.
-_local = threading.local()
 
 
 # Loading

@@ -16,13 +16,17 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.convolution import source
+from backends.cpu.convolution_epilogues import ConvolutionKernel
 from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
+from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
+from backends.execution.specialize import FusedKernel
 from optree.arrays import overlap
 from optree.cache import Cache
 from optree.dtypes import FLOAT32, is_narrow, rounded
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.ops.windows import order_of, spatial_of
 from optree.records import NamedTuple
 
 #: Products of fewer multiplications and additions are NumPy's unless `jit=True`, and run on one thread.
@@ -200,6 +204,7 @@ class Problem:
         parts: int = 1,
         splits: int = 1,
     ) -> None:
+        self.axes, self.block = axes, block
         self.taps = list(product(*(axis.taps for axis in axes)))
         lows, spans = [min(o for _, o in a.taps) for a in axes], [_span(a) for a in axes]
         offsets = [o - low for tap in self.taps for (_, o), low in zip(tap, lows, strict=True)]
@@ -223,13 +228,33 @@ class Problem:
             ],
         )
 
-    def run(self, function: Any, memory: Memory, x: int, other: int, weights: int, size: int, threads: int) -> None:
-        """Call a C function on operands at these addresses, with elements of a size."""
-        bytes_each = self.scratch * size + -(self.scratch * size) % LINE
+    def run(
+        self,
+        function: Any,
+        memory: Memory,
+        x: int,
+        other: int,
+        weights: int,
+        size: int,
+        threads: int,
+        epilogue: Sequence[int] = (),
+        following: Sequence[tuple[Problem, int]] = (),
+    ) -> None:
+        """Call a C function on operands at these addresses, with elements of a size, and an epilogue's words.
+
+        Problems that follow, each with its weights, have as many tasks, each of which is done after the same one here.
+        """
+        problems = [(self, weights), *following]
+        most = max(problem.scratch for problem, _ in problems) * size
+        bytes_each = most + -most % LINE
+        after, found = array("q", epilogue), [array("q")]
         with memory.of(bytes_each * threads) as scratch:
-            head = [share_address(), threads, scratch, bytes_each, x + self.begins[0] * size]
-            words = array("q", [*head, other + self.begins[1] * size, weights]) + self.words
-            function(words.buffer_info()[0])
+            for problem, weights in reversed(problems):
+                addresses = x + problem.begins[0] * size, other + problem.begins[1] * size, weights
+                head = [share_address(), threads, scratch, bytes_each, *addresses]
+                head += [each.buffer_info()[0] if each else 0 for each in (after, found[-1])]
+                found.append(array("q", head) + problem.words)
+            function(found[-1].buffer_info()[0])
 
 
 class _Held:
@@ -374,29 +399,67 @@ class _Images(_Plan):
         splits = min(panels, -(-wanted // (_count(axes, block) * channels.groups)))
         return Problem(axes, channels, packed, out, block, parts=0, splits=splits)
 
-    def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-        """Write the value."""
+    # Epilogues
+
+    def image_axes(self) -> list[int | None]:
+        """Which of the value's axes the four axes of positions and that of channels are; None for those of size 1."""
+        batch, channel, *spatial = order_of(self.op.layout, "NC" + spatial_of(self.op.layout))
+        three: list[int | None] = [None] * (AXES - 1 - len(spatial))
+        along = [*three, *spatial, batch] if _is_batch_last(self.op) else [batch, *three, *spatial]
+        return [*along, channel]
+
+    def finished_sizes(self) -> list[int]:
+        """The value's sizes along these axes, of channels those that blocks divide."""
+        channels = self.channels.groups if self.is_along_groups else self.made_channels.result
+        return [*(axis.sums for axis in self.problems[0].axes), channels]
+
+    def finished_block(self) -> list[int]:
+        """The sizes of what is written before an epilogue runs."""
+        problem, (*sizes, channels) = self.problems[0], self.finished_sizes()
+        if self.is_along_groups:
+            return [1, 1, 1, sizes[3], channels]
+        return [*problem.block, channels if self.is_direct else min(self.width, channels)]
+
+    def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray, epilogue: Sequence[int] = ()) -> None:
+        """Write the value, and run an epilogue's words on each block of it."""
         if not self.is_whole:
             out[...] = 0
-        for problem in self.problems:
+        for problem, *following in self._together():
             if self.is_along_groups:
                 listed = np.ascontiguousarray(self._listed(problem, weights)[:, 0, :, 0].T)
-                self._run(problem, "convolve_channels", x, listed.ctypes.data, out)
+                self._run(problem, "convolve_channels", x, listed.ctypes.data, out, epilogue)
                 continue
             if self.is_direct:
                 listed = self._listed(problem, weights)
-                self._run(problem, "convolve_directly", x, listed.ctypes.data, out)
+                others = [self._listed(each, weights) for each in following]
+                rest = [(each, w.ctypes.data) for each, w in zip(following, others, strict=True)]
+                self._run(problem, "convolve_directly", x, listed.ctypes.data, out, epilogue, rest)
                 continue
             with self.memory.of(self.panel_bytes(problem, self.made_channels)) as packed:
                 head = [share_address(), self.threads, weights.ctypes.data, packed]
                 words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
                 _call(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
-                self._run(problem, "convolve", x, packed, out)
+                self._run(problem, "convolve", x, packed, out, epilogue)
 
-    def _run(self, problem: Problem, name: str, x: np.ndarray, weights: int, out: np.ndarray) -> None:
-        problem.run(
-            self.functions[name], self.memory, x.ctypes.data, out.ctypes.data, weights, self.itemsize, self.threads
-        )
+    def _run(
+        self,
+        problem: Problem,
+        name: str,
+        x: np.ndarray,
+        weights: int,
+        out: np.ndarray,
+        epilogue: Sequence[int],
+        following: Sequence[tuple[Problem, int]] = (),
+    ) -> None:
+        addresses = x.ctypes.data, out.ctypes.data, weights
+        problem.run(self.functions[name], self.memory, *addresses, self.itemsize, self.threads, epilogue, following)
+
+    def _together(self) -> list[list[Problem]]:
+        """The problems that run in one call: direct ones of as many blocks."""
+        counts = {_count(problem.axes, problem.block) for problem in self.problems}
+        if self.is_direct and not self.is_along_groups and len(counts) == 1:
+            return [self.problems]
+        return [[problem] for problem in self.problems]
 
     def _listed(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
         """The weights as (group, output, tap, input)."""
@@ -545,7 +608,7 @@ class Convolution:
         loop = op.resolve_dtypes(*(x.dtype for x in arrays))
         dtype, wide = loop[-1], FLOAT32 if is_narrow(loop[-1]) else loop[-1]
         first, second = (np.asarray(x, wide) for x in arrays[:2])
-        functions = self._functions(wide, [*(x.shape for x in arrays)], shape)
+        functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
         if functions is None:
             value = rounded(op.value(first, second, *arrays[2:]), dtype, copy=False)
             if out is None:
@@ -554,14 +617,23 @@ class Convolution:
             return out
         fits = out is not None and out.dtype == wide and not any(overlap(out, x) for x in (first, second))
         target = out if out is not None and fits else empty_array(shape, wide)
-        self._plan(functions, first, second, target).run(first, second, target)
+        self.plan(functions, first, second, target).run(first, second, target)
         if out is None:
             return rounded(target, dtype, copy=False)
         if target is not out:
             out[...] = target
         return out
 
-    def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
+    def with_epilogue(
+        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool
+    ) -> ExecutableKernel | None:
+        """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
+        is_one_pass = type(self.op) is Conv or (not isinstance(self.op, ConvWeights) and set(self.op.stride) == {1})
+        if not is_one_pass or not isinstance(kernel, FusedKernel) or kernel.flat_indices:
+            return None
+        return ConvolutionKernel(self, kernel, operands, value, is_stored)
+
+    def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None where NumPy computes it."""
         if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
@@ -587,7 +659,8 @@ class Convolution:
             self.functions[dtype, panel] = found
         return self.functions[dtype, panel]
 
-    def _plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
+    def plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
+        """The plan for arrays of these layouts."""
         key = (*((x.dtype, x.shape, x.strides) for x in (first, second, out)), thread_count())
         plan = self.plans.get(key)
         if plan is None:

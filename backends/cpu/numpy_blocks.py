@@ -25,9 +25,9 @@ from backends.execution.memory import HOST
 from backends.execution.routines import Implementation, ImplementationOf
 from optree import settings
 from optree.compile.aliasing import extend
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
+from optree.compile.shapes import Sizes
 from optree.dtypes import in_float32, is_floating, rounded
 from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
 from optree.ops.summation import accurate_sum

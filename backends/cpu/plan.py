@@ -23,11 +23,10 @@ from backends.execution.executor import (
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel
-from optree.compile.dimensions import Sizes
-from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
-from optree.compile.shapes import shapes_of
+from optree.compile.shapes import Sizes, shapes_of
 from optree.compile.steps import Note, Plan, outputs_of, run_steps
 from optree.errors import CompilerError
 from optree.records import NamedTuple
@@ -124,17 +123,17 @@ class _OptionalKernel(FusedKernel):
         try:
             return super().run(values, targets)
         except CompilerError as error:
-            self._give_up(error)
+            self.fail(error)
             return None
 
     def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
         try:
             return super().entry(values, written)
         except CompilerError as error:
-            self._give_up(error)
+            self.fail(error)
             return None
 
-    def _give_up(self, error: CompilerError) -> None:
+    def fail(self, error: CompilerError) -> None:
         self._by_numpy = True
         self._executor.give_up(error, self.is_foreign)
 
@@ -198,9 +197,14 @@ class KernelPlan(Plan):
 
     def _choose(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
         """Run by NumPy calls below the thresholds of `when`, and by kernels above."""
-        size = self._largest(values)
+        # Hot: every assignment that is not compiled comes through here.
+        shapes = [x.shape if x.__class__ is np.ndarray else None for x in values]
+        known, size = self._known
+        if shapes != known:
+            size = self._largest(values)
+            self._known = shapes, size
         self.work += self.count * size
-        if self.count > LONGEST or size < self.when.small or self.work < self.when.work:
+        if size < self.when.small or self.work < self.when.work:
             if self._calls is None:
                 self._calls = self.by_numpy()
             return self._calls(values, roots)
@@ -232,9 +236,6 @@ class KernelPlan(Plan):
 
     def _largest(self, values: Sequence[Any]) -> int:
         """The elements of the largest value, intermediate ones included."""
-        shapes = tuple([value.shape if value.__class__ is np.ndarray else None for value in values])
-        if shapes != self._known[0]:
-            leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]
-            found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
-            self._known = shapes, max([CALL, *map(prod, found)])
-        return self._known[1]
+        leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]
+        found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
+        return max([CALL, *map(prod, found)])

@@ -20,7 +20,8 @@ from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 #: Fewer elements times windows' elements than this are NumPy's unless `jit=True`, or run on one thread.
 SMALL, ALONE = 1 << 18, 1 << 18
 
-AXES = 4
+#: Windows of a row that meet an element at once; memory beyond rows is read and written up to there.
+AXES, BLOCK = 4, 16
 
 _TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
@@ -94,8 +95,8 @@ class Pool:
         slidings += [(1, 1, 1, 0, 1)] * (len(axes) - len(op.axes))
         slidings = [(1, 1, 1, 0, 1)] * (AXES - len(axes)) + slidings
         outer = [1] * (AXES - len(whole)) + [x.shape[axis] for axis in whole]
-        row = slidings[-1][4] * (1 if inner is None else x.shape[inner])
-        scratch_bytes = row * x.itemsize + -(row * x.itemsize) % LINE
+        scratch_bytes = _scratch(slidings[-1], 1 if inner is None else x.shape[inner]) * x.itemsize
+        scratch_bytes += -scratch_bytes % LINE
         threads = thread_count() if x.size * prod(op.window) >= ALONE else 1
         scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
         divides = prod(op.window) if isinstance(op, MeanOperator) and op.count_padding else 0
@@ -110,6 +111,12 @@ class Pool:
             words.extend(_placed(steps, axes))
         words.append(1 if inner is None else x.shape[inner])
         function(words.buffer_info()[0])
+
+
+def _scratch(along: Sequence[int], inner: int) -> int:
+    """The elements of a thread's scratch memory: a row of windows three times and a line of elements, or a row."""
+    size, _, stride, _, positions = along
+    return 3 * (positions + BLOCK) + (-(-size // stride) + BLOCK) * stride if inner == 1 else positions * inner
 
 
 def _strides(x: np.ndarray | None) -> list[int]:

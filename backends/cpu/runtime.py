@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -42,6 +43,12 @@ class CompiledNest:
         sharing = share_address() if threads > 1 else 0
         packed = array("q", [*pointers, *sizes, *strides, *numbers, *addresses, stride, threads, sharing])
         self._function(packed.buffer_info()[0])
+
+    def words(self, addresses: Sequence[int], numbers: Sequence[int], layout: Layout) -> list[int]:
+        """The function's address and its arguments, of an elementwise nest that runs on one thread."""
+        sizes, strides = layout
+        function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        return [function, *addresses, *sizes, *strides, *numbers, 0, 1, 0]
 
     def _scratch(self, sizes: Sequence[int]) -> Sequence[int]:
         return c.scratch(self._nest, sizes) if self._needs_scratch else ()

@@ -105,6 +105,60 @@ def with_epilogues(
     return list(remaining.values()), found
 
 
+class Before(NamedTuple):
+    """A call that a kernel continues with: its instruction, and whether other steps need its value."""
+
+    call: int
+    is_stored: bool
+
+    def continued(self, program: Program, implementations: Sequence[Any], kernel: Any) -> Any:
+        """The executable kernel of both, from the kernel's own; None if there is none."""
+        value, operands = len(program.leaves) + self.call, program.instructions[self.call].inputs
+        return implementations[self.call].with_epilogue(kernel, operands, value, self.is_stored)
+
+
+def before_kernels(
+    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int]
+) -> tuple[list[Kernel | Call], dict[int, Before]]:
+    """The steps without calls that kernels continue with, element by element; and these by the kernels' last numbers.
+
+    Parameters
+    ----------
+    calls : collection of int
+        The indices of the calls that may be continued.
+    """
+    first = len(program.leaves)
+    made_by = {
+        first + step.instruction: n
+        for n, step in enumerate(steps)
+        if isinstance(step, Call) and step.instruction in calls and not step.fused
+    }
+    found: dict[int, Before] = {}
+    remaining = dict(enumerate(steps))
+    aliases = alias_sets(program) if made_by else []
+    for n, step in enumerate(steps) if made_by else ():
+        if not isinstance(step, Kernel) or step.reduced:
+            continue
+        value = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
+        if value is None or not all(_covers(step, i) for i in (value, *step.writes)):
+            continue
+        between = steps[made_by[value] + 1 : n]
+        if _is_free(program, aliases, value, between) and not any(_reads(program, each, value) for each in between):
+            needed = value in program.outputs or any(_reads(program, each, value) for each in steps[n + 1 :])
+            found[step.instructions[-1]] = Before(value - first, needed)
+            del remaining[made_by.pop(value)]
+    return list(remaining.values()), found
+
+
+def _covers(kernel: Kernel, value: int) -> bool:
+    """Whether a value has an element for each of a kernel's domain."""
+    return {axis for axis in kernel.axes[value] if axis is not None} == set(range(len(kernel.domain)))
+
+
+def _reads(program: Program, step: Kernel | Call, value: int) -> bool:
+    return any(value in program.instructions[index].inputs for index in step.instructions)
+
+
 def _may_wait(
     program: Program,
     aliases: Sequence[frozenset[int]],
@@ -113,11 +167,17 @@ def _may_wait(
     users: Sequence[int],
 ) -> bool:
     """Whether a product may run later: only these instructions use it, and no step in between destroys its operands."""
-    first = len(program.leaves)
     readers = {index for index, instruction in enumerate(program.instructions) if product in instruction.inputs}
     if product in program.outputs or not readers.issubset(users):
         return False
-    operands = frozenset().union(*(aliases[i] for i in program.instructions[product - first].inputs))
+    return _is_free(program, aliases, product, between)
+
+
+def _is_free(
+    program: Program, aliases: Sequence[frozenset[int]], product: int, between: Sequence[Kernel | Call]
+) -> bool:
+    """Whether no step in between destroys an operand of a call."""
+    operands = frozenset().union(*(aliases[i] for i in program.instructions[product - len(program.leaves)].inputs))
     passed = [program.instructions[index] for step in between for index in step.instructions]
     return not any(aliases[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
 

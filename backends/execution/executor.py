@@ -6,25 +6,26 @@ Without an executor all steps are calls. Either way `optree.compile.steps.run_st
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar, copy_context
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.epilogues import ProductWithEpilogue, with_epilogues
+from backends.execution.epilogues import ProductWithEpilogue, before_kernels, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing
+from optree.compile.shapes import Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.tree.types import TensorType
@@ -71,8 +72,13 @@ class ExecutableKernel:
         The last stage that loads each array, and the stage that stores each; without those outside of stages.
     memory : Memory
         The memory of the arrays.
+    sizes : Sizes
+        The program's.
+    label : str
+        What it does before, for listings.
     """
 
+    label = ""
     reads: list[int]
     shape_inputs: list[int]
     uses: set[int]
@@ -81,7 +87,7 @@ class ExecutableKernel:
         self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
         self.last_read: dict[int, int] = {}
         self.written_in: dict[int, int] = {}
-        self.memory, self._known = memory, sizes
+        self.memory, self.sizes = memory, sizes
 
     def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
         """The values that it stores; None if it is to be run by its instructions' implementations.
@@ -108,7 +114,7 @@ class ExecutableKernel:
 
     def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """The shapes of `shape_inputs`."""
-        known = self._known
+        known = self.sizes
         return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
 
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -174,6 +180,8 @@ def steps_of(
     products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
     steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
     calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
+    continued = [index for index, each in enumerate(implementations) if each.with_epilogue is not None]
+    steps, earlier = before_kernels(program, steps, continued) if continued else (steps, {})
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
         implementation = implementations[epilogue.product]._replace(call=call, into=call)
@@ -182,12 +190,19 @@ def steps_of(
     kernels: dict[int, ExecutableKernel] = {}
     for step in steps:
         kernel = executor(program, step, sizes, implementations.__getitem__) if isinstance(step, Kernel) else None
+        instructions, before = step.instructions, earlier.get(step.instructions[-1])
+        if before is not None:
+            whole = None if kernel is None else before.continued(program, implementations, kernel)
+            if whole is None:
+                groups.append([before.call])
+            else:
+                kernel, instructions = whole, [before.call, *instructions]
         if kernel is not None:
             kernels[len(groups)] = kernel
         if kernel is None and isinstance(step, Kernel):
-            groups += [[index] for index in step.instructions]
+            groups += [[index] for index in instructions]
         else:
-            groups.append(step.instructions)
+            groups.append(instructions)
     return _live(program, groups, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
 
 
@@ -244,17 +259,25 @@ class CallStep:
     ----------
     inputs : sequence of int
         The call's operands.
-    plannable : list of int
+    plannable : sequence of int
         The values that it can write into preallocated memory.
     persistent : set of int
         Those of them whose memory stays in the registers from run to run.
-    uses, defines : list of int
+    uses, defines : sequence of int
         The registers that it reads, and those that it sets.
     target : int or None
         The tensor that its value is assigned to and computed in.
-    dead : list of int
+    dead : sequence of int
         The values whose last use it is.
+    shaped : mapping
+        The dtypes of the operands of which it uses a shape that is known without them.
     """
+
+    out: int | None = None
+    target: int | None = None
+    dead: Sequence[int] = ()
+    persistent: Set[int] = frozenset()
+    shaped: Mapping[int, np.dtype] = MappingProxyType({})
 
     def __init__(
         self,
@@ -269,10 +292,6 @@ class CallStep:
         self.op, self.index, self.implementation, self.sizes = instruction.op, index, implementation, sizes
         self.inputs = instruction.inputs if inputs is None else inputs
         self.output = len(program.leaves) + index
-        self.out: int | None = None
-        self.target: int | None = None
-        #: The dtypes of the operands of which it uses a shape that is known without them.
-        self.shaped: dict[int, np.dtype] = {}
         if sizes is not None and self.op.shape_only:
             known = [n for n in self.op.shape_only if sizes.is_known(self.inputs[n])]
             self.shaped = {n: program.type_of(self.inputs[n]).dtype for n in known}
@@ -280,10 +299,9 @@ class CallStep:
         is_scalar = sizes is not None and isinstance(instruction.type, TensorType) and not instruction.type.ndim
         self._call = partial(_as_array, implementation.call) if is_scalar else implementation.call
         self._memory = memory
-        self.plannable = [] if implementation.into is None else [self.output]
-        self.uses, self.defines = [*self.inputs], [self.output]
-        self.persistent: set[int] = set()
-        self.dead: Sequence[int] = ()
+        self.defines: Sequence[int] = (self.output,)
+        self.plannable = () if implementation.into is None else self.defines
+        self.uses: Sequence[int] = self.inputs
 
     @property
     def is_fixed(self) -> bool:
@@ -292,11 +310,11 @@ class CallStep:
 
     def assign_to(self, target: int, assignment: int) -> None:
         """Compute the value in the target of its only assignment."""
-        self.target, self.output, self.plannable, self.defines = target, assignment, [], [assignment]
+        self.target, self.output, self.plannable, self.defines = target, assignment, (), (assignment,)
         if self.implementation.update is not None:
             self._call = self.implementation.update
         else:
-            self.uses.append(target)
+            self.uses = (*self.inputs, target)
             self.out = target
 
     def step(self) -> Step:
@@ -488,7 +506,8 @@ class KernelStep:
             else f"%{value} in new memory"
             for value in self.kernel.writes
         ]
-        return f"kernel({_numbered(sorted(self.kernel.uses))}) writes {' and '.join(written)}"
+        uses = _numbered(sorted(self.kernel.uses))
+        return f"kernel({uses}){self.kernel.label} writes {' and '.join(written)}"
 
 
 def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:

@@ -7,8 +7,16 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from optree.records import NamedTuple
+
+
+def unallocated_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A NumPy array in C order with memory for one element, for its layout alone."""
+    dtype = np.dtype(dtype)
+    strides = [dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return as_strided(np.empty(1, dtype), shape, strides)
 
 
 class Memory(NamedTuple):
@@ -24,12 +32,15 @@ class Memory(NamedTuple):
         From a shape and a dtype to an uninitialised array.
     address : callable
         From an array to the address of its first element.
+    unallocated : callable
+        From a shape and a dtype to an array in C order with memory for one element, for its layout alone.
     """
 
     kind: type[Any]
     array: Callable[[Any], Any]
     empty: Callable[[Any, Any], Any]
     address: Callable[[Any], int]
+    unallocated: Callable[[Any, Any], Any] = unallocated_array
 
     def shaped(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An array that is used for its shape alone: one element, broadcast."""

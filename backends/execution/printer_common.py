@@ -60,6 +60,8 @@ class Printer:
     ----------
     dialect : Dialect
     stages : list of Stage
+    traversals : list of Stage
+        The same, but for those that share a traversal.
     last : int
         The innermost loop.
     column : str
@@ -72,6 +74,7 @@ class Printer:
 
     def __init__(self, nest: LoopNest, cache: bool = True, column: str = "", columns: int = 1) -> None:
         self.nest, self.stages = nest, stages_of(nest, cache)
+        self.traversals = self.stages
         self.last = nest.rank - 1
         self.column, self.columns = column, columns
 
@@ -285,15 +288,17 @@ class Printer:
 
     def at_outer_index(self) -> Lines:
         """The stages of an outer index, and the statements between them."""
-        lines: Lines = []
-        for number, stage in enumerate(self.stages):
-            lines += [
-                *self.outer(number),
-                *self.initialised(stage.reductions),
-                *self.stage_loops(stage),
-                *self.joined(stage),
-            ]
-        return [*lines, *self.outer(len(self.stages))]
+        lines = self.outer(0)
+        for stage in self.traversals:
+            lines += [*self.initialised(stage.reductions), *self.stage_loops(stage)]
+            for number in self.completed(stage):
+                lines += [*self.joined(self.stages[number - 1]), *self.outer(number)]
+        return lines
+
+    def completed(self, stage: Stage) -> range:
+        """The numbers of stages that are complete, one after the other, when a traversal is."""
+        before = sum(each.count for each in self.traversals[: self.traversals.index(stage)])
+        return range(before + 1, before + 1 + stage.count)
 
     def outer(self, number: int) -> Lines:
         """The reduced values and statements of an outer index that follow a number of stages."""

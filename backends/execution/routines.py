@@ -32,6 +32,10 @@ class Implementation(NamedTuple):
         Whether `into` writes nothing if it raises.
     takes_epilogue : bool
         Whether it computes what an `Epilogue` says along with a product.
+    with_epilogue : callable or None
+        From an executable kernel that reads its value, its operands and its value among the program's, and whether
+        other steps need that, to an executable kernel of both, which runs the kernel on each block of the value as it
+        is computed; None if there is none.
     is_captured : bool
         Whether a CUDA graph can capture it.
     is_routine : bool
@@ -47,6 +51,7 @@ class Implementation(NamedTuple):
     update: Callable[..., Any] | None = None
     is_atomic: bool = False
     takes_epilogue: bool = False
+    with_epilogue: Callable[..., Any] | None = None
     is_captured: bool = False
     is_routine: bool = False
     label: str = ""
@@ -90,6 +95,7 @@ class Routine(NamedTuple):
             call,
             call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
+            with_epilogue=getattr(call, "with_epilogue", None),
             is_captured=self.is_captured,
             is_routine=self.computes,
             label="" if self.label is None else self.label(backend),
@@ -107,9 +113,18 @@ def routine_of(table: Mapping[type, Routine], program: Program, index: int) -> R
 
 def takes_floats(program: Program, index: int) -> bool:
     """Whether an instruction gives floats, of arrays alone."""
-    instruction = program.instructions[index]
-    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in instruction.inputs)
-    return is_floating(instruction.type.dtype) and not has_numbers
+    return is_floating(program.instructions[index].type.dtype) and not _has_numbers(program, index)
+
+
+def takes_floats_first(program: Program, index: int) -> bool:
+    """Whether an instruction's first operand is an array of floats, and none is a number."""
+    first = program.instructions[index].inputs[0]
+    return is_floating(program.type_of(first).dtype) and not _has_numbers(program, index)
+
+
+def _has_numbers(program: Program, index: int) -> bool:
+    leaves = program.leaves
+    return any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in program.instructions[index].inputs)
 
 
 def views(backend: Any, op: Any) -> Callable[..., Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from backends.execution.executor import AFTER_STAGES, ExecutableKernel, FastCall
 from backends.execution.memory import HOST, Memory
 from optree.cache import Cache
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
 from optree.compile.program import Program
+from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
@@ -92,6 +92,8 @@ class FusedKernel(ExecutableKernel):
     ----------
     numbers : list of (int, numpy.dtype)
         The values that it takes as Python numbers, once for each dtype in which they are passed.
+    flat_indices : list of int
+        The values that it computes as an element's index in C order.
     """
 
     def __init__(
@@ -105,13 +107,16 @@ class FusedKernel(ExecutableKernel):
         super().__init__(kernel, sizes, memory)
         self._compile = compile
         self._runners = Cache("variants of kernels", LAYOUTS)
-        #: The errors of variants that were compiled ahead (`backends.execution.ahead`), raised when they are needed.
+        #: The errors of variants that were compiled ahead (`backends.cpu.ahead`), raised when they are needed.
         self._failures: dict[Variant, Exception] = {}
         self._layouts = Cache("layouts of kernels", LAYOUTS)
         self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
         first = len(program.leaves)
-        self._flat_indices = [first + i for i in kernel.instructions if program.instructions[i].op.is_flat_index]
-        read = [*self.reads, *self._flat_indices]
+        indices = [i for i in kernel.instructions if program.instructions[i].op.is_flat_index]
+        self.flat_indices = [first + i for i in indices]
+        #: For each of these, the axes of the domain that it counts along.
+        self._counted = [program.instructions[i].op.counted_axes(kernel.axes[first + i]) for i in indices]
+        read = [*self.reads, *self.flat_indices]
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
         self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
@@ -148,7 +153,7 @@ class FusedKernel(ExecutableKernel):
         if runner is not None:
             stored = zip(outputs, addresses[count:], strict=True)
             written = [memory.address(x) if address is None else address for x, address in stored]
-            pointers = [*addresses[:count], *[0] * len(self._flat_indices), *written]
+            pointers = [*addresses[:count], *[0] * len(self.flat_indices), *written]
             runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
@@ -168,6 +173,17 @@ class FusedKernel(ExecutableKernel):
             for j, y in reads.items()
         ]
         return self._runner(variant).entry(reads, writes, in_place, self.numbers, layout, self.memory)
+
+    def runner_of(
+        self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[Any, list[int], Layout] | None:
+        """The runner for arrays as of `layout`, their addresses (0 of new ones) and their layout; None without any."""
+        _, layout, variant = self.layout(arrays, input_shapes)
+        if layout is None or variant is None:
+            return None
+        count, addresses = len(self.reads), [0 if x is None else self.memory.address(x) for x in arrays]
+        pointers = [*addresses[:count], *[0] * len(self.flat_indices), *addresses[count:]]
+        return self._runner(variant), pointers, layout
 
     def layout(
         self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
@@ -189,7 +205,7 @@ class FusedKernel(ExecutableKernel):
         if is_fractional or any(self.memory.address(x) % x.dtype.alignment for x in given):
             return shapes, None, None
         strides = [strides_along(x, axes[i], self.rank) for i, x in zip(self.reads, arrays, strict=False)]
-        strides += [c_order_strides(axes[i], sizes) for i in self._flat_indices]
+        strides += [c_order_strides(counted, sizes) for counted in self._counted]
         strides += [
             c_order_strides(axes[i], sizes) if x is None else strides_along(x, axes[i], self.rank)
             for i, x in zip(self.writes, arrays[count:], strict=True)
@@ -230,6 +246,10 @@ class FusedKernel(ExecutableKernel):
                 raise failure
             runner = self._runners[variant] = self.compiled(variant)
         return runner
+
+    def fail(self, error: CompilerError) -> None:
+        """What happens when a variant does not compile: the error is raised."""
+        raise error
 
     def is_compiled(self, variant: Variant) -> bool:
         """Whether a variant has been compiled."""
@@ -282,7 +302,7 @@ class FusedKernel(ExecutableKernel):
     ) -> LoopNest:
         """The loop nest for arrays of one kind of layout; the parameters are attributes of `LoopNest`."""
         return LoopNest(
-            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self._flat_indices)),
+            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self.flat_indices)),
             tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
@@ -293,7 +313,7 @@ class FusedKernel(ExecutableKernel):
             columns,
             split,
             across,
-            len(self._flat_indices),
+            len(self.flat_indices),
         )
 
     def _set_stages(self) -> None:
@@ -301,7 +321,7 @@ class FusedKernel(ExecutableKernel):
         count = len(self.reads)
         for number, stage in enumerate(stages_of(self.nest(1, 0 if self.reduced else 1, ()))):
             self.last_read.update((self.reads[array], number) for array in stage.reads if array < count)
-            first = count + len(self._flat_indices)
+            first = count + len(self.flat_indices)
             self.written_in.update((self.writes[array - first], number) for array, _ in stage.writes)
 
 
@@ -448,5 +468,6 @@ def _statements(
             inputs[broadcast[1]], loop[broadcast[1]] = inputs[broadcast[0]], loop[broadcast[0]]
         passed = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(numbering[i] for i in passed)
-        statements.append(Statement(number, op.kernel_for(*loop), arguments, tuple(loop), dtype, level, stage))
+        expression = op.kernel_by_number if inputs and _is_number(program, inputs[-1]) else op.kernel_for
+        statements.append(Statement(number, expression(*loop), arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), numbering

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from backends.backend import Backend
+from backends.cpu.thread_pool import thread_count
 from backends.creation import check_placement
+from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
@@ -28,12 +30,13 @@ from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost
+from optree import settings
 from optree.arrays import is_portable
 from optree.compile.aliasing import alias_sets, last_uses
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Program
+from optree.compile.shapes import Sizes
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
@@ -124,7 +127,9 @@ class GPUBackend(Backend):
                 f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "
                 f"{capability[:-1]}.{capability[-1]}; leave it out"
             )
-        self.memory = Memory(self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr)
+        self.memory = Memory(
+            self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr, self._unallocated
+        )
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
         if cudnn:
@@ -210,7 +215,7 @@ class GPUBackend(Backend):
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total."""
-        kernels = {} if self.kernels is None else asdict(self.kernels.counts)
+        kernels = {} if self.kernels is None else self.kernels.counts.counts()
         counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
         return {**super().stats(), **counts, "memory": self._memory()}
 
@@ -242,6 +247,10 @@ class GPUBackend(Backend):
     def _on_device(self, value: Any) -> Any:
         """A value as a CuPy array, of any layout."""
         return value if isinstance(value, self.cupy.ndarray) else self.owned(value)
+
+    def _unallocated(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array with memory for one element, for its layout alone."""
+        return self.cupy.ndarray(shape, dtype, self.cupy.empty(1, dtype).data)
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is a CuPy array."""
@@ -340,15 +349,35 @@ class GPUBackend(Backend):
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
-        note = self.noting(outline)
+        note, is_new = self.noting(outline), True
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
+            nonlocal is_new
             with self.active():
                 if graphs is not None:
                     return graphs.run(values, note)
+                if is_new:
+                    is_new = False
+                    self.compile_ahead(outline, steps, values + open_registers)
                 return run_steps(ready, open_registers, outputs, note, values, roots)
 
         return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
+
+    def compile_ahead(self, program: Program, steps: Sequence[CallStep | KernelStep], values: list[Any]) -> None:
+        """Compile the kernels of steps, several at a time, that they need for the registers before the first one.
+
+        A failure is raised by the kernel when that runs: steps before it run, as without this.
+        """
+        # Sources are shown in the order of the steps.
+        if self.kernels is None or len(steps) < 2 or thread_count() < 2 or "source" in settings.value("show"):
+            return
+        foresight = Foresight(program, steps, values, self.memory)
+        found = [kernel.runner_of(arrays, input_shapes) for kernel, arrays, input_shapes in foresight.run()]
+        sources = [runner.source(pointers, layout) for runner, pointers, layout in filter(None, found)]
+        for step, inputs in foresight.calls:
+            if hasattr(step.implementation.call, "sources"):
+                sources += step.implementation.call.sources(*inputs)
+        self.kernels.compile_ahead(filter(None, sources), thread_count())
 
     def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.

@@ -21,12 +21,12 @@ from backends.execution.routines import (
     always,
     routine_of,
     takes_floats,
+    takes_floats_first,
     views,
 )
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
 from backends.gpu.cupy_device import InOrder
-from backends.gpu.direct import takes_images
 from backends.gpu.matmul import Products
 from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions, Resizing
@@ -38,7 +38,6 @@ from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.random import RandomOperator
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
@@ -104,14 +103,13 @@ def _direct_by(device: Any) -> str:
 
 
 _POOL, _RESIZING, _REGIONS = (
-    Routine(kernels, takes_images, writes_out=True, is_captured=True, label=_direct_by)
+    Routine(kernels, takes_floats_first, writes_out=True, is_captured=True, label=_direct_by)
     for kernels in (Pool, Resizing, Regions)
 )
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
-#: The routines by which libraries compute ops: cuBLASLt multiplies matrices, those of attention's tiles among them, and
-#: kernels of ours convolve,
-#: unless cuDNN does, pool, resize and take regions.
+#: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN convolves, or kernels
+#: of ours do, which pool, resize and take regions too.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -135,7 +133,7 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
-    if isinstance(program.instructions[index].op, RandomOperator):
+    if program.instructions[index].op.draws:
         found = _implementation(device, program, last, index)
         return found._replace(call=_in_order(device, found.call))
     return _implementation(device, program, last, index)

@@ -13,19 +13,15 @@ import numpy as np
 
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, source
 from backends.gpu.cudnn import problem_of
+from backends.gpu.direct import HUGE, type_of
 from backends.gpu.launch_config import Launch
 from optree.arrays import overlap
-from optree.dtypes import FLOAT32, is_bfloat16
+from optree.dtypes import FLOAT32
 from optree.ops.convolution import MOST, Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import Sliding
 
 #: The blocks that a derivative by weights is split into, for each multiprocessor, and the least depth of a split.
 BLOCKS, LEAST_DEPTH = 2, 1024
-
-#: Numbers from here on do not fit the kernels' indices.
-HUGE = 1 << 31
-
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double", np.dtype("float16"): "__half"}
 
 #: By kernel, the array that it computes.
 _COMPUTED = {FORWARD: "windows", BY_INPUT: "images", BY_WEIGHTS: "filters"}
@@ -69,6 +65,12 @@ class Convolution:
             return target
         out[...] = target
         return out
+
+    def sources(self, *arrays: Any) -> list[str]:
+        """The sources that a call with these operands needs; none if one is unknown, or by cuDNN."""
+        if self.device.kernels is None or self.device.cudnn is not None or any(x is None for x in arrays):
+            return []
+        return [source(self.role, type_of(self.op.resolve_dtypes(*(x.dtype for x in arrays))[-1]))]
 
     def _by_cudnn(self, operands: Sequence[Any], target: Any) -> bool:
         """Compute a convolution by cuDNN; False where it is not there, or has no plan."""
@@ -126,8 +128,7 @@ class Convolution:
             *(number for numbers in self._geometry(images, filters, windows) for number in numbers),
             *(stride for array in (images, windows, filters) for stride in _strides(array)),
         ]
-        type = "__nv_bfloat16" if is_bfloat16(dtype) else _TYPES[dtype]
-        products, add_splits = kernels.load(source(self.role, type), ("products", "add_splits"))
+        products, add_splits = kernels.load(source(self.role, type_of(dtype)), ("products", "add_splits"))
         first, second = {
             FORWARD: (filters, images),
             BY_INPUT: (filters, windows),

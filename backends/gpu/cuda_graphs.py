@@ -28,7 +28,6 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, Step, run_steps, taker
 from optree.errors import BackendError
-from optree.ops.random import RandomOperator
 from optree.records import NamedTuple
 
 #: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
@@ -119,7 +118,7 @@ class Graphs:
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.workspace = Workspace(partial(_empty, self.cupy, self.stream))
-        self.order, self.draws = InOrder(self.cupy), any(isinstance(step.op, RandomOperator) for step in _calls(steps))
+        self.order, self.draws = InOrder(self.cupy), any(step.op.draws for step in _calls(steps))
         # The graphs of evicted memory may still be running.
         current = self.cupy.cuda.get_current_stream
         self._memories = Cache("memory of graphs", COMBINATIONS, lambda gone: in_flight.keep(current().record(), gone))
@@ -228,6 +227,8 @@ class _Memory:
             if values[i] is not self._sources.get(i):
                 self._set_argument(i, of.on_device(values[i]))
         registers = self._initial(of, values)
+        if self._is_new:
+            of.device.compile_ahead(of.program, [step for part in of.parts for step in part.steps], registers.copy())
         flags: list[tuple[Any, np.ndarray]] = []
         uses_graphs = not self._is_new and not of.refusal
         self._pause = max(0, self._pause - 1)

@@ -11,9 +11,7 @@ import numpy as np
 from backends.gpu.codegen.pooling import THREADS
 from backends.gpu.launch_config import MAX_GRID, Launch
 from optree.arrays import is_portable, overlap
-from optree.compile.program import Program
-from optree.dtypes import is_bfloat16, is_floating
-from optree.tree.types import NUMBERS
+from optree.dtypes import is_bfloat16
 
 #: Numbers of elements from here on do not fit the kernels' indices.
 HUGE = 1 << 31
@@ -24,13 +22,6 @@ _TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double", np.dtype(
 def type_of(dtype: np.dtype) -> str:
     """A floating dtype in CUDA."""
     return "__nv_bfloat16" if is_bfloat16(dtype) else _TYPES[dtype]
-
-
-def takes_images(program: Program, index: int) -> bool:
-    """Whether an instruction is on floats, and of arrays alone."""
-    inputs = program.instructions[index].inputs
-    has_numbers = any(i < len(program.leaves) and isinstance(program.leaves[i], NUMBERS) for i in inputs)
-    return not has_numbers and is_floating(program.type_of(inputs[0]).dtype)
 
 
 class DirectKernels:

@@ -13,6 +13,7 @@ from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
 from backends.execution.specialize import Layout, as_int64
 from backends.gpu.codegen import printer as cuda
+from backends.gpu.codegen.variant import Variant, kernel_names
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
@@ -99,7 +100,7 @@ class CudaNest:
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
-        self._kernels = Cache("variants of CUDA kernels", LAYOUTS)
+        self._printed = Cache("variants of CUDA kernels", LAYOUTS)
         self._layouts = Cache("launch configurations", LAYOUTS)
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
@@ -122,6 +123,11 @@ class CudaNest:
         specialized = self._specialized([*inputs, *[0] * self.nest.flat_indices, *outputs], layout)
         return LaunchEntry(specialized, reads, writes, in_place, numbers, memory)
 
+    def source(self, pointers: Sequence[int], layout: Layout) -> str | None:
+        """The source for arrays at these addresses; None if its kernels are loaded."""
+        printed = self._specialized(pointers, layout).printed
+        return printed.source if printed.kernels is None else None
+
     def _specialized(self, pointers: Sequence[int], layout: Layout) -> _Specialized:
         sizes, flat = layout
         key = tuple(sizes), tuple(flat), tuple(address % ALIGNMENT for address in pointers)
@@ -131,34 +137,47 @@ class CudaNest:
             strides = [flat[index * rank : (index + 1) * rank] for index in range(len(self.nest.arrays))]
             config = configure(self.nest, sizes, strides, pointers, self.host.device)
             variant = config.variant
-            ready = self._kernels.get(variant)
-            if ready is None:
-                kernels = self.host.load(cuda.source(self.nest, variant), cuda.kernel_names(self.nest, variant.split))
-                ready = self._kernels[variant] = kernels, cuda.parameter_names(self.nest, variant)
-            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, *ready)
+            printed = self._printed.get(variant)
+            if printed is None:
+                printed = self._printed[variant] = _Printed(self.nest, variant)
+            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, printed)
         return found
 
 
+class _Printed:
+    """The source of a nest's variant, and once they are loaded, its kernels."""
+
+    def __init__(self, nest: LoopNest, variant: Variant) -> None:
+        self.source, self.names = cuda.source(nest, variant), kernel_names(nest, variant)
+        self.parameters = cuda.parameter_names(nest, variant)
+        self.kernels: Sequence[Any] | None = None
+
+    def loaded(self, host: Host) -> Sequence[Any]:
+        """The kernels."""
+        if self.kernels is None:
+            self.kernels = host.load(self.source, self.names)
+        return self.kernels
+
+
 class _Specialized:
-    """A nest's kernels, specialised to one layout.
+    """A nest's kernels, specialised to one layout; they are loaded when they are first bound.
 
     Attributes
     ----------
+    printed : _Printed
     flat_indices : list of int
         Null pointers, the addresses of flat indices.
     """
 
-    def __init__(
-        self, nest: LoopNest, host: Host, config: LaunchConfig, layout: Layout, kernels: Sequence[Any], names: list[str]
-    ) -> None:
-        sizes, flat = layout
+    def __init__(self, nest: LoopNest, host: Host, config: LaunchConfig, layout: Layout, printed: _Printed) -> None:
+        (sizes, flat), names = layout, printed.parameters
         given: dict[str, Any] = {f"n{axis}": size for axis, size in enumerate(sizes)}
         given.update({f"s{index // nest.rank}_{index % nest.rank}": stride for index, stride in enumerate(flat)})
         along, chunks = nest.vector, config.variant.chunks
         accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
         given.update(part=config.part, parts=np.int32(config.parts), held=config.cached_accesses)
-        self._host, self._launches = host, list(zip(kernels, config.launches, strict=True))
+        self.printed, self._host, self._launches = printed, host, config.launches
         arrays, count = range(len(nest.arrays)), len(nest.reads)
         self._pointers = [names.index(f"a{index}") for index in arrays]
         self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
@@ -176,7 +195,8 @@ class _Specialized:
         for index, size in self._scratch:
             words[index], memory = self._host.scratch(size)
             memories.append(memory)
-        return [self._host.bound(kernel, launch, words) for kernel, launch in self._launches], memories
+        kernels = zip(self.printed.loaded(self._host), self._launches, strict=True)
+        return [self._host.bound(kernel, launch, words) for kernel, launch in kernels], memories
 
 
 class _BoundCall(NamedTuple):

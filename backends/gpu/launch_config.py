@@ -35,16 +35,18 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from backends.execution.dialect import accumulator_dtype, compute_dtype
-from backends.gpu.codegen.printer import TILE, kernel_names, static_bytes
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
+    TILE,
     Variant,
     contiguous_arrays,
+    kernel_names,
     live_bytes,
     loaded_bytes,
     slot_bytes,
+    static_bytes,
 )
-from optree.compile.loopnest import LoopNest, stages_of, strided_reads
+from optree.compile.loopnest import LoopNest, online_of, stages_of, strided_reads
 
 #: Bytes of a vectorised access.
 ACCESS_BYTES = 16
@@ -269,24 +271,27 @@ def _rows(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Device
     threads = min(BLOCK_THREADS["block"], max(128, _power(-(-accesses // MAX_ROW_ACCESSES))))
     variant = replace(variant, team="block", threads=BLOCK_THREADS["block"])
     parts = _parts(teams, accesses, threads, bool(slots), device)
+    online = online_of(nest) is not None
     if parts > 1:
-        variant = replace(variant, split=True, accesses=_in_flight(nest, vector, MAX_ROW_ACCESSES))
+        variant = replace(variant, split=True, online=online, accesses=_in_flight(nest, vector, MAX_ROW_ACCESSES))
         return _split(nest, variant, teams, accesses, parts, threads)
     if accesses <= BLOCK_THREADS["block"] * cached_accesses["block"]:
         threads = max(threads, _power(-(-accesses // cached_accesses["block"])))
         found = replace(variant, cache="registers", accesses=-(-accesses // threads))
         return LaunchConfig(found, (Launch("kernel", (min(MAX_GRID, teams), 1), threads),))
-    if slots:
-        return _cached_rows(nest, variant, teams, accesses, device)
-    variant = replace(variant, accesses=_in_flight(nest, vector, -(-accesses // threads)))
+    if slots and not (online and not slot_bytes(nest, False, online)):
+        return _cached_rows(nest, variant, teams, accesses, device, online)
+    variant = replace(variant, online=online, accesses=_in_flight(nest, vector, -(-accesses // threads)))
     return LaunchConfig(variant, (Launch("kernel", (min(MAX_GRID, teams), 1), threads),))
 
 
-def _cached_rows(nest: LoopNest, variant: Variant, teams: int, accesses: int, device: DeviceLimits) -> LaunchConfig:
+def _cached_rows(
+    nest: LoopNest, variant: Variant, teams: int, accesses: int, device: DeviceLimits, online: bool
+) -> LaunchConfig:
     """Blocks that cache rows in shared memory, whole or in part."""
     static, resident, shared, cached_accesses = static_bytes(nest, "block", BLOCK_THREADS["block"]), 0, 0, accesses
     for cache in ("shared", "part"):
-        itemsize = sum(slot_bytes(nest, cache == "shared"))
+        itemsize = sum(slot_bytes(nest, cache == "shared", online and cache == "part"))
         shared = itemsize * (-(-accesses * variant.vector // 16) * 16)
         total = shared + static + RESERVED_SHARED
         resident = next((n for n in CACHED_ROW_THREADS if total * n <= device.shared + RESERVED_SHARED), 0)
@@ -296,7 +301,7 @@ def _cached_rows(nest: LoopNest, variant: Variant, teams: int, accesses: int, de
         resident, elements = 1, (device.shared - static) // itemsize // 16 * 16
         cached_accesses, shared = elements // variant.vector, elements * itemsize
     threads = CACHED_ROW_THREADS[resident]
-    variant = replace(variant, cache=cache if shared else "", threads=threads)
+    variant = replace(variant, cache=cache if shared else "", online=online and cache == "part", threads=threads)
     most = min(MAX_ROW_ACCESSES, -(-accesses // threads))
     variant = replace(variant, accesses=_in_flight(nest, variant.vector, most))
     launch = Launch("kernel", (min(MAX_GRID, teams), 1), threads, shared)
@@ -354,7 +359,7 @@ def _split(nest: LoopNest, variant: Variant, blocks: int, accesses: int, parts: 
     """A kernel for each stage, whose blocks have parts of rows; then one that joins the last parts."""
     part = -(-accesses // parts)
     parts = -(-accesses // part)
-    grids = ((name, (blocks, 1 if name == "end" else parts)) for name in kernel_names(nest, True))
+    grids = ((name, (blocks, 1 if name == "end" else parts)) for name in kernel_names(nest, variant))
     launches = tuple(Launch(name, grid, threads) for name, grid in grids)
     columns = variant.width * variant.vector if nest.columns else 1
     return LaunchConfig(variant, launches, part, parts, blocks * columns * parts)

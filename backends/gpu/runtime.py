@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from backends.execution.compilations import Compilations
 from backends.execution.disk_cache import read, sha256, usable_folder, write
 from backends.gpu.launch_config import DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
@@ -27,15 +27,13 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 LOADED = 1024
 
 
-@dataclass
-class Counts:
-    """The number of sources found in memory, found on disk and compiled, the seconds of compiling, and launches."""
+class Counts(Compilations):
+    """The compilations for a device, and the number of launches."""
 
-    hits: int = 0
-    disk_hits: int = 0
-    misses: int = 0
-    seconds: float = 0.0
-    launches: int = 0
+    launches = 0
+
+    def counts(self) -> dict[str, Any]:
+        return {**super().counts(), "launches": self.launches}
 
 
 class KernelHost(Locked):
@@ -58,6 +56,8 @@ class KernelHost(Locked):
         self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
         self._holders: tuple[list[Any], ...] = ()
         self._loaded = Cache("loaded CUDA kernels", LOADED)
+        #: By source, the image that was compiled ahead, and whether it is not from the disk.
+        self._ahead = Cache("CUDA kernels compiled ahead", LOADED)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names.
@@ -67,20 +67,35 @@ class KernelHost(Locked):
         CompilerError
             If NVRTC refuses the source, or the driver the kernels.
         """
-        key = source, tuple(names)
-        kernels: Sequence[Any] | None = self._loaded.get(key)
-        if kernels is not None:
-            self.counts.hits += 1
-        else:
-            image, is_new = self._image(source)
+        with self.counts.once(source):
+            kernels: Sequence[Any] | None = self._loaded.get(source)
+            if kernels is not None:
+                self.counts.count("hits")
+                return kernels
+            image, is_new = self._ahead.pop(source, None) or self._image(source)
             try:
                 kernels = self._launcher.load(image, names)
             except ImageError as error:
                 if is_new:
                     raise self._not_loaded(error) from error
                 kernels = self._recompiled(source, names)  # the cached image is damaged, or for another driver
-            self._loaded[key] = kernels
-        return kernels
+            self._loaded[source] = kernels
+            return kernels
+
+    def compile_ahead(self, sources: Iterable[str], count: int) -> None:
+        """Compile sources, at most `count` at a time, for later calls of `load`; a failure ends it, and is found there.
+
+        NVRTC compiles sources of several threads at a time, and CuPy calls it without the GIL.
+        """
+        new = [source for source in dict.fromkeys(sources) if source not in self._loaded]
+        if len(new) > 1:
+            jobs = [settings.carried(partial(self._compile_ahead, source)) for source in new]
+            self.counts.concurrently(jobs, count)
+
+    def _compile_ahead(self, source: str) -> None:
+        with self.counts.once(source):
+            if source not in self._loaded and source not in self._ahead:  # else another thread was first
+                self._ahead[source] = self._image(source)
 
     def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
         """A function that launches a kernel on CuPy's current stream."""
@@ -137,12 +152,12 @@ class KernelHost(Locked):
         folder = usable_folder()
         cached = read(folder, key) if folder is not None and is_cached else None
         if cached is not None:
-            self.counts.disk_hits += 1
+            self.counts.count("disk_hits")
             return cached, False
-        begin = perf_counter()
-        image = self._compiled(source, options)
-        self.counts.misses += 1
-        self.counts.seconds += perf_counter() - begin
+        with self.counts.timed():
+            image = self._compiled(source, options)
+        self.counts.count("misses")
+        self.counts.announce(folder)
         if folder is not None:
             write(folder, key, image)
         return image, True

@@ -13,12 +13,14 @@ from typing import Any
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
 from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null, zero_gradient
-from optree.tree.node import OpTreeNode, operands_of, post_order
+from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import post_order, uncollected
 from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Variable, as_operand, as_variable
 
 
+@uncollected
 def adjoints_of(
     seeds: dict[Variable, Any],
     operands: Sequence[Variable],
@@ -78,7 +80,7 @@ class _Backward:
     order : list of Variable
         The variables that the cost depends on, in topological order.
     inputs : dict
-        The inputs of each of them, by its id.
+        The ids of the inputs of each of them, by its own.
     connected : set of int
         The ids of the variables reached so far on whose elements the cost depends.
     adjoints : dict
@@ -88,7 +90,7 @@ class _Backward:
     def __init__(self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: Any) -> None:
         self.known, self.dtype = known, dtype
         self.constants = {id(as_operand(x, "consider_constant")) for x in constants}
-        self.inputs: dict[int, list[Any]] = {}
+        self.inputs: dict[int, list[int]] = {}
         roots = [*seeds, *known]
         self.order = post_order(roots, self._inputs)
         self.connected = {id(x) for x in roots}
@@ -96,7 +98,7 @@ class _Backward:
 
     def _inputs(self, variable: Any) -> list[Any]:
         found = [x for x in inputs_of(variable) if id(x) not in self.constants]
-        self.inputs[id(variable)] = found
+        self.inputs[id(variable)] = [id(x) for x in found]
         return found
 
     def zero(self, variable: Variable) -> Any:
@@ -109,16 +111,17 @@ class _Backward:
         """The adjoints, including those of the variables with these ids."""
         dependent: set[int] = set()
         for variable in self.order:
-            if id(variable) in wanted or any(id(x) in dependent for x in self.inputs[id(variable)]):
+            if id(variable) in wanted or not dependent.isdisjoint(self.inputs[id(variable)]):
                 dependent.add(id(variable))
         adjoints = self.adjoints
         for variable in reversed(self.order):
-            if id(variable) not in dependent or id(variable) not in self.connected:
+            key = id(variable)
+            if key not in dependent or key not in self.connected:
                 continue
             if variable in self.known:
                 adjoints[variable] = self.known[variable]
-            delta = adjoints.get(variable) if id(variable) in wanted else adjoints.pop(variable, None)
-            if any(id(x) in dependent for x in self.inputs[id(variable)]):
+            delta = adjoints.get(variable) if key in wanted else adjoints.pop(variable, None)
+            if not dependent.isdisjoint(self.inputs[key]):
                 self.send(variable, delta)
         return adjoints
 

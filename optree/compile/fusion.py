@@ -1,6 +1,6 @@
 """A program as steps: kernels, each one pass over a domain, and calls.
 
-A kernel's domain is a tuple of dimensions (`optree.compile.dimensions`), of outer axes and
+A kernel's domain is a tuple of dimensions (`optree.compile.shapes`), of outer axes and
 inner ones, which its reductions reduce. A value with an inner axis is computed for each element
 of the domain, an outer value once for each index of the outer axes. Each stage traverses the
 inner axes once: elements that need a reduction's value are computed in the next.
@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from optree.compile.aliasing import alias_sets
-from optree.compile.dimensions import ONE, Dims, Sizes
-from optree.compile.overlap import levels
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import failing
+from optree.compile.schedule import failing, levels
+from optree.compile.shapes import ONE, Dims, Sizes
 from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple

@@ -194,10 +194,12 @@ class Stage:
         The values that an earlier stage has cached, and those that are cached for later ones.
     writes : list of (int, int)
         The arrays that are written at each element, by their numbers among all, and the values.
+    count : int
+        The number of the nest's stages that it is: two that share a traversal, or one.
     """
 
-    def __init__(self, statements: list[Statement | Reduction]) -> None:
-        self.statements = statements
+    def __init__(self, statements: list[Statement | Reduction], count: int = 1) -> None:
+        self.statements, self.count = statements, count
         self.reads: list[int] = []
         self.loads: list[int] = []
         self.stores: list[int] = []
@@ -246,6 +248,48 @@ def stages_of(nest: LoopNest, cache: bool = True) -> list[Stage]:
         stage.reads.sort()
         found.append(stage)
     return found
+
+
+class Online(NamedTuple):
+    """The outer value that the sums of a nest's second stage are relative to (`Accumulator.rescaled`).
+
+    They may be accumulated in the same traversal as the first stage.
+
+    Attributes
+    ----------
+    value : int
+        The value.
+    reduction : Reduction
+        The reduction of the first stage that it is computed from.
+    statements : list of Statement
+        The outer statements between the two.
+    """
+
+    value: int
+    reduction: Reduction
+    statements: list[Statement]
+
+
+def online_of(nest: LoopNest) -> Online | None:
+    """What the second stage's sums are relative to; None where its elements need the first stage's values at once."""
+    if nest.columns or len(stages := stages_of(nest, cache=False)) < 2:
+        return None
+    first, second = stages[:2]
+    sums = [bool(r.accumulator.rescaled) for r in second.reductions]
+    if first.writes or second.writes or not all(sums) or any(r.accumulator.sums for r in first.reductions):
+        return None
+    outer = {s.value: s for s in nest.statements_at("outer", 1)}
+    reduced = {r.value: r for r in first.reductions}
+    used = {i for s in second.statements if isinstance(s, Statement) for i in s.arguments} & {*outer, *reduced}
+    pending, found = list(used), set(used)
+    while pending:
+        new = {i for i in getattr(outer.get(pending.pop()), "arguments", ()) if i in outer or i in reduced} - found
+        found |= new
+        pending += new
+    sources = [reduced[i] for i in found if i in reduced]
+    if len(used) != 1 or len(sources) != 1:
+        return None
+    return Online(used.pop(), sources[0], [outer[i] for i in sorted(found) if i in outer])
 
 
 def _is_expensive(value: int, inner: dict[int, Statement]) -> bool:

@@ -50,6 +50,7 @@ PASSES = (
         "outward",
         (
             rules.casts_outward,
+            rules.sort_of_integers,
             rules.scalars_outward,
             rules.sign_into_number,
             rules.sign_of_product,
@@ -145,20 +146,21 @@ def decompose(program: Program, draws: bool = True, further: bool = False) -> Pr
     return apply_rules(program, table, False, len(program.leaves))
 
 
-#: Ops that kernels compute by others; and those of them that draw no numbers.
-_COMPOSITE = Having(lambda op: issubclass(op, CompositeOperator))
-_COMPOSITE_NOT_DRAWN = Having(lambda op: issubclass(op, CompositeOperator) and not op.destroy_map)
-
-
 @lru_cache
 def _kernel_rules(draws: bool, further: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
-    simpler = on(having=_COMPOSITE if draws else _COMPOSITE_NOT_DRAWN)(_decomposed)
-    applied = [simpler, rules.reduced_in_two, rules.assigned_by_a_kernel]
+    applied: list[Any] = [_decomposed if draws else _decomposed_not_drawn]
+    applied += [rules.reduced_in_two, rules.assigned_by_a_kernel]
     applied += [rules.product_with_a_vector, rules.argument_of_extreme] * further
     return {name: [rule] for rule in applied for name in rule.ops}
 
 
+@on(having=Having(lambda op: issubclass(op, CompositeOperator)))
 def _decomposed(value: Value) -> Any:
     """A composite op's value as a tree of simpler ones."""
     return value.op.decompose(*(x.operand for x in value.inputs))
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.destroy_map))
+def _decomposed_not_drawn(value: Value) -> Any:
+    return _decomposed(value)

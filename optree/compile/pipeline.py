@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from optree import settings
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
-from optree.compile.overlap import overlapped
 from optree.compile.passes import decompose, each_pass, rewrite
 from optree.compile.program import Program, flatten
-from optree.compile.schedule import schedule, unalias_outputs
+from optree.compile.schedule import overlapped, schedule, unalias_outputs
+from optree.compile.shapes import Sizes
 from optree.errors import BackendError, OperandError
 from optree.ops.traits import ReductionOperator
 from optree.records import NamedTuple
 from optree.tree.printing import instruction_text, listing
+from optree.tree.traversal import uncollected
 
 
 class Options(NamedTuple):
@@ -190,6 +190,7 @@ _NAMES = [stage.name for stage in STAGES]
 OF_BACKENDS = ("source", "plan")
 
 
+@uncollected
 def lower(given: Any, options: Options = Options(), first: str = "program", last: str = "order") -> Any:  # noqa: B008
     """Lower trees, or the result of a stage, through the stages that follow.
 

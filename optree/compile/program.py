@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from optree.arrays import overlapping
@@ -98,6 +98,7 @@ def owners_of(leaves: Sequence[Any]) -> list[Any]:
 class _Kind(NamedTuple):
     """The facts of an op_dict that value numbering needs; equal ops have equal numbers."""
 
+    op: Any
     number: int
     is_commutative: bool
     is_merged: bool
@@ -108,12 +109,13 @@ class Builder:
 
     Attributes
     ----------
-    nodes, inputs : list
-        The instructions' nodes, and the numbers of their operands.
+    ops, nodes, inputs : list
+        The instructions' ops and nodes, and the numbers of their operands.
     """
 
     def __init__(self) -> None:
         self.leaves: list[Any] = []
+        self.ops: list[Any] = []
         self.nodes: list[OpTreeNode] = []
         self.inputs: list[tuple[int, ...]] = []
         self.numbers: dict[int, int] = {}
@@ -168,24 +170,26 @@ class Builder:
         if kind is None:
             op = op_dict.op
             equal = self._ops.setdefault(op, len(self._ops))
-            kind = self._kinds[op_dict] = _Kind(equal, op.commutative, not op.destroy_map)
-        key = kind.number, inputs
+            kind = self._kinds[op_dict] = _Kind(op, equal, op.commutative, not op.destroy_map)
+        op, equal, is_commutative, is_merged = kind
+        key = equal, inputs
         number = self.merged.get(key)
-        if number is None and kind.is_commutative:
-            number = self.merged.get((kind.number, inputs[::-1]))
+        if number is None and is_commutative:
+            number = self.merged.get((equal, inputs[::-1]))
         if number is None:
-            number = ~len(self.nodes)
+            number = ~len(self.ops)
+            self.ops.append(op)
             self.nodes.append(node if outlined else self._outline(node))
             self.inputs.append(inputs)
-            if kind.is_merged:
+            if is_merged:
                 self.merged[key] = number
         return number
 
     def _outline(self, node: OpTreeNode) -> OpTreeNode:
         """The node with inputs for operands, shared by nodes of equal types from the same line."""
-        op_dict, *_ = node
+        op_dict, _, _ = node
         operands = operands_of(node)
-        code, offset, *_ = node.origin
+        code, offset, _ = node.origin
         key = (op_dict, id(code), offset, *map(spec_of, operands))
         outline = self._outlines.get(key)
         if outline is None:
@@ -193,11 +197,30 @@ class Builder:
             outline.origin = node.origin
         return outline
 
-    def program(self, outputs: Sequence[int]) -> Program:
-        """The program with these outputs."""
-        first = len(self.leaves)
-        instructions = []
-        for node, inputs in zip(self.nodes, self.inputs, strict=True):
-            numbers = tuple([i if i >= 0 else first + ~i for i in inputs])
-            instructions.append(Instruction(node.op, numbers, node))
-        return Program(self.leaves, instructions, [i if i >= 0 else first + ~i for i in outputs])
+    def program(self, outputs: Sequence[int], given: int | None = None, replaced: Collection[int] = ()) -> Program:
+        """The program with these outputs, without dead code.
+
+        An op that destroys an input is live, unless it was replaced.
+
+        Parameters
+        ----------
+        given : int, optional
+            The number of leaves that are live, used or not; by default all.
+        replaced : collection of int
+        """
+        leaves = self.leaves
+        needed = set(outputs)
+        for number in range(-len(self.ops), 0):  # from the last instruction to the first
+            if number in needed:
+                needed.update(self.inputs[~number])
+            elif self.ops[~number].destroy_map and number not in replaced:
+                needed.update((number, *self.inputs[~number]))
+        live = [i for i in range(len(leaves)) if given is None or i < given or i in needed]
+        first = len(live)
+        live += [number for number in range(-1, ~len(self.ops), -1) if number in needed]
+        numbers = {old: new for new, old in enumerate(live)}
+        instructions = [
+            Instruction(self.ops[~i], tuple([numbers[x] for x in self.inputs[~i]]), self.nodes[~i])
+            for i in live[first:]
+        ]
+        return Program([leaves[i] for i in live[:first]], instructions, [numbers[i] for i in outputs])

@@ -113,11 +113,7 @@ def apply_rules(
     outputs = rewriter.run(program)
     if changes is not None:
         changes += rewriter.changes
-    return (
-        _without_dead(rewriter.program(outputs), given, {~number for number in rewriter.replaced})
-        if rewriter.replaced
-        else program
-    )
+    return rewriter.program(outputs, given, rewriter.replaced) if rewriter.replaced else program
 
 
 def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
@@ -128,6 +124,11 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
             if not rule.of or any(i >= first and instructions[i - first].op.name in rule.of for i in inputs):
                 return True
     return False
+
+
+def _name_of(op: Any) -> str | None:
+    """An op's name; None if its class is not the one of that name, such as a subclass."""
+    return op.name if type(op) is dict.get(OPS, op.name) else None
 
 
 class Value:
@@ -159,17 +160,15 @@ class Value:
     @property
     def op(self) -> Any:
         """The op that computes it; None for a leaf."""
-        return None if self.number >= 0 else self._rewriter.nodes[~self.number].op
+        return None if self.number >= 0 else self._rewriter.ops[~self.number]
 
     def is_a(self, *names: str) -> bool:
         """Whether an op of one of these names computes it, and not of a subclass."""
-        op = self.op
-        return op is not None and op.name in names and type(op) is OPS[op.name]
+        return self.is_among(names)
 
     def is_among(self, names: Names) -> bool:
         """The same of a collection of names."""
-        op = self.op
-        return op is not None and op.name in names and type(op) is OPS[op.name]
+        return self.number < 0 and _name_of(self._rewriter.ops[~self.number]) in names
 
     @property
     def inputs(self) -> list[Value]:
@@ -239,7 +238,7 @@ class _Rewriter(Builder):
         super().__init__()
         self.leaves = list(program.leaves)
         self.table, self.fixed, self.given = table, fixed, given
-        self.always = table.get(None, [])
+        self._rules: dict[type, list[Any]] = {}
         self.uses: dict[int, int] = {}
         self.replaced: dict[int, int] = {}
         self.changes: list[Change] = []
@@ -254,17 +253,25 @@ class _Rewriter(Builder):
         first, uses = len(program.leaves), _uses(program)
         frozen, guarded = _at_destroyers(program)
         numbers = list(range(first))
+        add, rules_of = super().instruction, self._rules_of
         for index, (op, inputs, node) in enumerate(program.instructions, first):
             taken = tuple([numbers[i] for i in inputs])
-            self._origin, self._must_not_alias = node.origin, index in guarded
-            changes = op.name in self.table or (self.always and not op.destroy_map)
-            if index in frozen or not changes:
-                number = super().instruction(node, taken, outlined=True)
+            if index in frozen or not rules_of(op):
+                number = add(node, taken, True)
             else:
-                number = self.instruction(node, taken, outlined=True)
+                self._origin, self._must_not_alias = node.origin, index in guarded
+                number = self.instruction(node, taken, True)
             self.uses[number] = self.uses.get(number, 0) + uses[index]
             numbers.append(number)
         return [numbers[i] for i in program.outputs]
+
+    def _rules_of(self, op: Any) -> list[Any]:
+        """The rules for an op's values."""
+        found = self._rules.get(type(op))
+        if found is None:
+            always = [] if op.destroy_map else self.table.get(None, [])
+            found = self._rules[type(op)] = [*self.table.get(_name_of(op) or "", []), *always]
+        return found
 
     def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
         if not outlined:
@@ -274,23 +281,20 @@ class _Rewriter(Builder):
             self.uses[number] = self.uses.get(number, 0) + 1
         if number in self.replaced:
             return self.replaced[number]
-        rules = self.table.get(node.op.name)
-        if rules or self.always:
-            for rule in (*(rules or ()), *self.always):
-                found = self._replacement(rule, Value(self, number))
-                if found is not None:
-                    self.replaced[number] = found
-                    after = self.leaves[found] if found >= 0 else self.nodes[~found]
-                    self.changes.append(Change(rule.__name__, self.nodes[~number], after))
-                    return found
+        names = [_name_of(self.ops[~i]) for i in inputs if i < 0]
+        for rule in self._rules_of(self.ops[~number]):
+            if rule.of and not any(name in rule.of for name in names):
+                continue
+            found = self._replacement(rule, Value(self, number))
+            if found is not None:
+                self.replaced[number] = found
+                after = self.leaves[found] if found >= 0 else self.nodes[~found]
+                self.changes.append(Change(rule.__name__, self.nodes[~number], after))
+                return found
         return number
 
     def _replacement(self, rule: Any, value: Value) -> int | None:
-        """The number of a rule's replacement for a value; None if the rule does not apply."""
-        if rule.ops and not value.is_among(rule.ops):
-            return None
-        if rule.of and not any(x.is_among(rule.of) for x in value.inputs):
-            return None
+        """The number of a rule's replacement for a value; None if it gives none."""
         try:
             tree = rule(value)
         except OptreeError:  # a replacement that cannot be built: a number may overflow
@@ -372,25 +376,3 @@ def _uses(program: Program) -> list[int]:
     for i in program.outputs:
         uses[i] += 1
     return uses
-
-
-def _without_dead(program: Program, given: int, replaced: set[int]) -> Program:
-    """Dead code elimination of instructions, and of leaves that rules added.
-
-    An op that destroys an input is live, unless it was replaced.
-    """
-    first = len(program.leaves)
-    needed = set(program.outputs)
-    for index in range(len(program.instructions) - 1, -1, -1):
-        op, inputs, _ = program.instructions[index]
-        if first + index in needed or (op.destroy_map and index not in replaced):
-            needed.update((first + index, *inputs))
-    live = [i for i in range(first) if i < given or i in needed]
-    live += [first + index for index in range(len(program.instructions)) if first + index in needed]
-    numbers = {old: new for new, old in enumerate(live)}
-    instructions = [
-        Instruction(op, tuple([numbers[x] for x in inputs]), node)
-        for op, inputs, node in (program.instructions[i - first] for i in live if i >= first)
-    ]
-    leaves = [program.leaves[i] for i in live if i < first]
-    return Program(leaves, instructions, [numbers[i] for i in program.outputs])

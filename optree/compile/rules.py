@@ -160,6 +160,13 @@ def casts_outward(value: Value) -> Any:
     return _moved_first(value) if value.inputs[0].is_a("cast", "neg") else None
 
 
+@on("sort", of=("cast",))
+def sort_of_integers(value: Value) -> Any:
+    """Integers are sorted before they become floats, of which the order is the same."""
+    (x,) = value.inputs[0].inputs
+    return f.cast(value.op(x.operand), value.dtype) if value.is_float and not (x.is_float or x.is_weak) else None
+
+
 @on(having=_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
 def scalars_outward(value: Value) -> Any:
     """Elements are moved before arithmetic with a number."""
@@ -416,14 +423,8 @@ def argument_of_extreme(value: Value) -> Any:
     hit = f.equal(operand, extreme)
     if x.is_float:
         hit = f.logical_or(hit, f.isnan(operand))
-    indices = f.flat_indices(operand)  # flat, in C order
-    first = f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
-    if len(axes) == x.type.ndim:
-        return first
-    inner = tuple(range(axes[0] + 1, x.type.ndim))
-    if inner:
-        first = first // f.cast(f.count(indices, axis=inner), np.int64)
-    return first % f.cast(f.count(indices, axis=axes), np.int64)
+    indices = f.flat_indices(operand, axis=axes[0] if len(axes) == 1 else None)
+    return f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
 
 
 @on("assign")

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from optree.arrays import overlap, portable
-from optree.dtypes import is_bfloat16, is_narrow, rounded
-from optree.errors import OperandError, ShapeError, caller_origin, describe
+from optree.dtypes import is_bfloat16, rounded
+from optree.errors import OperandError, ShapeError, describe
 from optree.ops.apply import Apply
-from optree.ops.shape import without_lead
 from optree.ops.traits import NonDifferentiableOperator
-from optree.tree.node import OpDict, OpTreeNode
+from optree.tree.node import OpDict
 from optree.tree.tensor import Tensor
-from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, is_huge
+from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, without_lead
 from optree.tree.variable import Variable
 
 
@@ -35,19 +34,6 @@ class Assign(NonDifferentiableOperator):
 
     #: Whether nothing reads the target but through the assignment's own value.
     owns_target: ClassVar[bool] = False
-
-    @classmethod
-    def function(cls, *args: Any, **kwargs: Any) -> Any:
-        """The assignment as a node, from ``x[:] = y`` too; cached applications take a fast path."""
-        if len(args) == 2 and isinstance(args[0], Tensor) and not kwargs:
-            target, value = args
-            op_dict = _known.get((target.spec, getattr(value, "spec", value.__class__)))
-            is_rounded = target.rounding or is_narrow(target.spec.type.dtype)
-            if op_dict is not None and not is_rounded and not (type(value) is int and is_huge(value)):
-                node = tuple.__new__(OpTreeNode, (op_dict, target, value))
-                node.spec, node.origin = op_dict.value_spec, caller_origin()
-                return node
-        return super().function(*args, **kwargs)
 
     def __call__(self, *inputs: Any) -> Any:
         if not inputs or not isinstance(inputs[0], Tensor):
@@ -130,7 +116,3 @@ class Joined(NonDifferentiableOperator):
 def _copies_in_order(target: np.ndarray, value: Any) -> bool:
     """Whether NumPy's assignment is right for overlapping arrays."""
     return target.ndim != 1 or not isinstance(value, np.ndarray) or target.strides == value.strides[-1:]
-
-
-#: The cached applications.
-_known = Assign.make().applications

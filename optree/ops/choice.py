@@ -25,7 +25,7 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
-from optree.tree.types import Shape, TensorType, as_dtype, broadcast, promote
+from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
 
 # Maximum and minimum
@@ -323,6 +323,14 @@ def _ones_like(a: Any) -> Any:
 
 @numpy_function(np.full_like)
 def _full_like(a: Any, fill_value: Any) -> Any:
+    """A value of another kind is cast to the dtype of `a`, as by NumPy, which refuses an integer that overflows it."""
+    dtype = as_variable(a).dtype
+    if isinstance(fill_value, Variable):
+        fill_value = f.cast(fill_value, dtype) if _rank(fill_value.dtype) > _rank(dtype) else fill_value
+    elif not is_floating(dtype):
+        with np.errstate(all="ignore"):
+            found = np.full(np.shape(fill_value), fill_value, dtype)
+        fill_value = found if found.ndim else found.item()
     return f.fill_like(a, fill_value)
 
 
@@ -373,7 +381,13 @@ class BroadcastLike(ViewOperator, BinaryOperator):
 
 
 class FlatIndices(UnaryOperator, IntegerOperator):
-    """The flat index, in C order, of each element of an operand, whose values are not used."""
+    """The flat index, in C order, of each element of an operand, whose values are not used; or its index along an axis.
+
+    Attributes
+    ----------
+    axis : int, optional
+        The axis; None for the flat index.
+    """
 
     name = "flat_indices"
     aliases = ("places",)
@@ -381,14 +395,33 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     can_fail = False
     operands = ("like",)
     shape_only = (0,)
-    examples = ((((3, 4),), {}), (((5,),), {}), (((),), {}), (((0, 3),), {}))
+    __props__ = ("axis",)
+    axis: int | None = None
+    examples = (
+        (((3, 4),), {}),
+        (((5,),), {}),
+        (((),), {}),
+        (((0, 3),), {}),
+        (((3, 4),), {"axis": -1}),
+        (((2, 3, 4),), {"axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        axis = None if self.axis is None else normalise_axis(self.axis, types[0].ndim, "flat_indices")
+        return self.make(axis=axis)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
     def value(self, *arrays: Any) -> Any:
         shape = np.shape(arrays[0])
-        return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+        if self.axis is None:
+            return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+        others = tuple(axis for axis in range(len(shape)) if axis != self.axis)
+        return np.broadcast_to(np.expand_dims(np.arange(shape[self.axis], dtype=np.int64), others), shape).copy()
+
+    def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
+        return axes if self.axis is None else (axes[self.axis],)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         (like,) = inputs

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape
@@ -154,6 +155,9 @@ def _joined(first: tuple[Variable, str], second: tuple[Variable, str], needed: s
     found = "".join([*stacked, *rows, *columns])
     if not summed:
         return _spread(x, left, found) * _spread(y, right, found), found
+    if stacked and not (rows or columns or is_floating(x.dtype)):  # BLAS has no products of integers
+        order = found + "".join(summed)
+        return _summed(_spread(x, left, order) * _spread(y, right, order), order, set(found))
     if not stacked:
         axes = tuple(left.index(letter) for letter in summed), tuple(right.index(letter) for letter in summed)
         return f.tensordot(x, y, axes), found

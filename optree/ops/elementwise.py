@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import as_array, portable
 from optree.dtypes import finfo, is_floating, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.ops.registration import sorted_arguments
@@ -91,19 +91,31 @@ _MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
 _QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
 
 
-def _integer_quotient(dtype: np.dtype) -> str:
-    """``floor({0} / {1})`` of integers as C, for a nonzero divisor; for 64-bit integers it is 0 if that is 0.
+#: Integers of 64 bits, and those whose least one divided by -1 overflows in C.
+_LONG, _WIDE_SIGNED = (np.int64, np.uint64), (np.int32, np.int64)
 
-    Processors have no SIMD division of integers. Those of up to 32 bits are divided as floats
-    of more than twice the precision, which is exact: a fractional quotient does not round up to
-    a whole number. Wider ones are multiplied by a reciprocal, computed once for a number.
+
+def _integer_quotient(dtype: np.dtype) -> str:
+    """``floor({0} / {1})`` of integers of up to 32 bits as C, for a nonzero divisor.
+
+    Processors have no SIMD division of integers. They are divided as floats of more than twice the precision,
+    which is exact: a fractional quotient does not round up to a whole number.
     """
-    if dtype.itemsize == 8:
-        return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
     quotient = "((double){0} / (double){1})" if dtype.itemsize == 4 else "((float){0} / (float){1})"
     if dtype.kind == "i":
         return f"(int)floor{quotient}"
     return f"(unsigned int){quotient}" if dtype.itemsize == 4 else f"(int){quotient}"
+
+
+#: ``floor({0} / {1})`` of bytes by products of 16 bits with a reciprocal, which is 0 for 0 and 1.
+_BYTE_QUOTIENT = (
+    "(unsigned short)((unsigned int){0} * (unsigned short)(65535 / ({1} + ({1} == 0)) + 1) >> 16) | ({0} & -({1} == 1))"
+)
+
+
+def _reciprocal_quotient(dtype: np.dtype) -> str:
+    """``floor({0} / {1})`` of 64-bit integers by a reciprocal, which is computed once for a number; 0 if that is 0."""
+    return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
 
 
 class Division(BinaryOperator, ElementwiseOperator):
@@ -129,13 +141,19 @@ class FloorDivide(Division, NonDifferentiableOperator):
     )
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind in "iu":
-            if dtypes[0].itemsize == 8:
-                return _integer_quotient(dtypes[0])
-            # The quotient of the least integer and -1 overflows.
-            negated = "{1} == -1 ? -{0} : " if dtypes[0] == np.int32 else ""
-            return f"{{1}} == 0 ? 0 : {negated}{_integer_quotient(dtypes[0])}"
-        return self.kernel
+        (dtype, *_) = dtypes
+        if is_floating(dtype):
+            return self.kernel
+        # The quotient of the least integer and -1 overflows.
+        zero = "{1} == 0 ? 0 : {1} == -1 ? -{0} : " if dtype in _WIDE_SIGNED else "{1} == 0 ? 0 : "
+        if dtype == np.int64:
+            return f"{zero}{{0}} / {{1}} - (T)(({{0}} % {{1}} != 0) & (({{0}} ^ {{1}}) < 0))"
+        return zero + ("{0} / {1}" if dtype == np.uint64 else _integer_quotient(dtype))
+
+    def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
+        if dtypes[0] == np.uint8:
+            return _BYTE_QUOTIENT
+        return _reciprocal_quotient(dtypes[0]) if dtypes[0] in _LONG else self.kernel_for(*dtypes)
 
 
 class Mod(Division):
@@ -148,13 +166,19 @@ class Mod(Division):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0].kind in "iu":
-            quotient = _integer_quotient(dtypes[0])
-            if dtypes[0].itemsize == 8:  # without a conditional, so that GCC hoists the reciprocal
-                return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {quotient}"
-            divides = "{1} == 0 || {1} == -1" if dtypes[0] == np.int32 else "{1} == 0"
-            return f"{divides} ? 0 : {{0}} - {{1}} * {quotient}"
-        return self.kernel
+        (dtype, *_) = dtypes
+        if is_floating(dtype):
+            return self.kernel
+        zero = "{1} == 0 || {1} == -1 ? 0 : " if dtype in _WIDE_SIGNED else "{1} == 0 ? 0 : "
+        if dtype == np.int64:
+            return f"{zero}{{0}} % {{1}} + ({{1}} & -(T)(({{0}} % {{1}} != 0) & (({{0}} ^ {{1}}) < 0)))"
+        return zero + ("{0} % {1}" if dtype == np.uint64 else f"{{0}} - {{1}} * {_integer_quotient(dtype)}")
+
+    def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
+        if dtypes[0] not in _LONG:
+            return self.kernel_for(*dtypes)
+        # Without a conditional, so that GCC hoists the reciprocal.
+        return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {_reciprocal_quotient(dtypes[0])}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -333,24 +357,67 @@ def float_power(x: Any, y: Any) -> Any:
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
+class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
+    """x to the power ``numerator / 2``, computed by a root; `numerator` is -3, -1, 3 or 5.
+
+    The power of -inf and -0.0 is that of `pow`, and so is the derivative at 0.
+    """
+
+    name = "half_power"
+    __props__ = ("numerator",)
+    numerator: int = 3
+    sample = (0.5, 3.0)
+    kernel = "{0} == -(T)INFINITY ? (T)INFINITY : {0} * sqrt({0})"
+    kernels: ClassVar[dict[int, str]] = {
+        -3: "{0} == -(T)INFINITY ? (T)0 : (T)1 / {0} / sqrt({0})",
+        -1: "{0} == -(T)INFINITY ? (T)0 : (T)1 / sqrt({0} + (T)0)",
+        3: kernel,
+        5: "{0} == -(T)INFINITY ? (T)INFINITY : {0} * {0} * sqrt({0} + (T)0)",
+    }
+    examples = tuple((((2, 3),), {"numerator": numerator}) for numerator in kernels)
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return self.kernels[self.numerator]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        return np.power(x.astype(self.resolve_dtypes(x.dtype)[-1], copy=False), self.numerator / 2)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [delta * (self.numerator / 2) * f.pow(x, self.numerator / 2 - 1)]
+
+
 #: Powers that are computed as products, reciprocals and roots, which are vectorised. For -1, 0.5 and 2 they are
 #: bitwise those of NumPy's operator (sqrt(-inf) is nan), for others within 3 ulp. The reciprocal is squared, because
-#: the square may overflow where the power does not. Other roots differ from the power at -inf, -0.0, and in
-#: the derivative at 0.
+#: the square may overflow where the power does not.
 _PRODUCTS: dict[Any, Any] = {
     -2: lambda x: f.square(f.reciprocal(x)),
+    -1.5: lambda x: f.half_power(x, numerator=-3),
     -1: lambda x: f.reciprocal(x),
+    -0.5: lambda x: f.half_power(x, numerator=-1),
     0.5: lambda x: f.sqrt(x),
+    1.5: lambda x: f.half_power(x, numerator=3),
     2: lambda x: f.square(x),
+    2.5: lambda x: f.half_power(x, numerator=5),
     3: lambda x: f.mul(f.square(x), x),
     4: lambda x: f.square(f.square(x)),
 }
 
 
+def _power_of_bools(x: Any, number: Any) -> Any:
+    """A power of bools that is 0 or 1, or by a negative float 1 or inf; None for others."""
+    dtype = ufunc_dtypes(np.power, (x.dtype, type(number)))[-1]  # type: ignore[index]
+    if number > 0:
+        return f.cast(x, dtype)
+    return f.reciprocal(f.cast(x, dtype)) if number < 0 and type(number) is float else None
+
+
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
-    For the exponents -2, -1, 0.5, 2, 3 and 4 it is a tree of products, reciprocals and roots.
+    For the exponents -2, -1.5, -1, -0.5, 0.5, 1.5, 2, 2.5, 3 and 4 it is a tree of products, reciprocals and roots.
 
     The derivative by y is 0 where x is 0 and y >= 0, and where x is inf and y < 0; nan where x < 0,
     where the power is nan for almost every y.
@@ -372,7 +439,10 @@ class Pow(BinaryOperator, ElementwiseOperator):
         number = y if type(y) in (int, float) else number_of(y)
         product = _PRODUCTS.get(number)
         base = getattr(x, "dtype", None)
-        if product is None or base is None or base.kind == "b":  # np.power of bools is no np.square
+        if number is not None and base is not None and base.kind == "b":
+            product = _power_of_bools(x, number)
+            return cls.make(**props)(x, y) if product is None else product
+        if product is None or base is None:
             return cls.make(**props)(x, y)
         if is_floating(base) or (type(number) is int and number > 0):
             return product(x)

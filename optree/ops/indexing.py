@@ -225,6 +225,16 @@ class Gather(TemplateOperator, Indexing):
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         return indices.to_numpy(self.index, arrays)
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, *rest = (as_array(a) for a in arrays)
+        index = self.index_of(x.shape, [as_positions(a) for a in rest])
+        check_bounds("gather", x.shape, index)
+        others = [axis for axis, entry in enumerate(index) if not (isinstance(entry, slice) and entry == slice(None))]
+        if len(others) == len(rest) == 1:
+            x.take(index[others[0]], others[0], out=out, mode="wrap")  # of which negative ones alone are wrapped
+        else:
+            out[...] = x[index]
+
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         template, given, order = batched_template(self.index, x, arrays, batched)
         return BatchedIndexing(self.make(index=template), given, order)

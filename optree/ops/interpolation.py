@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.indexing import Take
+from optree.ops.op import Op
+from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import normalise_axes
+from optree.tree.types import Shape, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, in_dtype, number_of, variable_of
 
 
@@ -103,6 +109,82 @@ def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
     return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
 
 
+class Interpolate(Op):
+    """Linear interpolation in float64 at x between points (`xp`, `fp`) with ascending `xp`; constant beyond them."""
+
+    name = "interpolate"
+    operands = ("x", "xp", "fp")
+    __props__ = ()
+    examples = (
+        (((2, 9), [-1.0, -0.25, 0.5, 1.0], (4,)), {}),
+        (((3,), [0.5], (1,)), {}),
+        (((0,), [0.0, 1.0], (2,)), {}),
+        (((), [-0.5, 0.5], (2,)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, xp, fp = shapes
+        if 0 in (*xp, *fp) or (None not in (*xp, *fp) and prod(xp) != prod(fp)):  # type: ignore[arg-type]
+            raise ShapeError("the points are two vectors of one size, at least of 1")
+        return x
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return (np.dtype("float64"),) * 4
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.batch_in_loop(inputs, batched) if any(batched[1:]) else self(*inputs)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, xp, fp = (as_array(a, *arrays).astype("float64", copy=False) for a in arrays)
+        return as_array(np.interp(x.reshape(-1), xp.reshape(-1), fp.reshape(-1)), x).reshape(x.shape)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        x, xp, fp = (in_dtype(v, np.dtype("float64")) for v in inputs)
+        if xp.shape[0] == 1:
+            return [f.fill_like(x, 0.0), f.fill_like(xp, 0.0), f.broadcast_like(f.sum(delta, keepdims=False), fp)]
+        left = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
+        x0, x1, y0, y1 = (f.take(v, left + i, axis=0) for v in (xp, fp) for i in (0, 1))
+        width = f.where(f.eq(x1, x0), 1.0, x1 - x0)
+        part = f.minimum(f.maximum((x - x0) / width, 0.0), 1.0)
+        is_between = f.logical_and(f.ge(x, f.slice(xp, (0,))), f.le(x, f.slice(xp, (-1,))))
+        by_x = f.where(is_between, delta * ((y1 - y0) / width), 0.0)
+
+        def by_points(each: Any, like: Any) -> Any:
+            added = IndexAdd.make(indexing=Take.make(axis=0))
+            return added(each * (1.0 - part), like, left) + added(each * part, like, left + 1)
+
+        return [by_x, by_points(-by_x, xp), by_points(delta, fp)]
+
+
+@numpy_function(np.trapezoid)
+def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The integral of samples along an axis by the trapezoidal rule."""
+    y = variable_of(y, "trapezoid")
+    axis = normalise_axis(axis, y.ndim, "trapezoid")
+    width = dx
+    if x is not None:
+        x = variable_of(x, "trapezoid: the coordinates")
+        width = f.diff(x, axis=axis if x.ndim > 1 else -1)
+        width = f.expand_dims(width, tuple(range(1, y.ndim - axis))) if x.ndim == 1 and axis < y.ndim - 1 else width
+    both = slice_along(y, axis, 1, None) + slice_along(y, axis, None, -1)
+    return f.sum(width * both / 2.0, axis=axis, keepdims=False)
+
+
+@numpy_function(np.polyval)
+def _polyval(p: Any, x: Any) -> Any:
+    """A polynomial at x, from its coefficients, the highest power's first, by Horner's rule."""
+    p = np.asarray(p) if isinstance(p, list) else p
+    p, x = variable_of(p, "polyval: the coefficients"), variable_of(x, "polyval")
+    if p.ndim != 1 or p.shape[0] is None:
+        raise ShapeError(f"polyval: the coefficients {describe(p)} are no vector of known size")
+    value = f.fill_like(x, False if x.dtype.kind == "b" else 0)
+    for i in range(p.shape[0]):
+        value = value * x + p.at[i]
+    return value
+
+
 @function(numpy=np.interp)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
@@ -126,18 +208,10 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         xp = f.concatenate([f.slice(xp, (last,)) - period, xp, f.slice(xp, (first,)) + period], 0)
         fp = f.concatenate([f.slice(fp, (last,)), fp, f.slice(fp, (first,))], 0)
         left = right = None
-    start, end = (f.slice(fp, (i,)) for i in (0, -1))
     low, high = (f.slice(xp, (i,)) for i in (0, -1))
-    if xp.shape[0] == 1:
-        found = f.broadcast_like(start, x)
-    else:
-        # Beyond the ends, the value is replaced below.
-        segment = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
-        x0, x1, y0, y1 = (f.take(v, segment + i, axis=0) for v in (xp, fp) for i in (0, 1))
-        slope = (y1 - y0) / f.where(f.eq(x1, x0), 1.0, x1 - x0)
-        found = y0 + (x - x0) * slope
-    found = f.where(f.lt(x, low), start if left is None else left, found)
-    return f.where(f.gt(x, high), end if right is None else right, found)
+    found = f.interpolate(x, xp, fp)
+    found = found if left is None else f.where(f.lt(x, low), left, found)
+    return found if right is None else f.where(f.gt(x, high), right, found)
 
 
 def _as_array(values: Any) -> Any:

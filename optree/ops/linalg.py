@@ -354,8 +354,8 @@ def cross(a: Any, b: Any, axis: int = -1) -> Any:
         if x.shape[of] not in (3, None):
             raise ShapeError(f"cross: vectors of three elements are wanted, and axis {axis} of {describe(x)} has not")
     a, b = (f.moveaxis(x, of, -1) for x, of in zip((a, b), axes, strict=True))
-    after, behind = (f.roll(a, -1, -1), f.roll(b, -1, -1)), (f.roll(a, 1, -1), f.roll(b, 1, -1))
-    return f.moveaxis(after[0] * behind[1] - behind[0] * after[1], -1, axis)
+    (a0, a1, a2), (b0, b1, b2) = ([f.slice(x, (Ellipsis, i)) for i in range(3)] for x in (a, b))
+    return f.moveaxis(f.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], -1), -1, axis)
 
 
 @numpy_function(np.cross)

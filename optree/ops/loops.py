@@ -703,3 +703,9 @@ def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
             )
         if not may_equal(x.shape, y.shape):
             raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")
+        widened = [axis for axis, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m == 1 and n is None]
+        if widened:
+            raise ShapeError(
+                f"scan: the step broadcasts axis {widened[0]} of state {i}, {describe(x)}, to a size that only a call "
+                f"tells, {y.shape}; begin with a state of that size, such as zeros_like of what has it"
+            )

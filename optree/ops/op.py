@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial, wraps
 from types import MemberDescriptorType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -117,7 +117,7 @@ class Op:
         Whether each element of the value is one of the first operand's, used at most once.
     broadcasts : tuple of (int or None, int), or None
         For an op whose value is one operand (the first number) broadcast to the shape of another (the second);
-        (None, n) for the flat indices of operand n.
+        (None, n) for the flat indices of operand n, along `counted_axes`.
     broadcasts_operands : bool
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
@@ -204,6 +204,8 @@ class Op:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
+        if "make_node" in cls.__dict__:
+            cls.make_node = _explained(cls.__dict__["make_node"])  # type: ignore[method-assign]
         cls._instances = Cache("ops by parameters", SHARED)
         check_and_register(cls, Op)
 
@@ -303,6 +305,10 @@ class Op:
         """Whether the value is each element's flat index in C order."""
         return self.broadcasts is not None and self.broadcasts[0] is None
 
+    def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
+        """Those of the value's axes, one entry each, along which flat indices count; along the others they repeat."""
+        return axes
+
     def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
         return []
@@ -388,28 +394,11 @@ class Op:
         if op_dict is not None and not (int in specs and any(map(is_huge, inputs))):
             return applied(op_dict, inputs)
         if self.makes_nodes():
-            return self._outputs_of(self._made_node(inputs, kwargs))
+            return self._outputs_of(_applied_by(self, self.make_node, inputs, kwargs))
         operands = [as_operand(x, str(self)) for x in inputs]
         if self.takes_columns:
             operands = as_columns(operands)
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
-
-    def _made_node(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The application from `make_node`; an AttributeError of an input that is no variable is explained."""
-        try:
-            return self.make_node(*inputs, **kwargs)
-        except AttributeError as error:
-            x = error.obj
-            i = next((i for i, given in enumerate(inputs) if given is x), None)
-            if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
-                raise
-            asked = "an array or number of its own" if i is None else f"input {i}"
-            remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
-            raise UntypedOperandError(
-                f"{self}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
-                f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
-                f"({error})"
-            ) from error
 
     def makes_nodes(self) -> bool:
         """Whether the op defines `make_node` or `itypes`, and does not use its traits."""
@@ -596,6 +585,10 @@ class Op:
         """The kernel expression for operands computed in these dtypes; None where there is none."""
         return self.kernel
 
+    def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
+        """The same where the last operand is a Python number, of which a kernel computes what it needs once."""
+        return self.kernel_for(*dtypes)
+
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
         """The reason why C compilers do not vectorise the kernel for operands of a dtype; empty if they do.
 
@@ -761,6 +754,36 @@ class Op:
             One for each output, of its shape or broadcast to it; None if it is zero.
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
+
+
+def _applied_by(op: Op, make_node: Callable[..., Any], inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The application from `make_node`; an AttributeError of an input that is no variable is explained."""
+    try:
+        return make_node(*inputs, **kwargs)
+    except UntypedOperandError:
+        raise
+    except AttributeError as error:
+        x = error.obj
+        i = next((i for i, given in enumerate(inputs) if given is x), None)
+        if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
+            raise
+        asked = "an array or number of its own" if i is None else f"input {i}"
+        remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
+        raise UntypedOperandError(
+            f"{op}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
+            f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
+            f"({error})"
+        ) from error
+
+
+def _explained(make_node: Callable[..., Any]) -> Callable[..., Any]:
+    """A class's `make_node`, called directly or by the op, with its errors explained."""
+
+    @wraps(make_node)
+    def call(self: Op, *inputs: Any, **kwargs: Any) -> Any:
+        return _applied_by(self, partial(make_node, self), inputs, kwargs)
+
+    return call
 
 
 def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:

@@ -15,8 +15,7 @@ from optree.ops.indexing import Take, TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
-from optree.ops.shape import slice_along
-from optree.ops.traits import BinaryOperator, IntegerOperator, MorphOperator
+from optree.ops.traits import BinaryOperator, IntegerOperator, MorphOperator, UnaryOperator
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of
@@ -35,6 +34,9 @@ _SORTED: tuple[Any, ...] = (
 
 #: The elements in all, and along the axis, from which `_argsorted` is quicker than NumPy's stable sort of indices.
 LEAST, SHORT = 1024, 16
+
+#: The most bits of a dtype whose values are counted one by one.
+NARROW = 16
 
 
 class ArgSort(OneAxisOperator, IntegerOperator):
@@ -97,7 +99,13 @@ class Sort(OneAxisOperator, MorphOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        return np.sort(as_array(arrays[0]), axis=self.axis)
+        x = as_array(arrays[0])
+        if x.dtype == np.float16 and isinstance(x, np.ndarray):
+            # NumPy's own is wrong for repeated negative values where the processor has AVX-512 (seen in NumPy 2.4).
+            return np.sort(x.astype(np.float32), axis=self.axis).astype(np.float16)
+        # NumPy's stable sort of bytes is a radix sort, its other one takes up to twenty times as long.
+        is_bytes = x.dtype.itemsize == 1 and x.shape[self.axis] > SHORT
+        return np.sort(x, axis=self.axis, kind="stable" if is_bytes else None)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -162,6 +170,55 @@ class SearchSorted(BinaryOperator, IntegerOperator):
         ordered, flat = (a.astype(dtype, order="C", copy=False).reshape(-1) for a in (x, y))
         found: Any = np.searchsorted(ordered, flat, "left" if self.side == "left" else "right")
         return found.astype(np.int64, copy=False).reshape(y.shape)
+
+
+class CountInBins(BinaryOperator, IntegerOperator):
+    """The number of elements of y between each two of the edges x in ascending order, the last of which is in a bin.
+
+    Attributes
+    ----------
+    even : bool
+        Whether all bins are as wide, which is quicker.
+    """
+
+    name = "count_in_bins"
+    __props__ = ("even",)
+    even: bool = False
+    examples = (
+        (([-1.0, -0.25, 0.5, 0.5, 1.0], (9,)), {}),
+        (([-1.0, 0.0, 1.0], (9,)), {"even": True}),
+        (([1, 2, 2, 5], [0, 2, 3, 5, 6, 1]), {}),
+        (([1, 3, 5], (0,)), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        edges, y = shapes
+        if len(edges) != len(y) or edges[0] == 0:  # in neon's mode vectors are columns
+            raise ShapeError("the operands are vectors: one edge or more, and elements")
+        return (None if edges[0] is None else edges[0] - 1, *edges[1:])
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.batch_in_loop(inputs, batched)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        edges, y = (as_array(a, *arrays) for a in arrays)
+        flat, shape, edges = y.reshape(-1), (-1, *edges.shape[1:]), np.sort(edges.reshape(-1))
+        if not isinstance(y, np.ndarray):
+            found = np.where(flat == edges[-1], len(edges) - 1, np.searchsorted(edges, flat, side="right"))
+            return np.bincount(found, minlength=len(edges) + 2)[1 : len(edges)].reshape(shape)
+        flat = flat.view(np.uint8) if y.dtype.kind == "b" else flat
+        bits = 8 * y.dtype.itemsize
+        if bits <= NARROW and y.size > 2**bits:  # counted by their bits
+            whole = np.dtype(f"uint{bits}")
+            counts = np.bincount(flat.view(whole), minlength=2**bits)
+            values = np.arange(2**bits, dtype=whole).view(flat.dtype)
+            found = np.histogram(values, edges, weights=counts)[0]
+        elif self.even:
+            found = np.histogram(flat, len(edges) - 1, (edges[0], edges[-1]))[0]
+        else:
+            found = np.histogram(flat, edges)[0]
+        return found.astype(np.int64, copy=False).reshape(shape)
 
 
 @numpy_function(np.searchsorted)
@@ -240,6 +297,8 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
         raise OperandError(
             f"histogram: the number of bins of {bins!r} is known only when it runs; give a number, or edges"
         )
+    if not isinstance(bins, Variable) and np.ndim(bins) == 1 and np.any(np.diff(bins) < 0):
+        raise OperandError("histogram: the edges are to ascend")
     if isinstance(bins, Variable) or np.ndim(bins):
         return bins if isinstance(bins, Variable) else _known(np.asarray(bins), x)
     count = integer_of(bins, "histogram: bins")
@@ -279,14 +338,15 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, 
     if count is None:
         raise ShapeError(f"histogram: the number of edges {describe(edges)} must be known")
     flat = f.reshape(x, (-1,))
-    last = f.slice(edges, (-1,))
-    bin = f.searchsorted(edges, flat, "right")  # 0 below, count above and at the last edge
-    bin = f.where(f.eq(flat, last), count - 1, bin)
-    # The totals at 0 and at `count` are of elements in no bin.
-    w = None if weights is None else variable_of(weights, "histogram: weights")
-    if w is not None and w.dtype.kind == "b":
-        w = in_dtype(w, np.dtype("float64"))
-    found = f.slice(_totals(bin, w, count + 1), (slice(1, count),))
+    if weights is None:
+        found = f.count_in_bins(edges, flat, even=not isinstance(bins, Variable) and not np.ndim(bins))
+    else:
+        w = variable_of(weights, "histogram: weights")
+        w = in_dtype(w, np.dtype("float64")) if w.dtype.kind == "b" else w
+        bin = f.searchsorted(edges, flat, "right")  # 0 below, count above and at the last edge
+        bin = f.where(f.eq(flat, f.slice(edges, (-1,))), count - 1, bin)
+        # The totals at 0 and at `count` are of elements in no bin.
+        found = f.slice(_totals(bin, w, count + 1), (slice(1, count),))
     if density:
         widths = f.diff(in_dtype(edges, np.dtype("float64")))
         found = found / widths / f.sum(found, keepdims=False)
@@ -304,13 +364,62 @@ def topk(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     """
     x = variable_of(x, "topk")
     axis, k = normalise_axis(axis, x.ndim, "topk"), integer_of(k, "topk: k")
-    size = x.shape[axis]
-    if k < 0 or (size is not None and k > size):
-        raise ShapeError(f"topk: k is from 0 to {size} for axis {axis} of {describe(x)}, not {k}")
-    # Flipped before and after, so that ties are in their order.
-    backwards = f.flip(f.argsort(f.flip(x, axis), axis), axis)
-    indices = _size(x, axis) - 1 - slice_along(backwards, axis, 0, k)
+    indices = f.top_indices(x, k, axis)
     return f.take_along_axis(x, indices, axis), indices
+
+
+class TopIndices(UnaryOperator, IntegerOperator):
+    """The indices of the k largest elements along an axis in descending order; of ties the first, nan the largest."""
+
+    name = "top_indices"
+    __props__ = ("k", "axis")
+    k: int = 1
+    axis: Any = -1
+    examples = (
+        (((3, 5),), {"k": 2}),
+        (((3, 5),), {"k": 3, "axis": 0}),
+        (((2, 9),), {"k": 0}),
+        (([3, 1, 2, 3, 1, 1],), {"k": 4, "axis": 0}),
+        (((0, 3),), {"k": 2}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        return self.make(k=self.k, axis=normalise_axis(self.axis, types[0].ndim, "top_indices"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        size = shape[self.axis]
+        if self.k < 0 or (size is not None and self.k > size):
+            raise ShapeError(f"k is from 0 to {size}, not {self.k}")
+        return (*shape[: self.axis], self.k, *shape[self.axis + 1 :])
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.make(k=self.k, axis=self.axis + 1)(*inputs)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = np.moveaxis(as_array(arrays[0]), self.axis, -1)
+        is_quick = isinstance(x, np.ndarray) and x.dtype.kind in "biuf" and x.size and 0 < self.k < x.shape[-1]
+        return np.moveaxis(_top(x, self.k) if is_quick else _in_descending_order(x)[..., : self.k], -1, self.axis)
+
+
+def _in_descending_order(x: Any) -> Any:
+    """The indices that sort along the last axis in descending order, stably: flipped before and after."""
+    return x.shape[-1] - 1 - np.flip(ArgSort.make(axis=-1).value(np.flip(x, -1)), -1)
+
+
+def _top(x: np.ndarray, k: int) -> np.ndarray:
+    """The indices of the k largest elements along the last axis, of which there are more, by a partition."""
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    least = np.partition(rows, -k, axis=-1)[:, -k, None]
+    chosen = ~(rows < least)
+    if np.count_nonzero(chosen) > k * len(rows):  # ties with the least one, or nan
+        ties = (rows == least) | ((rows != rows) & (least != least))
+        above = chosen & ~ties & (least == least)
+        chosen = above | (ties & (np.cumsum(ties, axis=-1) <= k - np.sum(above, axis=-1, keepdims=True)))
+    indices = np.flatnonzero(chosen).reshape(-1, k) % rows.shape[-1]
+    order = _in_descending_order(np.take_along_axis(rows, indices, -1))
+    return np.take_along_axis(indices, order, -1).reshape(*x.shape[:-1], k)
 
 
 @function()

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
+from optree.cache import cached
 from optree.dtypes import is_floating, is_narrow
 from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread
@@ -30,13 +31,18 @@ from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
 
+#: Maximum entries of the caches of dtypes.
+DTYPES = 64
 
+
+@cached("dtypes of sums", DTYPES)
 def sum_dtype(dtype: Any) -> np.dtype:
     """The dtype of NumPy's sums and products: narrow integers and bools become 64-bit."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
 
+@cached("dtypes of means", DTYPES)
 def mean_dtype(dtype: Any) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
@@ -102,7 +108,8 @@ class Sum(SumDtypeOperator, ReductionOperator):
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
         dtype = sum_dtype(x.dtype)
-        return accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype)).astype(dtype, copy=False)
+        total = accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype))
+        return total if total.dtype is dtype else total.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -564,6 +571,9 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     def decompose(self, *inputs: Variable) -> Variable:
         x = widened(inputs[0])
         size = f.absolute(x)
+        if self.ord in (None, 2) and x.dtype == np.float32:  # whose squares are float64's
+            total = f.sum(f.square(f.cast(x, "float64")), axis=self.axis, keepdims=True)
+            return self.squeezed(in_dtype(f.sqrt(total), mean_dtype(inputs[0].dtype)))
         if self.ord == 0:
             found = f.sum(f.cast(f.ne(x, 0), x.dtype), axis=self.axis, keepdims=True)
         elif self.ord == 1:

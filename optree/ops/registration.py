@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.cache import Cache
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
 from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS, about_to_define
 from optree.tree.node import OpTreeNode
@@ -15,6 +16,12 @@ from optree.tree.types import is_huge
 
 #: Maximum operands of a variadic op's kernel.
 MOST = 64
+
+#: Maximum entries of the cache from a function's parameters by name to its op.
+ARGUMENTS = 256
+
+#: The classes of parameters that are equal only if they are the same; 0.0 equals -0.0, and (1,) equals (True,).
+EXACT = (int, bool, str, type(None))
 
 
 def check_and_register(cls: Any, base: Any) -> None:
@@ -84,7 +91,7 @@ def _check_kernel(cls: Any) -> None:
 
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-    plain = cls.__props__ == () and cls.function.__func__ is base.function.__func__ and cls.__call__ is base.__call__
+    plain = cls.function.__func__ is base.function.__func__ and cls.__call__ is base.__call__
     call = _application(cls) if plain and len(cls.operands or ()) in (1, 2) else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__
@@ -102,36 +109,38 @@ def _general(cls: Any) -> Callable[..., Any]:
 
 
 def _application(cls: Any) -> Callable[..., Any]:
-    """`cls.function` of one or two operands, with a fast path for cached operand specs."""
-    op, new, origin = cls.make(), tuple.__new__, caller_origin
-    applications = op.applications
+    """`cls.function` of one or two operands, with a fast path for cached parameters by name and operand specs."""
+    new, origin, count, known = tuple.__new__, caller_origin, len(cls.operands), Cache("ops by arguments", ARGUMENTS)
 
-    def unary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs:
-            (x,) = args
-            op_dict = applications.get((getattr(x, "spec", None),))
-            if op_dict is not None:
-                node = new(OpTreeNode, (op_dict, x, None))
-                node.spec = op_dict.value_spec
-                node.origin = origin()
-                return node
-            return op(x)
-        return cls.function(*args, **kwargs)
-
-    def binary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 2 and not kwargs:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != count:
+            return cls.function(*args, **kwargs)
+        key = (*kwargs.items(), *map(type, kwargs.values())) if kwargs else None  # 1 is not True
+        try:
+            op = known.get(key)
+        except TypeError:  # not hashable
+            return cls.function(*args, **kwargs)
+        if op is None:
+            if not all(type(value) in EXACT for value in kwargs.values()) or kwargs.keys() & set(cls.operands):
+                return cls.function(*args, **kwargs)
+            op = known[key] = cls.make(**kwargs)
+        if count == 1:
+            (x,), y = args, None
+            op_dict = op.applications.get((getattr(x, "spec", None),))
+        else:
             x, y = args
             first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
-            op_dict = applications.get((first, second))
-            if op_dict is not None and not ((first is int and is_huge(x)) or (second is int and is_huge(y))):
-                node = new(OpTreeNode, (op_dict, x, y))
-                node.spec = op_dict.value_spec
-                node.origin = origin()
-                return node
-            return op(x, y)
-        return cls.function(*args, **kwargs)
+            op_dict = op.applications.get((first, second))
+            if (first is int and is_huge(x)) or (second is int and is_huge(y)):
+                op_dict = None
+        if op_dict is None:
+            return op(*args)
+        node = new(OpTreeNode, (op_dict, x, y))
+        node.spec = op_dict.value_spec
+        node.origin = origin()
+        return node
 
-    return unary if len(cls.operands) == 1 else binary
+    return call
 
 
 def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The families of ops that few programs need, imported together when one of them is first asked for."""
 
 from optree import registry
-from optree.ops import (
+from optree.ops import (  # noqa: F401, imported to be registered
     arrangement,
     attention,
     bits,
@@ -27,32 +27,5 @@ from optree.ops import (
     vision,
     windows,
 )
-
-__all__ = [
-    "arrangement",
-    "attention",
-    "bits",
-    "collectives",
-    "columns",
-    "convolution",
-    "einsum",
-    "factorisation",
-    "interpolation",
-    "joining",
-    "linalg",
-    "loops",
-    "network",
-    "ordering",
-    "padding",
-    "pooling",
-    "random",
-    "recurrent",
-    "scan",
-    "scattering",
-    "softmax",
-    "standardization",
-    "vision",
-    "windows",
-]
 
 registry.is_complete = True

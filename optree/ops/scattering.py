@@ -27,11 +27,11 @@ from optree.ops.indexing import (
 )
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
-from optree.ops.shape import Unslice, aligned_value, broadcasts_to, without_lead
+from optree.ops.shape import Unslice, aligned_value, broadcasts_to
 from optree.ops.traits import FirstDtypeOperator, LogicalOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
-from optree.tree.types import Shape, TensorType, promote, weak_dtype
+from optree.tree.types import Shape, TensorType, promote, weak_dtype, without_lead
 from optree.tree.variable import Variable, as_operand, as_variable, constant
 
 #: Maximum ratio of the result's elements to the values at which `np.bincount` is faster than `np.add.at`.

@@ -34,12 +34,6 @@ def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
     return lead >= 0 and all(n in (1, m) or None in (n, m) for n, m in zip(shape, wanted[lead:], strict=True))
 
 
-def without_lead(value: Shape, target: Shape) -> Shape:
-    """A value's shape without extra leading axes of size 1, which NumPy drops in assignments."""
-    extra = len(value) - len(target)
-    return value[extra:] if extra > 0 and set(value[:extra]) == {1} else value
-
-
 def sizes_for_reshape(sizes: Sequence[int | None], x: Variable, what: str) -> tuple[int, ...]:
     """A shape for `reshape`: -1 for an unknown size, of which there is one at most."""
     if sum(n is None for n in sizes) > 1:
@@ -389,6 +383,7 @@ class Unslice(MorphOperator):
     """Zeros of the shape of `like`, with x at a slice: the derivative of `slice`."""
 
     name = "unslice"
+    is_captured = True
     shape_only = (1,)
     operands = ("x", "like")
     __props__ = ("index",)

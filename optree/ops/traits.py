@@ -233,6 +233,10 @@ class Accumulator(NamedTuple):
         A faster `combine` for elements without nan, for a reduction that propagates nan; or empty.
     absorbing : str
         The value at which a kernel may stop, because no further element changes it; or empty.
+    rescaled : str
+        Of a sum whose elements are relative to one reduced value, as ``exp(x - top)``: the sum relative to another,
+        of ``{0}``, the accumulator, ``{1}``, the value that it is relative to, and ``{2}``, the other. A kernel may
+        then add up elements while it still reduces that value (online softmax). Or empty.
     """
 
     start: str
@@ -241,6 +245,7 @@ class Accumulator(NamedTuple):
     sums: bool = False
     of_numbers: str = ""
     absorbing: str = ""
+    rescaled: str = ""
 
 
 class ReductionOperator(AxisOperator, UnaryOperator):

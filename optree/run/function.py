@@ -39,6 +39,7 @@ from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import uncollected
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, check_same_backend, variable_of
 from optree.tree.waiting import Waiting, settle, waiting
@@ -261,6 +262,7 @@ class Function(Locked):
                 if on_unused_input == "warn":
                     warnings.warn(message, stacklevel=4)
 
+    @uncollected
     def _compile(self) -> Any:
         runs_here = self.mode.kind == "default"
         show_stages(self._written, self._options, self.backend if runs_here else None, is_flat=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,9 @@ def check_facts(example: Example, backend: Any = None) -> None:
     if op.broadcasts is not None:
         operand, like = op.broadcasts
         shape = arrays[like].shape
-        given = np.arange(arrays[like].size).reshape(shape) if operand is None else arrays[operand]
+        counted = op.counted_axes(range(len(shape)))
+        sizes = [size if axis in counted else 1 for axis, size in enumerate(shape)]
+        given = np.arange(prod(sizes)).reshape(sizes) if operand is None else arrays[operand]
         given = given.reshape(() if given.size == 1 else given.shape)
         _expect(
             np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong"

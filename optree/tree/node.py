@@ -367,35 +367,44 @@ def signature_of(
     key: list[Any] = []
     leaves: list[Any] = []
     numbers: dict[Any, int] = {}
-    pending: list[Any] = list(reversed(roots))
+    *pending, entry = reversed(roots)
     now: int = clock[0]
-    note = (old if old is not None else []).append
     # Hot: every repeated assignment comes through here, so attributes are looked up outside the loop.
     add, add_leaf, pop, push, number_of = key.append, leaves.append, pending.pop, pending.append, numbers.setdefault
-    while pending:
-        entry = pop()
+    while True:
         kind = entry.__class__
-        if kind in _PLAIN:
+        if kind is OpTreeNode:
+            count = len(numbers)
+            number = number_of(entry, count)
+            if number != count:
+                add(number)
+            else:
+                op_dict, left, right = entry
+                add(op_dict.token)
+                built = entry.origin[2]
+                if old is not None and built != now and built > since:
+                    old.append(entry)
+                if right is None:
+                    add(None)
+                else:
+                    push(right)
+                entry = left
+                continue
+        elif kind in _PLAIN:
             add(kind)
             if entry is not None:
                 add_leaf(entry)
-            continue
-        number = len(numbers)
-        if number_of(entry, number) != number:
-            add(numbers[entry])
-        elif kind is OpTreeNode:
-            op_dict, left, right = entry
-            add(op_dict.token)
-            if entry.origin[2] != now and entry.origin[2] > since:
-                note(entry)
-            if right is None:
-                add(None)
-            else:
-                push(right)
-            push(left)
         else:
-            add(entry.spec.token)
-            add_leaf(entry)
+            count = len(numbers)
+            number = number_of(entry, count)
+            if number != count:
+                add(number)
+            else:
+                add(entry.spec.token)
+                add_leaf(entry)
+        if not pending:
+            break
+        entry = pop()
     return tuple(key), leaves
 
 

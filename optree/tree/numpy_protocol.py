@@ -81,7 +81,7 @@ def _apply(
     required, optional = _parameters_of(ours)
     operands = [given.pop(next(iter(given))) for _ in required if given]
     out, dtype = given.pop("out", None), given.pop("dtype", None)
-    options = {name: defaults[name] for name in optional if name in defaults}
+    options = dict(_defaults_of(func, ours))
     unknown = {}
     for name, value in given.items():
         if name in optional:
@@ -90,7 +90,9 @@ def _apply(
             unknown[name] = value
     if unknown:
         raise _refusal(func, unknown)
-    options = {name: value for name, value in options.items() if value is not np._NoValue}
+    for name in given:
+        if options.get(name) is np._NoValue:
+            del options[name]
     if "keepdims" in optional:
         options.setdefault("keepdims", False)
     if dtype is not None and hasattr(operands[0], "astype"):  # accumulate in that dtype
@@ -150,6 +152,15 @@ def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, d
     return signature, defaults, next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
 
 
+@lru_cache(maxsize=512)
+def _defaults_of(func: Callable[..., Any], ours: Callable[..., Any]) -> dict[str, Any]:
+    """NumPy's defaults of our function's optional parameters."""
+    _, defaults, _ = _signature_of(func)
+    _, optional = _parameters_of(ours)
+    found = {name: defaults[name] for name in optional if name in defaults}
+    return {name: value for name, value in found.items() if value is not np._NoValue}
+
+
 def _bind(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -157,10 +168,28 @@ def _bind(
     signature, defaults, further = _signature_of(func)
     if signature is None:  # such functions have our parameters' order
         return {**dict(zip(mine, args, strict=False)), **kwargs}, {}
+    order = _order(func, len(args), tuple(kwargs))
+    if order is not None:
+        return {name: args[at] if at.__class__ is int else kwargs[at] for name, at in order}, defaults
     given = dict(signature.bind(*args, **kwargs).arguments)
     if further is not None:
         given.update(given.pop(further, {}))
     return given, defaults
+
+
+@lru_cache(maxsize=512)
+def _order(func: Callable[..., Any], count: int, given: tuple[str, ...]) -> list[tuple[str, Any]] | None:
+    """Parameters, each with its argument's index or name, for a call with arguments by position and by these names.
+
+    None where a parameter takes several arguments, or NumPy refuses the call.
+    """
+    signature, _, _ = _signature_of(func)
+    assert signature is not None
+    try:
+        found = signature.bind(*range(count), **{name: name for name in given}).arguments
+    except TypeError:
+        return None
+    return None if any(at.__class__ in (tuple, dict) for at in found.values()) else list(found.items())
 
 
 def _refusal(func: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:

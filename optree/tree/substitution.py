@@ -22,7 +22,7 @@ def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
         If an op cannot be applied to a replacement.
     """
     made: dict[int, Any] = {id(old): new for old, new in mapping.items()}
-    for entry in post_order(list(roots), inputs_of):
+    for entry in post_order(roots, lambda entry: () if id(entry) in made else inputs_of(entry)):
         if id(entry) in made:
             continue
         operands = inputs_of(entry)

@@ -12,10 +12,11 @@ import numpy as np
 from optree.cache import Cache
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
-from optree.registry import OPS, f
+from optree.registry import APPLICATIONS, OPS, f
+from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
-from optree.tree.types import Spec, TensorType, array_of, check_fits, check_name
+from optree.tree.types import Spec, TensorType, array_of, check_fits, check_name, is_huge
 from optree.tree.variable import Variable, as_operand, is_neon
 
 #: Maximum entries of the cache from kinds of array to specs.
@@ -27,6 +28,9 @@ _specs = Cache("specs of arrays", SPECS)
 SLICES = 4096
 
 _slices = Cache("views of tensors", SLICES)
+
+#: The applications of assignments.
+_assignments = APPLICATIONS.setdefault("assign", applications.new_cache())
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:
@@ -337,8 +341,8 @@ class Tensor(Variable):
         if not isinstance(value, Variable):
             value = self._from_host(value)
         part = isinstance(value, Tensor) and value.base is self
-        if not part and indices.is_everything(index):
-            self._backend.execute(OPS["assign"].function(self, value))
+        if not part and (index is Ellipsis or indices.is_everything(index)):
+            self._backend.execute(self._assignment(value))
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:
@@ -350,7 +354,16 @@ class Tensor(Variable):
                     return
                 target = self._part(index, template)
             if not (part and value.view_op == target.view_op):  # as t[2:5] += 1 ends
-                self._backend.execute(OPS["assign"].function(target, value))
+                self._backend.execute(target._assignment(value))
+
+    def _assignment(self, value: Any) -> Any:
+        """The node that assigns an operand to this tensor; cached applications take a fast path."""
+        op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
+        if op_dict is None or is_narrow(self.spec.type.dtype) or self.rounding or is_huge(value):
+            return OPS["assign"].function(self, value)
+        node = tuple.__new__(applications.Node, (op_dict, self, value))
+        node.spec, node.origin = op_dict.value_spec, caller_origin()
+        return node
 
     def _from_host(self, value: Any) -> Any:
         """The operand for an assigned value that is no variable: a constant for an array, or a number."""

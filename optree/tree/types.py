@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from optree.arrays import check_unmasked
+from optree.cache import cached
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, brief
 from optree.locks import Locked
@@ -28,6 +29,9 @@ DTYPES = tuple(
 )
 
 _SUPPORTED = frozenset(DTYPES)
+
+#: Maximum entries of the cache of promoted dtypes.
+PROMOTIONS = 1024
 
 #: Held while an interned object is made.
 _making = Locked()
@@ -438,6 +442,7 @@ def weak_dtype(spec: Any) -> Any:
     return spec if spec in (int, float) else spec.type.dtype
 
 
+@cached("promoted dtypes", PROMOTIONS)
 def promote(*dtypes: Any) -> np.dtype:
     """The promoted dtype of operands, by NEP 50; weak numbers are `int` or `float`.
 
@@ -471,6 +476,12 @@ def _broadcast_sizes(sizes: Sequence[int | None]) -> int | None:
     if known:
         return known.pop()
     return None if None in sizes else 1
+
+
+def without_lead(value: Shape, target: Shape) -> Shape:
+    """A value's shape without extra leading axes of size 1, which NumPy drops in assignments."""
+    extra = len(value) - len(target)
+    return value[extra:] if extra > 0 and set(value[:extra]) == {1} else value
 
 
 def integer_of(value: Any, what: str, least: int | None = None) -> int:

@@ -386,18 +386,18 @@ class Variable:
         """
         if not isinstance(delta, Variable):
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
-        kind = self.type
-        if isinstance(delta.type, NoValueType):
+        kind, given = self.type, delta.type
+        if isinstance(given, NoValueType):
             pass
         elif not isinstance(kind, TensorType):
-            if not kind.holds(delta.type):
+            if not kind.holds(given):
                 raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(self)}")
-        elif not isinstance(delta.type, TensorType) or not is_floating(delta.dtype):
+        elif not isinstance(given, TensorType) or not is_floating(given.dtype):
             raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
         else:
-            if delta.shape != kind.shape:
+            if given.shape != kind.shape:
                 delta = sum_to(delta, self)
-            if delta.dtype != kind.dtype and is_floating(kind.dtype):
+            if given.dtype != kind.dtype and is_floating(kind.dtype):
                 delta = delta.astype(kind.dtype)
         adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
 
@@ -507,7 +507,7 @@ class Variable:
 
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
-        if self.size != 1:
+        if math.prod(self.type.shape) != 1:
             raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
         return self.asnumpyarray().item()
 

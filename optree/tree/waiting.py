@@ -25,6 +25,7 @@ from optree.tree.node import OpTreeNode
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
+from optree.tree.types import TensorType
 
 #: Maximum operations of one tree that waits.
 OPERATIONS = 256
@@ -139,7 +140,7 @@ class Waiting:
     def _start(self, base: Waiting | None = None) -> None:
         self._base = base
         self._error: Exception | None = None
-        self._views: list[ref[Waiting]] = []
+        self._views: Sequence[ref[Waiting]] = ()
 
     @classmethod
     def together(cls, trees: Iterable[Any]) -> list[Any]:
@@ -340,26 +341,27 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
     """The memories that a tree reads, and its operations, those shared by its operands counted for each."""
     # Hot: every operation of arrays comes through here.
     sources: set[Memory] = set()
-    operations, attached = 0, 0
+    operations, attached = 1, 0
     seen: set[int] = set()
-    pending: list[Any] = [tree]
+    _, *pending = tuple.__iter__(tree)
     while pending:
         entry = pending.pop()
         kind = entry.__class__
         if kind is Tensor:
             sources.add((entry.memory if entry.base is None else None) or memory_of(entry))
             attached += entry.array.nbytes
-        elif kind is OpTreeNode and id(entry) not in seen:
-            seen.add(id(entry))
-            found = waiting.get(id(entry))
+        elif kind is OpTreeNode:
+            key = id(entry)
+            found = waiting.get(key)
             known = None if found is None else found()
-            if known is None:
+            if known is not None:
+                sources |= known.sources
+                operations += known.operations
+            elif key not in seen:
+                seen.add(key)
                 operations += 1
                 _, left, right = entry
                 pending += (left, right)
-            else:
-                sources |= known.sources
-                operations += known.operations
     _attached[0] += attached
     return sources, operations
 
@@ -385,7 +387,8 @@ def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
 def force(wanted: Sequence[Waiting], now: bool = True) -> None:
     """Run trees that wait, together; what waits within them gets its value, too.
 
-    So everything that is referred to is computed once, as in NumPy, and what is not is fused away.
+    So everything that is referred to is computed once, as in NumPy, and what is not is fused away. So are the
+    subtrees that other trees, which wait on, have in common with these.
 
     Parameters
     ----------
@@ -403,14 +406,49 @@ def force(wanted: Sequence[Waiting], now: bool = True) -> None:
         if not trees:
             return
         found = _waiting_in(trees)
+        wanted_trees = [each._tree for each in found]
+        shared = _shared(wanted_trees) if len(waiting) > len(found) else []
         try:
-            tensors = trees[0].backend.evaluate([each._tree for each in found])
+            tensors = trees[0].backend.evaluate([*wanted_trees, *shared])
         except Exception as error:
             if now:
                 raise
             _set_aside(found, error)
         else:
-            _give(found, tensors)
+            _give(found, tensors[: len(found)], dict(zip(shared, tensors[len(found) :], strict=True)))
+
+
+def _shared(trees: Sequence[Any]) -> list[Any]:
+    """The largest subtrees of trees, but for themselves and views, that are in other trees that wait."""
+    tops = {id(tree) for tree in trees}
+    inside = _reached(trees, lambda _: True)
+    found: list[Any] = []
+
+    def is_apart(entry: Any) -> bool:
+        op_dict, _, _ = entry
+        if id(entry) in tops:
+            return False
+        is_value = id(entry) in inside and isinstance(entry.type, TensorType) and not op_dict.op.view_map
+        if is_value:
+            found.append(entry)
+        return not is_value
+
+    _reached([each._tree for each in _alive()], is_apart)
+    return found
+
+
+def _reached(trees: Sequence[Any], goes_on: Callable[[Any], bool]) -> set[int]:
+    """The ids of the nodes within trees, but for those below nodes where it does not go on."""
+    seen: set[int] = set()
+    pending = list(trees)
+    while pending:
+        entry = pending.pop()
+        if entry.__class__ is OpTreeNode and id(entry) not in seen:
+            seen.add(id(entry))
+            if goes_on(entry):
+                _, left, right = entry
+                pending += (left, right)
+    return seen
 
 
 def _set_aside(found: Sequence[Waiting], error: Exception) -> None:
@@ -425,12 +463,13 @@ def _set_aside(found: Sequence[Waiting], error: Exception) -> None:
             force([each], now=False)
 
 
-def _give(found: Sequence[Waiting], tensors: Sequence[Tensor]) -> None:
-    """Give what waited the tensors of its values, and to the trees that wait with them inside."""
-    computed: dict[Any, Tensor] = {}
+def _give(found: Sequence[Waiting], tensors: Sequence[Tensor], shared: dict[Any, Tensor] | None = None) -> None:
+    """Give what waited the tensors of its values, and these and the shared ones to the trees that wait on."""
+    computed: dict[Any, Tensor] = dict(shared or {})
     for each, tensor in zip(found, tensors, strict=True):
         _have(each, tensor, computed)
-    _substitute(computed)
+    if waiting:
+        _substitute(computed)
 
 
 def _have(owner: Waiting, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
@@ -444,7 +483,7 @@ def _have(owner: Waiting, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
         computed[tree] = value
         waiting.pop(id(tree), None)
         each._hold(value)
-        views, each._views = [view() for view in each._views], []
+        views, each._views = [view() for view in each._views], ()
         pending += [(view, value._view(view._tree)) for view in views if view is not None and view._tree is not None]
 
 

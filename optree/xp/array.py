@@ -186,9 +186,9 @@ class Array(Waiting):
         return self.tensor.tolist()
 
     def _number(self, what: str) -> Any:
-        if self.size != 1:
+        if self.tree.size != 1:
             raise OperandError(f"{what} takes an array of one element, not one of shape {self.shape}")
-        return self.item()
+        return self.tensor.item()
 
     def __bool__(self) -> bool:
         if self.size != 1:

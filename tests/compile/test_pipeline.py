@@ -77,6 +77,19 @@ def test_parts_are_printed(be: Any) -> None:
     assert any("max{axis=1" in line for line in lines) and not any("softmax" in line for line in lines)
 
 
+def test_parts_are_of_the_options_whatever_was_lowered_before() -> None:
+    be = gen_backend("cpu")
+    program = lower([be.rand(3) + 1])
+
+    def parts(draws: bool) -> list[str | None]:
+        lowered = lower(program, Options(draws=draws), "parts", "parts")
+        return [instruction.op.name for instruction in lowered.instructions]
+
+    assert "rand" not in parts(draws=True)
+    assert parts(draws=False) == ["rand", "add"]
+    assert "rand" not in parts(draws=True)
+
+
 def test_fusion_is_printed_with_domains_and_stages(be: Any) -> None:
     lines = printed(assigned(be), "fusion")
     kernels = [line for line in lines if not line.startswith(" ")]

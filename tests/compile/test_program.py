@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import Op, TensorType
+from optree import Op, TensorType, grad
 from optree.compile.aliasing import given_away, last_uses
-from optree.compile.dimensions import Sizes, dims_of
 from optree.compile.fusion import fuse
+from optree.compile.pipeline import lower
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
+from optree.compile.shapes import Sizes, dims_of
 from optree.errors import OperandError
 from optree.ops.apply import Apply
 from optree.registry import OPS
 from optree.tree.node import signature
+from optree.tree.traversal import uncollected
 
 
 def grid(be: Any) -> Any:
@@ -172,3 +176,40 @@ def test_a_product_has_its_operands_axes(be):
     (rows, inner), (same, columns), only = dims_of(program)[:3]
     assert inner == same and only == (inner,)
     assert [dims_of(program)[i] for i in program.outputs] == [(rows, columns), (rows,), (columns,)]
+
+
+def test_the_collector_is_paused_while_a_long_tree_is_lowered_and_runs_again_after_it(be: Any) -> None:
+    x, collections = be.ones(3, name="x"), []
+    tree = x
+    for _ in range(5000):
+        tree = be.tanh(tree) * x
+    gc.callbacks.append(lambda phase, info: collections.append(phase))
+    try:
+        gradient = grad(be.sum(tree), x)
+        lower([gradient])
+    finally:
+        gc.callbacks.pop()
+    assert collections.count("start") <= 2  # those of the calls around
+    assert gc.isenabled()
+    with pytest.raises(TypeError):
+        lower(None)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        be.evaluate([x + 17])
+        assert not gc.isenabled()  # as the user has it
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_the_collector_runs_in_a_child_that_is_forked_while_it_is_paused() -> None:
+    @uncollected
+    def forked() -> int:
+        assert not gc.isenabled()
+        child = os.fork()
+        if child == 0:
+            os._exit(int(not gc.isenabled()))
+        return os.waitpid(child, 0)[1]
+
+    assert forked() == 0 and gc.isenabled()

@@ -10,10 +10,10 @@ from harness.op_examples import examples_for, has_examples
 
 from backends import gen_backend, source
 from optree import grad
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Call, fuse
 from optree.compile.passes import rewrite
 from optree.compile.program import Program, flatten
+from optree.compile.shapes import Sizes
 from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import inputs_for

@@ -15,6 +15,7 @@ from backends import gen_backend
 from backends.cpu import compiler
 from backends.cpu.compiler import find_compiler
 from backends.cpu.entry import enter
+from backends.execution import compilations
 from optree import function, grad
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
@@ -234,7 +235,7 @@ thread.join()
 
 
 def test_a_terminal_is_told_how_many_there_are_and_how_many_are_to_come(monkeypatch, capsys, folder):
-    monkeypatch.setattr(compiler, "PATIENCE", 0.0)
+    monkeypatch.setattr(compilations, "PATIENCE", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     be = gen_backend("cpu", jit=True)
     forget()

@@ -18,6 +18,7 @@ from harness.threads import in_threads
 from backends import gen_backend
 from backends.cpu import compiler, thread_pool
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
+from backends.execution import compilations
 from optree import function
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
@@ -388,7 +389,8 @@ def test_auto_goes_on_by_numpy_when_the_compiler_breaks(monkeypatch, tmp_path, c
     broken.touch()
     wanted = tree(gen_backend("cpu", jit=False), x.get(), number % 7)
     for _ in range(3):
-        np.testing.assert_allclose(tree(be, x, number % 7).asnumpyarray(), wanted.asnumpyarray(), rtol=1e-5)
+        # The softmax less the means, which are of 0.05, is close to 0 for some numbers.
+        np.testing.assert_allclose(tree(be, x, number % 7).asnumpyarray(), wanted.asnumpyarray(), rtol=1e-5, atol=1e-8)
         w = be.zeros((30, 100), name="w")
         step = function([], tree(be, x, 1.0), updates={w: tree(be, x, 2.0) + w})
         step(), step()
@@ -425,7 +427,7 @@ def test_auto_runs_an_op_by_numpy_whose_expression_does_not_compile_and_still_co
 
 
 def test_a_terminal_is_told_once_that_kernels_are_compiled(monkeypatch, capsys, folder):
-    monkeypatch.setattr(compiler, "PATIENCE", 0.0)
+    monkeypatch.setattr(compilations, "PATIENCE", 0.0)
     monkeypatch.setattr(compiler._loaded, "announced", False)
     compiled()
     assert capsys.readouterr().err == ""  # no terminal

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.compiling import ROOT, in_one_file, needs_compiler
+from harness.compiling import ROOT, in_one_file, needs_compiler, program
 from harness.golden import TREES, check_golden
 
 from backends import gen_backend, source
@@ -26,6 +26,8 @@ from optree.ops.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.settings import override
 from optree.tree.types import TensorType
+
+pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -141,8 +143,11 @@ def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with kernels that end the process where they reach beyond their arrays, or do what C leaves open."""
+def _sanitized(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with kernels that end the process where they reach beyond their arrays, or do what C leaves open.
+
+    The compiler itself runs without what is loaded first, which would make it several times slower.
+    """
     found = find_compiler()
     names = [
         subprocess.run([*found.command, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
@@ -150,9 +155,10 @@ def _sanitized(*command: str) -> subprocess.CompletedProcess[str]:
     ]
     if not all(Path(name).is_absolute() for name in names):
         pytest.skip("the compiler has no sanitizers that can be loaded first")
+    checks = "-fsanitize=address,undefined -fno-sanitize-recover=all"
     environment = {
         **os.environ,
-        "CC": f"{found} -fsanitize=address,undefined -fno-sanitize-recover=all",
+        "CC": str(program(folder / "cc", f'unset LD_PRELOAD; exec {found} "$@" {checks}')),
         "LD_PRELOAD": " ".join(names),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python itself frees not everything
         "PYTHONPATH": str(ROOT),
@@ -174,13 +180,13 @@ compile_source("void f(int *x) { x[0] = 1 << x[1]; }", "f")(np.array([0, 40], np
 
 
 @needs_compiler
-def test_kernels_are_clean_under_the_sanitizers(folder, monkeypatch):
+def test_kernels_are_clean_under_the_sanitizers(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("OPTREE_CACHE_DIR", str(folder))
     for faulty, said in ((BEYOND, "heap-buffer-overflow"), (UNDEFINED, "shift exponent 40 is too large")):
-        ran = _sanitized("-c", faulty)
+        ran = _sanitized(tmp_path, "-c", faulty)
         assert ran.returncode != 0 and said in ran.stderr
     files = ["tests/execution/test_kernels.py", "tests/cpu/test_entry.py", "tests/execution/test_stages.py"]
     tests = "layout or alignment or every_dtype or read_elsewhere or shape0-several or special_values and not stages"
-    ran = _sanitized("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
+    ran = _sanitized(tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"^\d\d passed", ran.stdout, re.M), ran.stdout

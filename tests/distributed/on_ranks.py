@@ -576,12 +576,13 @@ def device_group() -> Group:
 
 
 def main() -> None:
-    on_device = "nccl" in sys.argv
+    """Make the checks that are named, or all: on_ranks.py [nccl] [check ...]."""
+    on_device, named = "nccl" in sys.argv, CHECKS.keys() & sys.argv
     group = device_group() if on_device else init(gen_backend("cpu", jit=False))
     assert group.engine.name == ("nccl" if on_device else "mpi" if group.size > 1 else "alone")
     found = {}
     for name, function in CHECKS.items():
-        if on_device and name in HOST_ONLY:
+        if (on_device and name in HOST_ONLY) or (named and name not in named):
             continue
         try:
             found[name] = function(group) or "ok"

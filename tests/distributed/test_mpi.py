@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from on_ranks import CHECKS, HOST_ONLY
 
 from backends import gen_backend
 from optree import train
@@ -26,10 +25,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LAUNCHER = Path(sys.executable).parent / "mpiexec"
 
-pytestmark = pytest.mark.skipif(
-    find_spec("mpi4py") is None or not LAUNCHER.exists(),
-    reason="mpi4py and mpiexec are not installed: pip install mpi4py mpich",
-)
+pytestmark = pytest.mark.slow
+
+if find_spec("mpi4py") is None or not LAUNCHER.exists():
+    pytest.skip("mpi4py and mpiexec are not installed: pip install mpi4py mpich", allow_module_level=True)
+
+from on_ranks import CHECKS, HOST_ONLY  # noqa: E402 it imports mpi4py
 
 #: The most seconds that a program of this file takes on a busy machine.
 MOST = 400
@@ -48,10 +49,10 @@ def launch(ranks: int, *command: str, options: tuple[str, ...] = ()) -> subproce
     )
 
 
-@lru_cache
-def outcomes(ranks: int, run: int = 0) -> Any:
-    """What all checks gave on some processes."""
-    made = launch(ranks, str(HERE / "on_ranks.py"))
+@cache
+def outcomes(ranks: int, *names: str) -> Any:
+    """What checks of these names gave on some processes; all of them, where none is named."""
+    made = launch(ranks, str(HERE / "on_ranks.py"), *names)
     assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-6000:]
     return json.loads(made.stdout.splitlines()[-1])
 
@@ -79,7 +80,7 @@ def test_checks_on_a_stand_in_for_nccl() -> None:
 
 
 def test_bits_are_the_same_in_each_run() -> None:
-    assert outcomes(2)["bits"] == outcomes(2, run=1)["bits"]
+    assert outcomes(2)["bits"] == outcomes(2, "bits")["bits"]
 
 
 FAILS = """

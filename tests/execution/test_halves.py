@@ -21,9 +21,9 @@ from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.compiler import FLAGS, find_compiler
 from backends.execution.dialect import NARROW_NAMES
 from optree import OpTreeNode
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse
 from optree.compile.passes import decompose
+from optree.compile.shapes import Sizes
 from optree.dtypes import finfo, rounded
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -102,6 +102,7 @@ def test_loops_are_vectorised(be: Any, dtype: np.dtype, flags: list[str], tmp_pa
             *flags,
             "-fopenmp-simd",
             "-fno-tree-sink",
+            "-fno-thread-jumps",
             "-fopt-info-vec-optimized",
             "kernel.c",
             "-o",

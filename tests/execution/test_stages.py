@@ -14,12 +14,12 @@ import optree
 from backends import gen_backend, source
 from backends.cpu.compiler import compile_counts
 from backends.execution import specialize as fused
-from optree.compile.dimensions import Sizes
 from optree.compile.fusion import Kernel, fuse
 from optree.compile.passes import decompose
 from optree.compile.program import flatten
+from optree.compile.shapes import Sizes
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
+pytestmark = [pytest.mark.slow, needs_compiler, pytest.mark.usefixtures("folder")]
 
 
 @pytest.fixture

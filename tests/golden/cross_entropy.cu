@@ -6,7 +6,7 @@ struct Join6 { __device__ float operator()(float x, float y) const { return larg
 struct Join15 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join16 { __device__ double operator()(double x, double y) const { return x + y; } };
 struct Join25 { __device__ double operator()(double x, double y) const { return x + y; } };
-struct Join31 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join32 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const Index row = chunks;
     __shared__ float parts6[32];
     __shared__ double parts15[32];
-    __shared__ double parts31[32];
+    __shared__ double parts32[32];
     #pragma unroll 1
     for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
     {
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         Vector<float, 4> g1[1];
         Vector<float, 4> g13[1];
         float r6 = -INFINITY;
-        double r31 = 0;
+        double r32 = 0;
         {
             float p6[4];
             #pragma unroll
@@ -54,11 +54,11 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             {
                 p6[e] = -INFINITY;
             }
-            float p31[4];
+            float p32[4];
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                p31[e] = 0;
+                p32[e] = 0;
             }
             #pragma unroll
             for (int u = 0; u < 1; u++)
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         p6[e] = largest(p6[e], v0);
                         const float v26 = (float)(v2);
                         const float v27 = (float)(v26 * v1);
-                        p31[e] = p31[e] + v27;
+                        p32[e] = p32[e] + v27;
                     }
                 }
             }
@@ -99,13 +99,13 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             #pragma unroll
             for (int e = 0; e < 4; e++)
             {
-                r31 = Join31()(r31, p31[e]);
+                r32 = Join32()(r32, p32[e]);
             }
         }
         r6 = over_block(r6, Join6(), parts6);
-        r31 = over_block(r31, Join31(), parts31);
+        r32 = over_block(r32, Join32(), parts32);
         const float v6 = (float)(r6);
-        const float v31 = (float)(r31);
+        const float v32 = (float)(r32);
         const float v7_1 = (float)v3;
         const bool v7 = (bool)(v6 == v7_1);
         const float v8_1 = (float)v4;
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             }
         }
         r15 = over_block(r15, Join15(), parts15);
-        r16 = over_block(r16, Join16(), parts31);
+        r16 = over_block(r16, Join16(), parts32);
         const float v15 = (float)(r15);
         const float v16 = (float)(r16);
         const float v17 = (float)(v16 - v15);
@@ -177,6 +177,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const bool v28 = (bool)(v16 == v28_1);
         const float v29_1 = (float)v5;
         const float v29 = (float)(v28 != 0 ? v29_1 : v16);
+        const float v30 = (float)((float)1 / v29);
         double r25 = 0;
         {
             float p25[4];
@@ -209,10 +210,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         p25[e] = p25[e] + v24;
                         const float v26 = (float)(v2);
                         const float v27 = (float)(v26 * v1);
-                        const float v30 = (float)(v13 / v29);
-                        const float v32 = (float)(v30 * v31);
-                        const float v33 = (float)(v27 - v32);
-                        w4.at[e] = v33;
+                        const float v31 = (float)(v13 * v30);
+                        const float v33 = (float)(v31 * v32);
+                        const float v34 = (float)(v27 - v33);
+                        w4.at[e] = v34;
                     }
                     store(y4 + i, w4);
                 }

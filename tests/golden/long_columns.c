@@ -15,13 +15,13 @@ static void stage0(const void *state, int64_t begin, int64_t end, int64_t thread
     char *const t0 = (char *)a[9];
     int64_t const t = given->t;
     double *const q3 = (double *)(t0);
-    const int64_t c = t * 512, m = n0 - c < 512 ? n0 - c : 512;
+    const int64_t c = t * 1024, m = n0 - c < 1024 ? n0 - c : 1024;
     const float *x0 = (const float *)a[0] + c;
     const int64_t least = (n1 + 63) / 64, fair = 65536 / m + 1;
     const int64_t size = least > fair ? least : fair;
     for (int64_t k = begin; k < end; k++)
     {
-        double r3[512];
+        double r3[1024];
         #pragma omp simd
         for (int64_t j = 0; j < m; j++)
         {
@@ -33,7 +33,7 @@ static void stage0(const void *state, int64_t begin, int64_t end, int64_t thread
             for (int64_t b = k * size; b < stop; b += 64)
             {
                 const int64_t e = b + 64 < stop ? b + 64 : stop;
-                float p3[512];
+                float p3[1024];
                 #pragma omp simd
                 for (int64_t j = 0; j < m; j++)
                 {
@@ -60,7 +60,7 @@ static void stage0(const void *state, int64_t begin, int64_t end, int64_t thread
         #pragma omp simd
         for (int64_t j = 0; j < m; j++)
         {
-            q3[k * 512 + j] = r3[j];
+            q3[k * 1024 + j] = r3[j];
         }
     }
 }
@@ -72,14 +72,14 @@ void kernel(const int64_t *a)
     const double v1 = *(const double *)(a + 8);
     char *const t0 = (char *)a[9];
     double *const q3 = (double *)(t0);
-    for (int64_t t = 0; t < ((n0 + 511) / 512); t++)
+    for (int64_t t = 0; t < ((n0 + 1023) / 1024); t++)
     {
-        const int64_t c = t * 512, m = n0 - c < 512 ? n0 - c : 512;
+        const int64_t c = t * 1024, m = n0 - c < 1024 ? n0 - c : 1024;
         float *x1 = (float *)a[1] + c;
         const int64_t least = (n1 + 63) / 64, fair = 65536 / m + 1;
         const int64_t size = least > fair ? least : fair;
         const int64_t parts = (n1 + size - 1) / size;
-        double r3[512];
+        double r3[1024];
         #pragma omp simd
         for (int64_t j = 0; j < m; j++)
         {
@@ -92,11 +92,11 @@ void kernel(const int64_t *a)
             #pragma omp simd
             for (int64_t j = 0; j < m; j++)
             {
-                r3[j] = r3[j] + q3[k * 512 + j];
+                r3[j] = r3[j] + q3[k * 1024 + j];
             }
         }
-        float v3[512];
-        float v4[512];
+        float v3[1024];
+        float v4[1024];
         #pragma omp simd
         for (int64_t j = 0; j < m; j++)
         {

@@ -142,6 +142,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const float v14 = (float)((float)1 / v13);
         for (Index c = 0 + lane; c < row; c += 4 * (Index)lanes)
         {
             Vector<float, 4> b10[4];
@@ -167,8 +168,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     for (int e = 0; e < 4; e++)
                     {
                         const float v10 = b10[u].at[e];
-                        const float v14 = (float)(v10 / v13);
-                        w1.at[e] = v14;
+                        const float v15 = (float)(v10 * v14);
+                        w1.at[e] = v15;
                     }
                     store(y1 + i, w1);
                 }

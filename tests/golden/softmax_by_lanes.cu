@@ -118,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const float v14 = (float)((float)1 / v13);
         {
             #pragma unroll
             for (int u = 0; u < 2; u++)
@@ -132,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                     for (int e = 0; e < 4; e++)
                     {
                         const float v10 = g10[u].at[e];
-                        const float v14 = (float)(v10 / v13);
-                        w1.at[e] = v14;
+                        const float v15 = (float)(v10 * v14);
+                        w1.at[e] = v15;
                     }
                     store(y1 + i, w1);
                 }

@@ -1,95 +1,11 @@
 // stage0: grid (2, 128), block 256, shared 0
 // stage1: grid (2, 128), block 256, shared 0
-// stage2: grid (2, 128), block 256, shared 0
 
 typedef int Index;
 struct Join4 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
 struct Join11 { __device__ double operator()(double x, double y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(256) stage0(
-    const float *a0,
-    float *a1,
-    float *q4,
-    double *q11,
-    long long n0,
-    long long n1,
-    long long s0_0,
-    long long s1_0,
-    double c1,
-    double c2,
-    double c3,
-    long long part,
-    int parts)
-{
-    const int lane = threadIdx.x, lanes = blockDim.x;
-    const Index chunks = ((Index)n1 + 3) / 4;
-    const Index row = chunks;
-    const Index start = (Index)blockIdx.y * (Index)part;
-    const Index end = start + (Index)part < row ? start + (Index)part : row;
-    __shared__ float parts4[32];
-    #pragma unroll 1
-    for (Index p = blockIdx.x; p < (Index)n0; p += gridDim.x)
-    {
-        const Index i0 = p;
-        const float *x0 = a0 + i0 * (Index)s0_0;
-        float r4 = -INFINITY;
-        for (Index b = start + lane; b < end; b += 64 * (Index)lanes)
-        {
-            const Index stop = b + 64 * (Index)lanes < end ? b + 64 * (Index)lanes : end;
-            float p4[4];
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                p4[e] = -INFINITY;
-            }
-            for (Index c = b; c < stop; c += 4 * (Index)lanes)
-            {
-                Vector<float, 4> b0[4];
-                #pragma unroll
-                for (int u = 0; u < 4; u++)
-                {
-                    const Index k = c + u * lanes;
-                    const float *y0 = x0;
-                    const Index i = k * 4;
-                    if (k < stop)
-                    {
-                        b0[u] = loaded<4>(y0 + i);
-                    }
-                }
-                #pragma unroll
-                for (int u = 0; u < 4; u++)
-                {
-                    const Index k = c + u * lanes;
-                    if (k < stop)
-                    {
-                        #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                        {
-                            const float v0 = b0[u].at[e];
-                            p4[e] = largest(p4[e], v0);
-                        }
-                    }
-                }
-            }
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                r4 = Join4()(r4, p4[e]);
-            }
-        }
-        r4 = over_block(r4, Join4(), parts4);
-        if (lane == 0)
-        {
-            q4[(long long)p * parts + blockIdx.y] = r4;
-        }
-        if (p + gridDim.x < (Index)n0)
-        {
-            __syncthreads();
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256) stage1(
     const float *a0,
     float *a1,
     float *q4,
@@ -118,27 +34,23 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     {
         const Index i0 = p;
         const float *x0 = a0 + i0 * (Index)s0_0;
-        float r4 = -INFINITY;
-        for (int k = lane; k < parts; k += lanes)
+        const auto base_of = [&](const float r4)
         {
-            r4 = Join4()(r4, q4[(long long)p * parts + k]);
-        }
-        r4 = over_block(r4, Join4(), parts4);
-        const float v4 = (float)(r4);
-        const float v5_1 = (float)v1;
-        const bool v5 = (bool)(v4 == v5_1);
-        const float v6_1 = (float)v2;
-        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            const float v4 = (float)(r4);
+            const float v5_1 = (float)v1;
+            const bool v5 = (bool)(v4 == v5_1);
+            const float v6_1 = (float)v2;
+            const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            return v6;
+        };
+        float r4 = -INFINITY;
         double r11 = 0;
+        float row_base = base_of(r4);
         for (Index b = start + lane; b < end; b += 64 * (Index)lanes)
         {
             const Index stop = b + 64 * (Index)lanes < end ? b + 64 * (Index)lanes : end;
-            float p11[4];
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                p11[e] = 0;
-            }
+            float t11 = 0;
+            float base = row_base;
             for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
                 Vector<float, 4> b0[4];
@@ -163,22 +75,44 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
                         for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
+                            r4 = largest(r4, v0);
+                        }
+                    }
+                }
+                const float v6 = base_of(r4);
+                t11 = (t11 == 0 || base == v6 ? t11 : t11 * exp(base - v6));
+                base = v6;
+                float p11 = 0;
+                #pragma unroll
+                for (int u = 0; u < 4; u++)
+                {
+                    const Index k = c + u * lanes;
+                    if (k < stop)
+                    {
+                        #pragma unroll
+                        for (int e = 0; e < 4; e++)
+                        {
+                            const float v0 = b0[u].at[e];
                             const bool v7 = (bool)(v0 == v6);
                             const float v8 = (float)(v0 - v6);
                             const float v9_1 = (float)v2;
                             const float v9 = (float)(v7 != 0 ? v9_1 : v8);
                             const float v10 = (float)(exp(v9));
-                            p11[e] = p11[e] + v10;
+                            p11 = p11 + v10;
                         }
                     }
                 }
+                t11 = t11 + p11;
             }
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                r11 = Join11()(r11, p11[e]);
-            }
+            r11 = Join11()((r11 == 0 || row_base == base ? r11 : r11 * exp(row_base - base)), t11);
+            row_base = base;
         }
+        r4 = over_block(r4, Join4(), parts4);
+        if (lane == 0)
+        {
+            q4[(long long)p * parts + blockIdx.y] = r4;
+        }
+        r11 = (r11 == 0 || row_base == base_of(r4) ? r11 : r11 * exp(row_base - base_of(r4)));
         r11 = over_block(r11, Join11(), parts11);
         if (lane == 0)
         {
@@ -191,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) stage2(
+extern "C" __global__ void __launch_bounds__(256) stage1(
     const float *a0,
     float *a1,
     float *q4,
@@ -222,6 +156,15 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
         const Index i0 = p;
         const float *x0 = a0 + i0 * (Index)s0_0;
         float *x1 = a1 + i0 * (Index)s1_0;
+        const auto base_of = [&](const float r4)
+        {
+            const float v4 = (float)(r4);
+            const float v5_1 = (float)v1;
+            const bool v5 = (bool)(v4 == v5_1);
+            const float v6_1 = (float)v2;
+            const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            return v6;
+        };
         float r4 = -INFINITY;
         for (int k = lane; k < parts; k += lanes)
         {
@@ -234,9 +177,10 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
         const float v6_1 = (float)v2;
         const float v6 = (float)(v5 != 0 ? v6_1 : v4);
         double r11 = 0;
+        #pragma unroll 1
         for (int k = lane; k < parts; k += lanes)
         {
-            r11 = Join11()(r11, q11[(long long)p * parts + k]);
+            r11 = Join11()(r11, (q11[(long long)p * parts + k] == 0 || base_of(q4[(long long)p * parts + k]) == v6 ? q11[(long long)p * parts + k] : q11[(long long)p * parts + k] * exp(base_of(q4[(long long)p * parts + k]) - v6)));
         }
         r11 = over_block(r11, Join11(), parts11);
         const float v11 = (float)(r11);
@@ -244,6 +188,7 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const float v14 = (float)((float)1 / v13);
         for (Index c = start + lane; c < end; c += 4 * (Index)lanes)
         {
             Vector<float, 4> b0[4];
@@ -276,8 +221,8 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
                         const float v9_1 = (float)v2;
                         const float v9 = (float)(v7 != 0 ? v9_1 : v8);
                         const float v10 = (float)(exp(v9));
-                        const float v14 = (float)(v10 / v13);
-                        w1.at[e] = v14;
+                        const float v15 = (float)(v10 * v14);
+                        w1.at[e] = v15;
                     }
                     store(y1 + i, w1);
                 }

@@ -33,16 +33,23 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         float *x1 = a1 + i0 * (Index)s1_0;
         const Index padded = ((Index)held * 4 + 15) / 16 * 16;
         float *const g0 = (float *)(memory + padded * 0);
+        const auto base_of = [&](const float r4)
+        {
+            const float v4 = (float)(r4);
+            const float v5_1 = (float)v1;
+            const bool v5 = (bool)(v4 == v5_1);
+            const float v6_1 = (float)v2;
+            const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            return v6;
+        };
         float r4 = -INFINITY;
+        double r11 = 0;
+        float row_base = base_of(r4);
         for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
         {
             const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
-            float p4[4];
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                p4[e] = -INFINITY;
-            }
+            float t11 = 0;
+            float base = row_base;
             for (Index c = b; c < stop; c += 4 * (Index)lanes)
             {
                 Vector<float, 4> b0[4];
@@ -71,54 +78,14 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
                         for (int e = 0; e < 4; e++)
                         {
                             const float v0 = b0[u].at[e];
-                            p4[e] = largest(p4[e], v0);
+                            r4 = largest(r4, v0);
                         }
                     }
                 }
-            }
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                r4 = Join4()(r4, p4[e]);
-            }
-        }
-        r4 = over_block(r4, Join4(), parts4);
-        const float v4 = (float)(r4);
-        const float v5_1 = (float)v1;
-        const bool v5 = (bool)(v4 == v5_1);
-        const float v6_1 = (float)v2;
-        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
-        double r11 = 0;
-        for (Index b = 0 + lane; b < row; b += 64 * (Index)lanes)
-        {
-            const Index stop = b + 64 * (Index)lanes < row ? b + 64 * (Index)lanes : row;
-            float p11[4];
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                p11[e] = 0;
-            }
-            for (Index c = b; c < stop; c += 4 * (Index)lanes)
-            {
-                Vector<float, 4> b0[4];
-                #pragma unroll
-                for (int u = 0; u < 4; u++)
-                {
-                    const Index k = c + u * lanes;
-                    const float *y0 = x0;
-                    const Index i = k * 4;
-                    if (k < stop)
-                    {
-                        if (k < (Index)held)
-                        {
-                            b0[u] = *(Vector<float, 4> *)(g0 + k * 4);
-                        }
-                        else
-                        {
-                            b0[u] = loaded<4>(y0 + i);
-                        }
-                    }
-                }
+                const float v6 = base_of(r4);
+                t11 = (t11 == 0 || base == v6 ? t11 : t11 * exp(base - v6));
+                base = v6;
+                float p11 = 0;
                 #pragma unroll
                 for (int u = 0; u < 4; u++)
                 {
@@ -134,23 +101,29 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
                             const float v9_1 = (float)v2;
                             const float v9 = (float)(v7 != 0 ? v9_1 : v8);
                             const float v10 = (float)(exp(v9));
-                            p11[e] = p11[e] + v10;
+                            p11 = p11 + v10;
                         }
                     }
                 }
+                t11 = t11 + p11;
             }
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-            {
-                r11 = Join11()(r11, p11[e]);
-            }
+            r11 = Join11()((r11 == 0 || row_base == base ? r11 : r11 * exp(row_base - base)), t11);
+            row_base = base;
         }
+        r4 = over_block(r4, Join4(), parts4);
+        const float v4 = (float)(r4);
+        const float v5_1 = (float)v1;
+        const bool v5 = (bool)(v4 == v5_1);
+        const float v6_1 = (float)v2;
+        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        r11 = (r11 == 0 || row_base == v6 ? r11 : r11 * exp(row_base - v6));
         r11 = over_block(r11, Join11(), parts11);
         const float v11 = (float)(r11);
         const float v12_1 = (float)v2;
         const bool v12 = (bool)(v11 == v12_1);
         const float v13_1 = (float)v3;
         const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const float v14 = (float)((float)1 / v13);
         for (Index c = 0 + lane; c < row; c += 4 * (Index)lanes)
         {
             Vector<float, 4> b0[4];
@@ -190,8 +163,8 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
                         const float v9_1 = (float)v2;
                         const float v9 = (float)(v7 != 0 ? v9_1 : v8);
                         const float v10 = (float)(exp(v9));
-                        const float v14 = (float)(v10 / v13);
-                        w1.at[e] = v14;
+                        const float v15 = (float)(v10 * v14);
+                        w1.at[e] = v15;
                     }
                     store(y1 + i, w1);
                 }

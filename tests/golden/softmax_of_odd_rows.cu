@@ -129,6 +129,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const bool v13 = (bool)(v12 == v13_1);
         const float v14_1 = (float)v3;
         const float v14 = (float)(v13 != 0 ? v14_1 : v12);
+        const float v15 = (float)((float)1 / v14);
         {
             #pragma unroll
             for (int u = 0; u < 4; u++)
@@ -145,9 +146,9 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                     for (int e = 0; e < 8; e++)
                     {
                         const float v11 = g11[u].at[e];
-                        const float v15 = (float)(v11 / v14);
-                        const float v16 = rounded_half((v15));
-                        w1.at[e] = to_half(v16);
+                        const float v16 = (float)(v11 * v15);
+                        const __half h17 = to_half((v16));
+                        w1.at[e] = h17;
                     }
                     store(y1 + i, w1, first, count);
                 }

@@ -8,19 +8,9 @@ import numpy as np
 import pytest
 from harness.emulated import emulated_cupy
 from harness.homes import stand_in
+from harness.windowed import CONVOLUTIONS
 
 from optree import function, grad
-
-#: Images, weights and parameters: every rank, several tiles along each side, and what is left of them.
-CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "plain": ((2, 3, 9, 8), (70, 3, 3, 3), {"padding": 1}),
-    "strides": ((1, 5, 11, 10), (4, 5, 3, 2), {"stride": (2, 3), "padding": ((0, 1), (2, 0))}),
-    "groups": ((2, 6, 7, 7), (8, 3, 3, 3), {"groups": 2, "dilation": 2, "padding": "same"}),
-    "channels last": ((2, 6, 7, 5), (3, 3, 5, 6), {"layout": "NHWC", "weights_layout": "HWIO", "stride": 2}),
-    "batch last": ((4, 6, 6, 3), (4, 3, 3, 5), {"layout": "CHWN", "weights_layout": "IHWO"}),
-    "line": ((2, 4, 40), (3, 4, 5), {"stride": 2, "padding": 2}),
-    "volume": ((1, 2, 4, 5, 4), (3, 2, 2, 3, 2), {"padding": (1, 0, 1), "stride": (1, 2, 1)}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +19,9 @@ def gpu() -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_a_convolution_and_its_derivatives_by_kernels(case: str, dtype: str, gpu: Any) -> None:
-    shape, filters, props = CASES[case]
+    shape, filters, props = CONVOLUTIONS[case]
     rng = np.random.RandomState(0)
     x, w = (rng.normal(size=s).astype(dtype) for s in (shape, filters))
     tensors = [gpu.array(a, dtype) for a in (x, w)]

@@ -16,7 +16,18 @@ import pytest
 from harness import cuda
 from harness.cuda import KernelFault, needs_gxx
 from harness.cuda_samples import without_each
-from harness.cuda_trials import drawn, elementwise, narrow, ops, plain, random_trees, reductions, staged, views
+from harness.cuda_trials import (
+    drawn,
+    elementwise,
+    narrow,
+    ops,
+    plain,
+    random_trees,
+    reductions,
+    softmaxes,
+    staged,
+    views,
+)
 from harness.emulated import Collector, Emulator, Trial, Trials
 from harness.nvrtc import ARCHITECTURES, check_all, needs_nvrtc, under_way
 from harness.staged import normalised, softmax
@@ -25,6 +36,8 @@ from backends.gpu import launch_config
 from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from backends.gpu.runtime import OPTIONS
 from optree.dtypes import bfloat16
+
+pytestmark = pytest.mark.slow
 
 #: A device so small that rows of some hundred elements do not stay in shared memory, and few threads fill it.
 SMALL = DeviceLimits(1, 4 << 10, 32)
@@ -35,6 +48,11 @@ FEW = DeviceLimits(4, 4 << 10, 32)
 #: One that few places fill, and that has shared memory for long rows.
 ROOMY = DeviceLimits(1, 227 << 10, 2048)
 
+#: One that has more places than rows, which are split among them.
+MANY = DeviceLimits(32, 4 << 10, 2048)
+
+FLOATS = ("float32", "float64", "float16")
+
 GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, Any]]] = {
     "ops": (ops, DEVICES["sm_90"], {}),
     "reductions": (reductions, DEVICES["sm_90"], {}),
@@ -42,6 +60,9 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, 
     "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
     "staged on a few": (lambda: staged((257, 5000), ("float32",)), FEW, {}),
     "staged on a roomy device": (lambda: staged((17000, 40000, 60004), ("float32",)), ROOMY, {}),
+    "softmaxes": (lambda: softmaxes((5, 5000, 5001), (*FLOATS, bfloat16())), DEVICES["sm_90"], {}),
+    "softmaxes on a small device": (lambda: softmaxes((1201, 9000, 9001), (*FLOATS, bfloat16())), SMALL, {}),
+    "softmaxes in parts": (lambda: softmaxes((40000, 40001)), MANY, {}),
     "views": (views, DEVICES["sm_90"], {}),
     "elementwise": (elementwise, DEVICES["sm_90"], {}),
     "elementwise on a small device": (elementwise, SMALL, {}),
@@ -64,10 +85,15 @@ ODD = "--diag-suppress=186"
 
 
 @cache
-def trials_of(group: str, wide: bool = False) -> Trials:
+def trials_of(group: str, wide: bool) -> Trials:
     make, device, options = (WIDE if wide else GROUPS)[group]
+    return Trials(make(), device, **options)
+
+
+def sources_in(group: str, wide: bool = False, names: Iterable[str] | None = None) -> list[str]:
+    """The sources of a group's trials of these names, or of all."""
     with wide_indices(wide):
-        return Trials(make(), device, **options)
+        return trials_of(group, wide).sources(names)
 
 
 def wide_indices(wide: bool) -> Any:
@@ -76,15 +102,10 @@ def wide_indices(wide: bool) -> Any:
 
 
 @cache
-def drawn_of(session: pytest.Session, test: str, group: str) -> set[str]:
-    """The names of a group's cases of a test that run."""
-    cases = (item.callspec.params for item in session.items if item.nodeid.split("[")[0] == test)
-    return {params["name"] for params in cases if params["group"] == group}
-
-
-def those_that_run(request: Any, group: str) -> set[str]:
-    """The names of a group's cases of this test that run."""
-    return drawn_of(request.session, request.node.nodeid.split("[")[0], group)
+def those_that_run(session: pytest.Session, test: Callable[..., None], group: str) -> dict[str, None]:
+    """The names of a group's cases of a test that run, in order."""
+    cases = (item.callspec.params for item in session.items if getattr(item, "function", None) is test)
+    return {params["name"]: None for params in cases if params["group"] == group}
 
 
 def _names(groups: dict[str, Any]) -> list[Any]:
@@ -98,7 +119,7 @@ def _names(groups: dict[str, Any]) -> list[Any]:
 @needs_gxx
 @pytest.mark.parametrize(("group", "name"), _names(GROUPS))
 def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, name: str, request: Any) -> None:
-    trials_of(group).check(name, those_that_run(request, group))
+    trials_of(group, False).check(name, those_that_run(request.session, request.function, group))
 
 
 @pytest.mark.matrix
@@ -106,13 +127,13 @@ def test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads(group: str, n
 @pytest.mark.parametrize(("group", "name"), _names(WIDE))
 def test_the_same_with_indices_of_64_bits(group: str, name: str, request: Any) -> None:
     with wide_indices(True):
-        trials_of(group, True).check(name, those_that_run(request, group))
+        trials_of(group, True).check(name, those_that_run(request.session, request.function, group))
 
 
 @needs_gxx
 def test_every_kind_of_team_is_among_them() -> None:
-    small, large = (trials_of(group) for group in ("staged on a small device", "staged"))
-    text = "\n".join(large.sources)
+    small, large, one = (sources_in(group) for group in ("staged on a small device", "staged", "elementwise"))
+    text = "\n".join(large)
     for team in (
         "over_lanes(r",
         "over_block(r",
@@ -124,18 +145,26 @@ def test_every_kind_of_team_is_among_them() -> None:
     ):
         assert team in text, team
     for dtype, type in (("float16", "__half"), ("bfloat16", "__nv_bfloat16")):
-        half = "\n".join(trials_of(dtype).sources)
+        half = "\n".join(sources_in(dtype))
         assert f"Vector<{type}, 8>" in half  # accesses of 16 bytes
         assert f"__shared__ {type} tile" in half and f"{type} *const g" in half
         assert "int shift = (int)((unsigned long long)x0 / 2 % 8)" in half
     assert "int shift = (int)((unsigned long long)x0 / 4 % 4)" in text
-    assert any("__shared__ float tile" in source for source in trials_of("elementwise").sources)
-    assert any(launch.shared for launch in large.launches) and any(launch.grid[1] > 1 for launch in large.launches)
-    assert any("(Index)held" in source for source in small.sources), "no row is read again in part"
-    for sources, name in ((small.sources, "kernel("), (trials_of("staged on a few").sources, "stage1(")):
+    assert any("__shared__ float tile" in source for source in one)
+    launches = trials_of("staged", False).launches
+    assert any(launch.shared for launch in launches) and any(launch.grid[1] > 1 for launch in launches)
+    assert any("(Index)held" in source for source in small), "no row is read again in part"
+    for group, word in (
+        ("on a small device", "(Index)held"),
+        ("on a small device", "shift ="),
+        ("in parts", "base_of(q"),
+    ):
+        online = [source for source in sources_in(f"softmaxes {group}") if "base_of" in source]
+        assert any(word in source for source in online), f"no traversal of two stages {group} has {word}"
+    for sources, name in ((small, "kernel("), (sources_in("staged on a few"), "stage1(")):
         assert any(name in source and "[e] = over_column(r" in source for source in sources), name
-    assert all("typedef long long Index;" in source for source in trials_of("views", True).sources)
-    several = [source for source in trials_of("elementwise on a small device").sources if "parts" not in source]
+    assert all("typedef long long Index;" in source for source in sources_in("views", True))
+    several = [source for source in sources_in("elementwise on a small device") if "parts" not in source]
     for parts in (("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")):
         assert any(all(part in source for part in parts) for source in several), parts
 
@@ -146,18 +175,18 @@ def test_every_kind_of_team_is_among_them() -> None:
 @needs_nvrtc
 @needs_gxx
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest, sample: Any) -> None:
-    odd = sources_among(trials_of(group) for group in ("ops", "reductions"))
-    groups = [trials_of(group) for group in GROUPS] + [trials_of(group, True) for group in WIDE]
-    for sources, options in ((odd, (*OPTIONS, ODD)), (sources_among(groups, odd), OPTIONS)):
+def test_every_kernel_compiles_without_a_warning(arch: str, request: pytest.FixtureRequest) -> None:
+    """Of the trials that run; of all of them, where none does."""
+    ran = [(group, False, test_a_kernel_gives_what_numpy_gives_in_every_order_of_threads) for group in GROUPS]
+    ran += [(group, True, test_the_same_with_indices_of_64_bits) for group in WIDE]
+    odd, others = dict[str, None](), dict[str, None]()
+    for group, wide, test in ran:
+        found = sources_in(group, wide, those_that_run(request.session, test, group) or None)
+        (odd if group in ("ops", "reductions") else others).update(dict.fromkeys(found))
+    rest = [source for source in others if source not in odd]
+    for sources, options in ((list(odd), (*OPTIONS, ODD)), (rest, OPTIONS)):
         every = request.config.getoption("--every-architecture")
-        mine = sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)]
-        check_all(mine if every else sample(mine), arch, options)
-
-
-def sources_among(groups: Iterable[Trials], but: Sequence[str] = ()) -> list[str]:
-    """Each source once."""
-    return list(dict.fromkeys(source for trials in groups for source in trials.sources if source not in but))
+        check_all(sources if every else sources[ARCHITECTURES.index(arch) :: len(ARCHITECTURES)], arch, options)
 
 
 def turned(be: Any) -> np.ndarray:

@@ -24,6 +24,8 @@ from backends import gen_backend
 from backends.gpu import matmul as products
 from optree.errors import BackendError
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 #: Runs for all who import CuPy in a process of its own: the stand-in for it, whose kernels do nothing.

@@ -27,7 +27,7 @@ from optree.errors import AxisError, BackendError, DeviceMemoryError
 from optree.ops.apply import Apply
 from optree.registry import OPS, f
 
-pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
+pytestmark = [pytest.mark.slow, needs_gxx, pytest.mark.usefixtures("folder")]
 
 MATRIX, VECTOR = TensorType("float32", (None, None)), TensorType("float32", (None,))
 
@@ -366,6 +366,7 @@ BETWEEN_KERNELS = {
     "transpose": lambda x: f.transpose(f.reshape(x, (2, 3))),
     "head_like": lambda x: OPS["head_like"].make(axis=0)(x, np.ones(4, np.float32)),
     "tail_like": lambda x: OPS["tail_like"].make(axis=0)(x, np.ones(4, np.float32)),
+    "unslice": lambda x: OPS["unslice"].make(index=((None, None, -2),))(x, np.ones(12, np.float32)),
 }
 
 

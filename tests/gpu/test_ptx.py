@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,7 @@ from harness import cuda_trials as trials
 from harness import golden, ptx
 from harness.count_table import TITLE, table_of
 from harness.counted import COUNTED
-from harness.counts import HEAD, counts_of, resident_warps
+from harness.counts import HEAD, counts_of, pipes_of_ptx, resident_warps
 from harness.emulated import Collector
 from harness.interpreted import Interpreter
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of, version
@@ -30,6 +31,8 @@ from backends.gpu.runtime import OPTIONS
 from optree import function
 from optree.run.function import Function
 from optree.tree.variable import Input
+
+pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COUNTS = GOLDEN / "counts.txt"
@@ -147,7 +150,7 @@ def test_a_wrong_instruction_is_noticed() -> None:
     (source,) = host.sources
     text = ptx_of(source, "sm_90", OPTIONS)
     for old, new in [("ex2.approx.ftz.f32", "lg2.approx.ftz.f32"), ("bfly", "up"), ("shl.b32", "shr.u32"),
-                     ("div.rn.f32", "mul.rn.f32"), ("sub.rn.f32", "add.rn.f32")]:  # fmt: skip
+                     ("rcp.rn.f32", "sqrt.rn.f32"), ("sub.rn.f32", "add.rn.f32")]:  # fmt: skip
         assert old in text, old
         broken = Interpreter()
         broken.modules[source] = ptx.parse(text.replace(old, new)), ""
@@ -318,6 +321,27 @@ def test_a_kernel_is_counted() -> None:
     assert counts.issued["ld.global.f32"] == 2 and counts.issued["mul.f32"] + counts.issued["add.f32"] == 2
     code = pipes_of(compile_cuda(SCALE).cubin)["k"]
     assert code["memory"] >= 2 and set(code) <= {"float", "integer", "memory", "control", "uniform"}
+
+
+REPEATED = """#include <cuda_fp16.h>
+extern "C" __global__ void k(const float *x, const __half *h, float *y) { float t = x[0]; %s y[0] = t; }
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("line", ["t = exp(t);", "t = y[1] - fabsf(t) * -t;", "t = t * __half2float(h[%d]);"])
+def test_instructions_of_ptx_are_counted_as_the_machines(line: str) -> None:
+    found = []
+    for times in (4, 12):
+        compiled = compile_cuda(REPEATED % "".join(line.replace("%d", str(i)) for i in range(times)), "sm_90")
+        counts = Counter[str]()
+        blocks = ptx.parse(compiled.ptx).functions["k"].blocks
+        for instruction in (each for block in blocks for each in block.instructions):
+            counts.update(pipes_of_ptx(instruction.name))
+        found.append((counts, pipes_of(compiled.cubin)["k"]))
+    (few, few_real), (many, many_real) = found
+    for pipe in ("float", "integer", "slow"):
+        assert many[pipe] - few[pipe] == many_real[pipe] - few_real[pipe], pipe
 
 
 @needs_nvrtc

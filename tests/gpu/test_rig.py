@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -85,6 +86,43 @@ def test_cupys_own_kernels(cupy: Any) -> None:
     assert cupy.nonzero(cupy.asarray([0, 3, 0, 5]))[0].get().tolist() == [1, 3]
     halves = cupy.asarray(values, np.float16)
     np.testing.assert_array_equal((halves + halves).get(), (values.astype(np.float16) * 2))
+
+
+@pytest.mark.parametrize("lead", [(), (2,)], ids=["one", "stacked"])
+def test_cupys_linear_algebra(cupy: Any, lead: tuple[int, ...]) -> None:
+    random = np.random.RandomState(0)
+    a, b, wide = (random.standard_normal((*lead, *shape)) for shape in ((4, 4), (4, 2), (3, 5)))
+    positive = a @ np.swapaxes(a, -1, -2) + np.eye(4)
+    x, y, z, p = map(cupy.asarray, (a, b, wide, positive))
+    linalg = cupy.linalg
+    for found, wanted in (
+        (x @ y, a @ b),
+        (linalg.solve(x, y), np.linalg.solve(a, b)),
+        (linalg.inv(x), np.linalg.inv(a)),
+        (linalg.det(x), np.linalg.det(a)),
+        (linalg.cholesky(p), np.linalg.cholesky(positive)),
+        (linalg.eigvalsh(p), np.linalg.eigvalsh(positive)),
+        (linalg.svd(z, compute_uv=False), np.linalg.svd(wide, compute_uv=False)),
+    ):
+        np.testing.assert_allclose(found.get(), wanted, rtol=1e-10)
+    for matrix, values in ((z, wide), (x, a)):
+        for whole in (False, True):
+            q, r = (each.get() for each in linalg.qr(matrix, "complete" if whole else "reduced"))
+            np.testing.assert_allclose(q @ r, values, atol=1e-12)
+            u, s, v = (each.get() for each in linalg.svd(matrix, full_matrices=whole))
+            count = s.shape[-1]
+            np.testing.assert_allclose(u[..., :count] * s[..., None, :] @ v[..., :count, :], values, atol=1e-12)
+    for side in "LU":
+        s, u = (each.get() for each in linalg.eigh(p, side))
+        np.testing.assert_allclose(u * s[..., None, :] @ np.swapaxes(u, -1, -2), positive, atol=1e-12)
+
+
+def test_what_has_no_value_is_told_where_that_is_asked(cupy: Any) -> None:
+    singular, negative = cupy.ones((3, 3)), -cupy.eye(3)
+    for run in (lambda: cupy.linalg.inv(singular), lambda: cupy.linalg.cholesky(negative)):
+        run()
+        with import_module("cupyx").errstate(linalg="raise"), pytest.raises(np.linalg.LinAlgError):
+            run()
 
 
 def test_every_function_that_is_redirected_is_there(on: Rig) -> None:

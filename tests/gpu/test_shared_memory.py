@@ -16,7 +16,7 @@ from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc
 from harness.shared import DEFAULT, OPTIN, static_shared
 
 from backends import Backend, gen_backend, launches, source
-from backends.gpu.codegen.printer import static_bytes
+from backends.gpu.codegen.variant import static_bytes
 from backends.gpu.kernel import CudaNest
 from backends.gpu.launch_config import DEVICES, Launch
 from backends.gpu.launchers import LAUNCHERS

@@ -45,8 +45,12 @@ EXPANDED = {
     **{f"{base}.{type}": _DIVIDED_LONG for base in ("div", "rem") for type in ("s64", "u64")},
 }
 
-#: Names of registers, which cost nothing, and conjunctions of conditions, which comparisons make on their way.
+#: Names of registers, which cost nothing; conjunctions of conditions, which comparisons make on their way; and signs
+#: and saturation, which are modifiers of the instructions beside them.
 FREE = (
+    "neg.f32",
+    "abs.f32",
+    "cvt.sat.f32.f32",
     "and.pred",
     "or.pred",
     "mov",
@@ -107,6 +111,8 @@ def pipes_of_ptx(name: str) -> dict[str, int]:
         return {"memory": 1}
     if base in ("bra", "bar", "call", "exit"):
         return {"control": 1}
+    if name == "cvt.f32.f16":
+        return {"float": 1}  # an addition of halves
     if base == "cvt":
         return {"slow" if _is_slow(mods) else "integer": 1}
     if "approx" in mods:

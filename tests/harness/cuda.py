@@ -62,7 +62,7 @@ LIMIT = 60.0
 #: Stacks are probed page by page: a frame as large as samples.DEEP's would reach over its stack's guard page, and
 #: write into what lies beyond, which may be the stack of a thread of Python's.
 FLAGS = (
-    *("-std=c++17", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv"),
+    *("-std=c++17", "-O0", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions"),
     "-fstack-clash-protection",
 )

@@ -16,7 +16,7 @@ from harness.expressions import CASES, Case, compare, operands_for
 from harness.halves import CLOSE, EXACT, exact_sums, sums
 from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
-from optree import OpTreeNode, function
+from optree import OpTreeNode, function, grad
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.ops.traits import ReductionOperator
 from optree.registry import OPS
@@ -121,6 +121,39 @@ def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32",
                 array = drawn(0, *shape).astype(dtype)
                 for tree in TREES:
                     found[f"{tree.__name__}-{dtype}-{shape}-{axis}"] = _staged(tree, array, axis)
+    return found
+
+
+#: Labels of `_rows_of_kinds`: the least class, the last one and beyond it, and none.
+LABELS = (0, -1, 5, 3, 4, 2**32 + 3, 10**6, 7, 8)
+
+
+def _rows_of_kinds(n: int) -> np.ndarray:
+    """Rows whose maximum grows throughout, or never; is late, infinite or nan; or that have none."""
+    normal = np.random.RandomState(5).randn(9, n) * 3
+    normal[1], normal[2] = np.sort(normal[1] * 4), np.sort(normal[2] * 4)[::-1]
+    normal[3], normal[4, : n // 2], normal[5, n - 2], normal[6, n // 3] = -np.inf, -np.inf, np.inf, np.nan
+    normal[7], normal[8] = -9.25, normal[8] * 1e3
+    return normal
+
+
+def softmaxes(lengths: Sequence[int], dtypes: Sequence[Any] = ("float32", "float64", "float16")) -> dict[str, Trial]:
+    """Softmaxes, their logarithms' sums, and cross entropies with their gradients, of rows of every kind."""
+    found = {}
+    for dtype in map(np.dtype, dtypes):
+        for n in lengths:
+            rows = _rows_of_kinds(n).astype(dtype)
+
+            def run(be: Any, rows: np.ndarray = rows) -> Sequence[np.ndarray]:
+                x, labels = be.array(rows, rows.dtype), be.array(np.array(LABELS), np.int64)
+                losses = be.cross_entropy(x, labels)
+                fused = function([], [losses + 1, grad(be.sum(losses), x)])()  # small losses are of one digit
+                return [y.asnumpyarray() for y in (be.softmax(x, axis=1), be.logsumexp(x, axis=1), *fused)]
+
+            unit = float(finfo(dtype).eps)
+            found[f"softmax-{dtype}-{n}"] = alike(
+                run, 24 * unit if dtype.itemsize > 2 else unit, unit * 1e-3, partial(run, rows=rows.astype(np.float64))
+            )
     return found
 
 

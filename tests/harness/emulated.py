@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -201,30 +202,37 @@ class Trials:
 
     Attributes
     ----------
-    sources : list of str
-        Of all kernels.
     launches : list of Launch
-        All, in order.
+        All so far, in order.
     """
 
     def __init__(self, trials: dict[str, Trial], device: DeviceLimits = DEVICES["sm_90"], **options: Any) -> None:
-        collector = Launched(device)
-        be = collector.backend(**options)
-        self.trials, self.sources_of = trials, dict[str, set[str]]()
-        for name, trial in trials.items():
-            collector.launched.clear()
-            trial.run(be)  # on memory that nobody has written: what comes of it means nothing
-            self.sources_of[name] = set(collector.launched)
-        self.sources, self.launches = list(dict.fromkeys(collector.sources)), collector.launches
+        self.trials = trials
+        self._collector, self._found = Launched(device), dict[str, list[str]]()
+        self._collecting = self._collector.backend(**options)
+        self.launches = self._collector.launches
         self.emulator = Emulator(device=device)
         self.be = self.emulator.backend(**options)
 
+    def sources(self, names: Iterable[str] | None = None) -> list[str]:
+        """The sources of some trials, or of all, each once."""
+        found = map(self._sources_of, self.trials if names is None else names)
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def _sources_of(self, name: str) -> list[str]:
+        """The sources that a trial launches, found when they are first asked for."""
+        if name not in self._found:
+            self._collector.launched.clear()
+            self.trials[name].run(self._collecting)  # on memory that nobody has written: what comes of it means nothing
+            self._found[name] = list(self._collector.launched)
+        return self._found[name]
+
     def check(self, name: str, others: Iterable[str]) -> None:
         """Run a trial in every order of threads; its kernels are compiled together with those of the other trials."""
-        needed = set().union(*(self.sources_of[other] for other in (name, *others)))
-        self.emulator.compile(source for source in self.sources if source in needed)
+        needed = self.sources(each for each in self.trials if each == name or each in others)
+        self.emulator.compile(needed)
         trial = self.trials[name]
         for order in cuda.ORDERS:
             self.emulator.order, self.emulator.seed = order, 7
             trial.check(trial.run(self.be))
-        assert set(self.emulator.sources) <= needed
+        assert set(self.emulator.sources) <= set(needed)

@@ -294,6 +294,11 @@ def _drawn_at(seed: Any, counter: Any, place: Any, normal: bool, dtype: Any) -> 
     return found
 
 
+def _count_in_bins(x: Any, y: Any, even: bool) -> Any:
+    upper = [y <= high if i == len(x) - 2 else y < high for i, high in enumerate(x[1:])]
+    return np.array([np.sum((y >= low) & below) for low, below in zip(x[:-1], upper, strict=True)], np.int64)
+
+
 def _searchsorted(x: Any, y: Any, side: str) -> Any:
     before = np.less if side == "left" else np.less_equal
     return before(x, np.asarray(y)[..., None]).sum(axis=-1, dtype=np.int64)
@@ -304,6 +309,7 @@ MEANINGS: dict[str, Meaning] = {
     "erf": _in_double(special.erf),
     "sig": _in_double(special.expit),
     "sig2": _in_double(lambda x: 1 / (1 + np.exp2(-x))),
+    "half_power": _in_double(lambda x, numerator: x ** (numerator / 2)),
     "sech2": _in_double(lambda x: (1 / np.cosh(x)) ** 2),
     "tanh2": _in_double(lambda x: np.tanh(x * np.log(2))),
     "safelog": _in_double(lambda x: np.log(np.maximum(x, np.exp(-50.0)))),
@@ -320,6 +326,9 @@ MEANINGS: dict[str, Meaning] = {
     "recurrence": _recurrence,
     "sort": np.sort,
     "searchsorted": _searchsorted,
+    "count_in_bins": _count_in_bins,
+    "interpolate": lambda x, xp, fp: np.interp(x, xp, fp),
+    "top_indices": lambda x, k, axis: np.take(np.argsort(-x.astype(float), axis, kind="stable"), np.arange(k), axis),
     "argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
     "exclusive_prod": _exclusive_prod,
     "exclusive_prod_along": _exclusive_prod_along,
@@ -356,7 +365,9 @@ MEANINGS: dict[str, Meaning] = {
     "index_add": _index_add,
     "is_last": _is_last,
     "onehot": _onehot,
-    "flat_indices": lambda like: np.arange(np.size(like)).reshape(np.shape(like)),
+    "flat_indices": lambda like, axis=None: (
+        np.arange(np.size(like)).reshape(np.shape(like)) if axis is None else np.indices(np.shape(like))[axis]
+    ),
     "drawn_at": _drawn_at,
     **windowed.MEANINGS,
 }

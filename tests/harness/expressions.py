@@ -18,7 +18,7 @@ from optree.tree.types import TensorType, as_dtype
 
 #: Ops whose value the C library and NumPy may round differently, and by how many units in the last place at most.
 ROUNDED = """exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh
-    arctanh arctan2 hypot pow cbrt sig sig2 sech2 tanh2 safelog erf logaddexp"""
+    arctanh arctan2 hypot pow half_power cbrt sig sig2 sech2 tanh2 safelog erf logaddexp"""
 ULPS = {**dict.fromkeys(ROUNDED.split(), 4), "sech2": 8}  # which squares the rounding of cosh
 
 #: Ops that may give either zero where 0.0 and -0.0 tie: NumPy's own answer depends on the processor.
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     expression: str
 
     def __str__(self) -> str:
-        props = [str(value) for value in self.op.props.values()]
+        props = [str(value).replace("-", "minus") for value in self.op.props.values()]
         return "_".join([self.op.name, *props, *map(str, dict.fromkeys(self.operands))])
 
     def source(self) -> str:

@@ -67,7 +67,7 @@ class Array:
     def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, *, order: str = "C") -> None:
         if memptr is not None:
             there = memptr.array
-            strides = np.empty(0, dtype).itemsize * np.cumprod([1, *shape[:0:-1]])[::-1]
+            strides = np.dtype(dtype).itemsize * np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
             self._lie(
                 as_strided(there.host, shape, strides), there if there.base is None else there.base, there.device.id
             )

@@ -8,6 +8,17 @@ from typing import Any
 
 import numpy as np
 
+#: Images, weights and parameters: every rank and layout, several tiles along each side, and what is left of them.
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 3, 9, 8), (70, 3, 3, 3), {"padding": 1}),
+    "strides": ((1, 5, 11, 10), (4, 5, 3, 2), {"stride": (2, 3), "padding": ((0, 1), (2, 0))}),
+    "groups": ((2, 6, 7, 7), (8, 3, 3, 3), {"groups": 2, "dilation": 2, "padding": "same"}),
+    "channels last": ((2, 6, 7, 5), (3, 3, 5, 6), {"layout": "NHWC", "weights_layout": "HWIO", "stride": 2}),
+    "batch last": ((4, 6, 6, 3), (4, 3, 3, 5), {"layout": "CHWN", "weights_layout": "IHWO"}),
+    "line": ((2, 4, 40), (3, 4, 5), {"stride": 2, "padding": 2}),
+    "volume": ((1, 2, 4, 5, 4), (3, 2, 2, 3, 2), {"padding": (1, 0, 1), "stride": (1, 2, 1)}),
+}
+
 
 def _floating(dtype: Any) -> np.dtype:
     return np.dtype(dtype) if np.dtype(dtype).kind == "f" else np.dtype("float64")

@@ -354,6 +354,8 @@ def test_make_node_given_what_has_no_type_says_so_and_what_to_give(be):
         with pytest.raises(OperandError, match=rf"Plain: make_node asks input {place}.* for its type") as caught:
             Plain()(*given)
         assert "be.array" in str(caught.value) and "optree.constant" in str(caught.value)
+        with pytest.raises(OperandError, match=rf"Plain: make_node asks input {place}.* for its type"):
+            Plain().make_node(*given)
     assert Plain()(constant(np.ones(3)), constant(2.0))
     with pytest.raises(
         OperandError, match=r"Plain: make_node asks input 0.*x\.tensor is that of an array of optree\.xp"

@@ -15,7 +15,7 @@ from harness.homes import home, stand_in
 
 import optree
 from backends import gen_backend
-from optree import TensorType
+from optree import Input, TensorType
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.registry import f
 
@@ -280,6 +280,9 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
     x, h = be.ones((4, 3), name="x"), be.ones(3, name="h")
     with pytest.raises(ShapeError, match=r"makes the shape \(2, 3\) of state 0, h \(3,\)"):
         be.scan(lambda s, v: (be.ones((2, 3)) + s, None), h, x)
+    rows = Input(TensorType("float64", (None, None)), "rows")
+    with pytest.raises(ShapeError, match=r"broadcasts axis 0 of state 0, one \(1,\).*begin with a state of that size"):
+        be.scan(lambda s, v: (s + v, None), be.ones(1, name="one"), rows)
     with pytest.raises(DTypeError, match=r"makes float64 of state 0, h .*astype\('float32'\) in the step"):
         be.scan(lambda s, v: (s + v, None), be.ones(3, "float32", name="h"), x)
     with pytest.raises(OperandError, match="returns 2 new states; it was given 1"):

@@ -1,4 +1,4 @@
-"""`argsort` is stable, by sorts of keys with indices that need not be."""
+"""`argsort` is stable, by sorts of keys with indices that need not be; top k and counts in bins have quick ways too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
+from optree.errors import OperandError
 from optree.ops.ordering import LEAST
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repeated_negative_halves_are_sorted(seed: int) -> None:
+    """NumPy's sort of float16 is wrong for some of these, where the processor has AVX-512."""
+    x = np.where(np.random.default_rng(seed).random(5000) < 0.99, -51, -36).astype(np.float16)
+    be = gen_backend("cpu")
+    expected = np.sort(x.astype(np.float64))
+    np.testing.assert_array_equal(np.sort(be.array(x, np.float16)).asnumpyarray(), expected)
+    np.testing.assert_array_equal(be.xp.unique_values(be.xp.asarray(x)), np.unique(expected))
 
 
 @pytest.mark.parametrize(
@@ -32,3 +43,45 @@ def test_argsort_is_numpys_stable_one(dtype: str, shape: tuple[int, ...]) -> Non
         for array, axis in ((x, -1), (x[..., ::2], -1), (x.T, 0)):
             ours = be.argsort(be.array(array, dtype), axis=axis).asnumpyarray()
             np.testing.assert_array_equal(ours, np.argsort(array, axis=axis, kind="stable"))
+
+
+def _with_ties(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Few values, of floats with nans and infinities."""
+    rng = np.random.default_rng(0)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    x = rng.integers(0, 40, shape).astype(dtype)
+    if dtype[0] == "f":
+        flat = x.reshape(-1)
+        flat[::97], flat[::61], flat[::31] = np.nan, np.inf, -np.inf
+        x[0] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("k", [1, 8, 100])
+def test_of_the_largest_the_first_are_taken_and_nan_is_larger_than_any_number(dtype: str, k: int) -> None:
+    be, x = gen_backend("cpu", jit=False), _with_ties(dtype, (9, 200))
+    descending = np.where(np.isnan(x), 0, -x.astype(float))
+    wanted = np.lexsort((descending, ~np.isnan(x)), axis=1)
+    values, indices = be.evaluate(list(be.topk(be.array(x, dtype), k, axis=1)))
+    np.testing.assert_array_equal(indices.get(), wanted[:, :k])
+    np.testing.assert_array_equal(values.get(), np.take_along_axis(x, wanted[:, :k], 1))
+    down = be.evaluate([be.topk(be.array(x.T.copy(), dtype), k, axis=0)[1]])[0]
+    np.testing.assert_array_equal(down.get(), wanted[:, :k].T)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "uint16", "float16", "int32", "float32", "float64"])
+@pytest.mark.parametrize("size", [50, 1 << 17])
+def test_elements_are_counted_in_bins_as_numpy_does(dtype: str, size: int) -> None:
+    be, x = gen_backend("cpu", jit=False), _with_ties(dtype, (2, size))
+    finite = np.where(np.isfinite(x), x, 3) if dtype[0] == "f" else x.astype("uint8") if dtype == "bool" else x
+    tensor = be.array(x, dtype)
+    for bins, given in (([-1, 0, 1, 5.5, 30], x), ([0.5], x), (7, finite)):
+        tensor = be.array(given, given.dtype)
+        wanted, edges = np.histogram(given.astype("uint8") if given.dtype == bool else given, bins)
+        found = be.evaluate(list(be.histogram(tensor, bins)))
+        np.testing.assert_array_equal(found[0].get(), wanted)
+        np.testing.assert_array_equal(found[1].get(), edges)
+    with pytest.raises(OperandError, match="ascend"):
+        be.histogram(tensor, [2, 1])

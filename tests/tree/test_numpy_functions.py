@@ -129,6 +129,14 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     ],
     np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
     np.copy: [lambda x: np.copy(x)],
+    np.trapezoid: [
+        lambda x: np.trapezoid(x),
+        lambda x: np.trapezoid(x, dx=0.5, axis=0),
+        lambda x: np.trapezoid(x, np.array([0.0, 1.0, 4.0])),
+        lambda x: np.trapezoid(x, np.array([0.0, 3.0]), axis=0),
+        lambda x: np.trapezoid(x, x * x, axis=0),
+    ],
+    np.polyval: [lambda x: np.polyval([2.0, -1.0, 0.5], x), lambda x: np.polyval(np.ravel(x), x[0])],
     np.full_like: [lambda x: np.full_like(x, 2), lambda x: np.full_like(x + 1, 2, dtype=np.float32)],
     np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x)), lambda x: np.stack(x, axis=1)],
     np.vstack: [lambda x: np.vstack([x, x]), lambda x: np.vstack(x)],
@@ -328,7 +336,7 @@ def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
     assert tree.op == op, f"{ufunc} builds {tree.op}, not {name}"
     if ufunc.nin == 2:
         assert ufunc(values[0], tensors[1]).op == op
-        assert ufunc(tensors[0], 2.5).op == op  # a power by 2 is a square
+        assert ufunc(tensors[0], 1.25).op == op  # a power by 2 is a square
     out = cpu.zeros(tree.shape, tree.dtype)
     assert ufunc(*tensors, out=out) is out
     with np.errstate(all="ignore"):
@@ -421,7 +429,7 @@ def test_answers_are_pythons_bools_as_numpys_are(function: Any, cpu: Any) -> Non
         (np.linalg.eig, "np.linalg.eig"),
         (lambda x: np.gcd(x, 1), "np.gcd"),
         (np.add.accumulate, "np.add.accumulate"),
-        (lambda x: np.trapezoid(np.ones(2) * x), "np.trapezoid"),
+        (lambda x: np.convolve(np.ones(2) * x, x), "np.convolve"),
     ],
 )
 def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, name: str, cpu: Any) -> None:
@@ -466,6 +474,29 @@ def test_reductions_of_some_elements_are_numpys(call: Any, cpu: Any) -> None:
 def test_an_extreme_of_some_elements_needs_a_first_value(cpu: Any) -> None:
     with pytest.raises(OperandError, match="max: with where= give initial="):
         np.max(cpu.ones((2, 3)), where=MASK)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float32"])
+@pytest.mark.parametrize("value", [1, True, 2.7, np.float64(3.5), np.array([1.5])], ids=repr)
+def test_full_like_casts_its_value_as_numpy_does(dtype: str, value: Any, cpu: Any) -> None:
+    like = np.ones((2, 2), dtype)
+    found, wanted = np.full_like(cpu.array(like, dtype), value), np.full_like(like, value)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.get(), wanted)
+
+
+def test_full_like_refuses_an_integer_that_overflows_as_numpy_does(cpu: Any) -> None:
+    with pytest.raises(OverflowError, match="out of bounds"):
+        np.full_like(cpu.array(np.ones(2, np.int8), np.int8), 300)
+
+
+def test_arguments_that_are_equal_and_not_the_same_are_told_apart(cpu: Any) -> None:
+    x = cpu.ones((2, 3), name="x")
+    assert cpu.sum(x, axis=1).shape == (2, 1)
+    assert cpu.sum(x, axis=1, keepdims=False).shape == (2,)
+    assert cpu.sum(x, axis=1, keepdims=0).shape == cpu.sum(x, keepdims=False, axis=1).shape == (2,)
+    assert [cpu.sum(x, axis=1, keepdims=kept)[0]["keepdims"] for kept in (True, 1, False, 0)] == [True, 1, False, 0]
+    assert cpu.sum(x, axis=(0, 1), keepdims=False).shape == ()
 
 
 @pytest.mark.parametrize("name", ["unique", "nonzero", "bincount", "flatnonzero"])

@@ -326,3 +326,33 @@ def test_values_of_broadcasts_can_be_written():
 def test_what_has_no_backend_is_refused(xp):
     with pytest.raises(TypeError, match="no backend"):
         xp.asarray(optree.TensorType("float64", (2,))("x") + 1)
+
+
+def test_what_two_values_have_in_common_is_computed_once(xp):
+    """The first value that is asked for computes it, though no name refers to it."""
+    calls = []
+
+    class Counted(optree.Op):
+        __props__ = ()
+
+        def make_node(self, x):
+            return optree.Apply(self, [x], [x.type()])
+
+        def perform(self, node, inputs, output_storage):
+            calls.append(1)
+            output_storage[0][0] = np.asarray(inputs[0]) * 2
+
+        def grad(self, inputs, output_gradients):
+            return [2 * output_gradients[0]]
+
+    x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+
+    def both():
+        common = xp.asarray(Counted()(x.tree)) + 1.0
+        return common @ x, xp.sum(common, axis=0)
+
+    product, total = both()
+    expected = np.asarray(x) * 2 + 1
+    np.testing.assert_array_equal(product.get(), expected @ np.asarray(x))
+    np.testing.assert_array_equal(total.get(), expected.sum(0))
+    assert len(calls) == 1

@@ -16,6 +16,9 @@ from __future__ import annotations
 
 from backends.cpu.codegen.direct_convolution import DIRECT
 
+#: The variants of an epilogue: blocks are whole or cut off along four axes, and channels.
+VARIANTS = 32
+
 #: Positions of a tile, and its outputs in vectors, by the processor's registers.
 _HEAD = """#include <stdint.h>
 #include <string.h>
@@ -41,7 +44,7 @@ enum { TILE = 14 };
 enum { TILE = 6 };
 #endif
 enum { BYTES = BYTES_OF_VECTORS };
-enum { LANES = BYTES / sizeof(T), WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
+enum { LANES = BYTES / sizeof(T), WIDTH = PANEL * LANES, AXES = 4, VARIANTS = @VARIANTS, MOST_ROWS = 7, FEW = 4 };
 
 typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
 typedef int64_t word;
@@ -105,7 +108,7 @@ static void transpose(const T *from, word apart, T *to, word step, word rows, wo
 
 typedef struct {
     word share, threads, scratch, scratch_bytes;
-    word x, out, weights;                            /* addresses; the weights are packed */
+    word x, out, weights, epilogue, next;            /* addresses; the weights are packed */
     word groups, inputs, outputs, taps;              /* inputs and outputs of a group */
     word parts, splits;                              /* tasks: parts of the blocks, splits of the outputs */
     word size[AXES], count[AXES], block[AXES];       /* of x, of out, and of a block of out */
@@ -121,6 +124,29 @@ typedef struct {
     word step[AXES], extent[AXES], stride[AXES];
     word channel, phases, length; /* strides of channels; axis 3 in phases of its step, each of a length */
 } block;
+
+/* Run the epilogue, an elementwise kernel, on channels of a block that has just been written. Its words hold the number
+   of its arrays, a block's sizes along the four axes and of channels, the offsets of its variants by the axes along
+   which a block is cut off, and each array's bytes along the same axes; of each variant the function, the number of
+   its words, and these, which begin with the arrays' addresses. */
+static void finish(const problem *p, const block *b, word channel, word channels)
+{
+    const word *e = (const word *)p->epilogue;
+    if (!e)
+        return;
+    word which = (channels != e[1 + AXES]) << AXES;
+    for (int i = 0; i < AXES; i++)
+        which |= (b->count[i] != e[1 + i]) << i;
+    const word *steps = e + 2 + AXES + VARIANTS, *variant = e + e[2 + AXES + which];
+    word words[variant[1]];
+    memcpy(words, variant + 2, variant[1] * sizeof(word));
+    for (word array = 0; array < e[0]; array++, steps += AXES + 1) {
+        words[array] += channel * steps[AXES];
+        for (int i = 0; i < AXES; i++)
+            words[array] += b->from[i] * steps[i];
+    }
+    ((void (*)(const word *))variant[0])(words);
+}
 
 static word blocks(const problem *p)
 {
@@ -454,6 +480,7 @@ static void products(const problem *p, const block *b, const T *packed, const wo
             row += R;
         }
         flush(p, &h, out, outputs);
+        finish(p, b, group * p->outputs + panel * WIDTH, outputs);
     }
 }
 
@@ -684,5 +711,6 @@ def source(number: str, panel: int) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
     size, bits = (4, "int32_t") if number == "float" else (8, "int64_t")
     turn = f"{_TURN}{_turn(size)}{_TURN_BY_ELEMENTS}"
-    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits").replace("/* TURN */\n", turn)
+    head = _HEAD.replace("typedef BITS bits", f"typedef {bits} bits").replace("@VARIANTS", str(VARIANTS))
+    head = head.replace("/* TURN */\n", turn)
     return f"typedef {number} T;\nenum {{ PANEL = {panel} }};\n{head}{_FORWARD}{_WEIGHTS}{DIRECT}"

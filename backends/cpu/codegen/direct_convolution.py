@@ -72,9 +72,10 @@ static void direct_block(const problem *p, const block *b, const T *packed, cons
 
 static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
+    /* Problems that follow have as many tasks, and write what lies between: in the same cache lines. */
     const problem *p = state;
-    T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
-    for (word task = begin; task < end; task++) {
+    for (word task = begin; task < end; p = p->next ? (const problem *)p->next : (task++, state)) {
+        T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
         const word group = task % p->groups;
         const block b = block_of(p, task / p->groups, p->inputs, 0);
         word offsets[p->taps];
@@ -86,6 +87,7 @@ static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t 
             T *out = (T *)p->out + group * p->out_group + o * p->out_channel + b.from[3] * p->out_stride[3];
             direct_block(p, &b, packed, offsets, weights, out);
         }
+        finish(p, &b, group * p->outputs, p->outputs);
     }
 }
 
@@ -219,6 +221,8 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
                 out[c] = sum;
             }
         }
+        const block b = {.from = {at[0], at[1], at[2], 0}, .count = {1, 1, 1, p->count[3]}};
+        finish(p, &b, 0, p->groups);
     }
 }
 

@@ -8,7 +8,7 @@ _HEAD = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { AXES = 4 };
+enum { AXES = 4, TABLE = 64, BLOCK = 16 };
 typedef int64_t word;
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
@@ -44,29 +44,77 @@ static word windows(const pool *p, int axis, word element, word *first)
 """
 
 _MET = """
-static void meet(T *restrict x, word step, T *restrict y, int32_t *restrict z, T *restrict t, word count,
-                 int32_t number)
+/* For places e of a window along axis 3, the first window that has it inside, how many have, and the element of the
+   first in a line's phases; those beyond the table are computed when they are needed. */
+typedef struct { word first[TABLE], count[TABLE], at[TABLE], length; } table;
+
+static void place(const pool *p, word e, word length, word *first, word *count, word *at)
 {
-    if (step == 1)
-        for (word i = 0; i < count; i++)
-            MEET(x[i], y[i], z[i], t[i])
-    else if (step == 2)
-        for (word i = 0; i < count; i++)
-            MEET(x[2 * i], y[i], z[i], t[i])
-    else
-        for (word i = 0; i < count; i++)
-            MEET(x[step * i], y[i], z[i], t[i])
+    *count = windows(p, 3, e, first);
+    const word element = *first * p->stride[3] + e - p->before[3];
+    *at = element % p->stride[3] * length + element / p->stride[3];
+}
+
+static table prepared(const pool *p)
+{
+    table all = {.length = (p->size[3] + p->stride[3] - 1) / p->stride[3] + BLOCK};
+    for (word e = 0; e < least(p->window[3], TABLE); e++)
+        place(p, e, all.length, all.first + e, all.count + e, all.at + e);
+    return all;
+}
+
+static void meet(T *restrict x, T *restrict y, int32_t *restrict z, T *restrict t, word count, int32_t number)
+{
+    for (word i = 0; i < count; i++)
+        MEET(x[i], y[i], z[i], t[i])
+}
+
+/* The windows of a row, and a line of elements: those at places of the first three axes of the windows. */
+static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, word number)
+{
+    const word inner = p->inner, step = p->x_stride[3], stride = p->stride[3];
+    T *phases = t + p->count[3] + BLOCK;
+    if (BY_BLOCKS && inner == 1) {
+        if (stride == 1 && step == 1)
+            memcpy(phases, x, p->size[3] * sizeof(T));
+        else if (stride == 2 && step == 1) {
+            T *odd = phases + all->length;
+            for (word i = 0; i < p->size[3] / 2; i++)
+                phases[i] = x[2 * i], odd[i] = x[2 * i + 1];
+            if (p->size[3] % 2)
+                phases[p->size[3] / 2] = x[p->size[3] - 1];
+        } else
+            for (word phase = 0; phase < stride; phase++)
+                for (word i = phase, to = phase * all->length; i < p->size[3]; i += stride, to++)
+                    phases[to] = x[i * step];
+    }
+    for (word e = 0; e < p->window[3]; e++) {
+        word first, count, at;
+        if (e < TABLE)
+            first = all->first[e], count = all->count[e], at = all->at[e];
+        else
+            place(p, e, all->length, &first, &count, &at);
+        const int32_t here = (int32_t)(number * p->window[3] + e);
+        if (BY_BLOCKS && inner == 1 && first + count == p->count[3])
+            count = (count + BLOCK - 1) / BLOCK * BLOCK; /* what follows in memory is there, and of no account */
+        if (BY_BLOCKS && inner == 1)
+            meet(phases + at, y + first, z + first, t + first, count, here);
+        else
+            for (word j = first; j < first + count; j++)
+                meet(x + (j * stride + e - p->before[3]) * step, y + j * inner, z + j * inner, t + j * inner, inner,
+                     here);
+    }
 }
 
 /* The windows of a row: those at places of the first three pooled axes. */
-static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
+static void row(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
 {
-    word first[3], count[3], lines = 1, unused;
+    word first[3], count[3], unused;
     for (int axis = 0; axis < 3; axis++) {
         count[axis] = inside(p, axis, at[axis], first + axis);
-        lines *= count[axis];
+        x += (at[axis] * p->stride[axis] + first[axis] - p->before[axis]) * p->x_stride[axis];
     }
-    const word inner = p->inner;
+    const word inner = p->inner, lines = count[0] * count[1] * count[2];
     for (word j = 0; j < p->count[3]; j++) {
         const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
         for (word i = j * inner; i < (j + 1) * inner; i++) {
@@ -74,26 +122,11 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
         }
         (void)cells;
     }
-    for (word line = 0; line < lines; line++) {
-        word rest = line, number = 0, offset = 0, element[3];
-        for (int axis = 2; axis >= 0; axis--)
-            element[axis] = first[axis] + rest % count[axis], rest /= count[axis];
-        for (int axis = 0; axis < 3; axis++) {
-            number = number * p->window[axis] + element[axis];
-            offset += (at[axis] * p->stride[axis] + element[axis] - p->before[axis]) * p->x_stride[axis];
-        }
-        for (word e = 0; e < p->window[3]; e++) {
-            word begin, windows_there = windows(p, 3, e, &begin);
-            T *from = x + offset + (begin * p->stride[3] + e - p->before[3]) * p->x_stride[3];
-            const int32_t here = (int32_t)(number * p->window[3] + e);
-            if (inner == 1)
-                meet(from, p->stride[3] * p->x_stride[3], y + begin, z + begin, t + begin, windows_there, here);
-            else
-                for (word j = 0; j < windows_there; j++)
-                    meet(from + j * p->stride[3] * p->x_stride[3], 1, y + (begin + j) * inner, z + (begin + j) * inner,
-                         t + (begin + j) * inner, inner, here);
-        }
-    }
+    for (word i = 0; i < count[0]; i++)
+        for (word j = 0; j < count[1]; j++)
+            for (word k = 0; k < count[2]; k++)
+                line(p, all, x + i * p->x_stride[0] + j * p->x_stride[1] + k * p->x_stride[2], y, z, t,
+                     ((first[0] + i) * p->window[1] + first[1] + j) * p->window[2] + first[2] + k);
     for (word j = 0; j < p->count[3]; j++) {
         const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
         for (word i = j * inner; i < (j + 1) * inner; i++) {
@@ -103,23 +136,45 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
     }
 }
 
+/* A row whose windows are in blocks, in memory of the thread, and written to y and z when they are done. */
+static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
+{
+    if (!BY_BLOCKS || p->inner > 1) {
+        row(p, all, at, x, y, z, t);
+        return;
+    }
+    const word count = p->count[3], length = count + BLOCK;
+    int32_t *indices = (int32_t *)(t + length);
+    row(p, all, at, x, t, indices, t + 2 * length);
+    if (WRITES_INDICES)
+        memcpy(z, indices, count * sizeof(int32_t));
+    else
+        memcpy(y, t, count * sizeof(T));
+}
+
 """
 
 _INDEXED = """
-/* The windows of a row: those at places of the first three pooled axes. */
-static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
+/* The offset of each element of a window that has few. */
+typedef struct { word offsets[TABLE], full; } table;
+
+static table prepared(const pool *p)
 {
-    enum { TABLE = 64 };
-    word full = 1, unused, offsets[TABLE];
-    int is_inside = 1;
-    for (int axis = 0; axis < AXES; axis++)
-        full *= p->window[axis];
-    for (word number = 0; number < full && full <= TABLE; number++) {
+    table all = {.full = p->window[0] * p->window[1] * p->window[2] * p->window[3]};
+    for (word number = 0; number < all.full && all.full <= TABLE; number++) {
         word rest = number;
-        offsets[number] = 0;
         for (int axis = AXES - 1; axis >= 0; axis--)
-            offsets[number] += rest % p->window[axis] * p->x_stride[axis], rest /= p->window[axis];
+            all.offsets[number] += rest % p->window[axis] * p->x_stride[axis], rest /= p->window[axis];
     }
+    return all;
+}
+
+/* The windows of a row: those at places of the first three pooled axes. */
+static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
+{
+    const word full = all->full;
+    int is_inside = 1;
+    word unused;
     for (int axis = 0; axis < 3; axis++) {
         is_inside = is_inside && inside(p, axis, at[axis], &unused) == p->window[axis];
         x += (at[axis] * p->stride[axis] - p->before[axis]) * p->x_stride[axis];
@@ -132,7 +187,7 @@ static void row(const pool *p, const word *at, T *x, T *y, int32_t *z, T *t)
             if (*z < 0 || *z >= full)
                 continue;
             if (is_whole && full <= TABLE) {
-                MEET(from[offsets[*z] + i], *y);
+                MEET(from[all->offsets[*z] + i], *y);
                 continue;
             }
             word rest = *z, there = 0;
@@ -156,6 +211,7 @@ _TASKS = """
 static void tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const pool *p = state;
+    const table all = prepared(p);
     T *t = (T *)(p->scratch + thread * p->scratch_bytes);
     for (word task = begin; task < end; task++) {
         word rest = task;
@@ -172,7 +228,7 @@ static void tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
             word to = 0, index = 0;
             for (int axis = 0; axis < 3; axis++)
                 to += at[axis] * p->y_stride[axis], index += at[axis] * p->z_stride[axis];
-            row(p, at, x, y + to, z + index, t);
+            some(p, &all, at, x, y + to, z + index, t);
         }
     }
 }
@@ -194,5 +250,6 @@ def source(kind: Kind, number: str) -> str:
         f"#define MEET(x, y, z, t) {{ {kind.meet} }}",
         f"#define BEGIN(y, z, t) {{ {kind.begin} }}",
         f"#define END(y) {{ {kind.end} }}",
+        f"enum {{ BY_BLOCKS = {int(kind.writes != 'x')}, WRITES_INDICES = {int(kind.writes == 'z')} }};",
     )
     return "\n".join((f"typedef {number} T;", *macros, _HEAD)) + _MET + _TASKS

@@ -44,8 +44,9 @@ MAX_PARTS = (1024, 64)
 #: The maximum sums and instructions (a function is 8) of a stage that accumulates in several vectors, and their bytes.
 LIGHT_STAGE, LANES_BYTES = (3, 7), 128
 
-#: The columns that are reduced together: in a nest of one stage, and of several, which find rows in the cache again.
-COLUMN_TILES = (512, 64)
+#: The columns that are reduced together: in a nest of one stage, whose rows are prefetched in long pieces, and of
+#: several, which find rows in the cache again.
+COLUMN_TILES = (1024, 64)
 
 NAME = "kernel"
 
@@ -289,6 +290,10 @@ class CPrinter(Printer):
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
+        if self.column and r.accumulator.of_numbers:  # loaded first, or GCC makes a branch of the store
+            old = f"o{r.value}"
+            combined = self.combine(r).format(old, self.reduced_element(r))
+            return [f"const {self.part_type(r)} {old} = {part};", f"{part} = {combined};"]
         if not self.has_flag(r):
             return super().accumulated(r, part)
         element = self.reduced_element(r)

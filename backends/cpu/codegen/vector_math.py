@@ -137,7 +137,8 @@ static inline float pow_of_float(float x, float y)
     whole.bits -= (above & 0xfff0000000000000u) - (1024ull << 52);
     const double k = shifted.x - (0x1p52 + 1024), f = whole.x - 1;
 {_horner("p", "f", _LOG2)}
-    const double log = size == 0 ? -INFINITY : size < INFINITY ? multiply_add_double(p, f, k) : size;
+    const double end = size == 0 ? -INFINITY : size;
+    const double log = (size > 0) & (size < INFINITY) ? multiply_add_double(p, f, k) : end;
     const double t = (fabsf(y) == INFINITY) & (log == 0) ? 0 : y * log;
     const double e = t < -160 ? -160 : t > 130 ? 130 : t;
     shifted.x = e + 0x1.8p52;

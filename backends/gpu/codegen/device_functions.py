@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 #: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -58,9 +60,9 @@ NARROW_CONVERSIONS = {
 
 __device__ __forceinline__ float from_half(__half x) { return __half2float(x); }
 __device__ __forceinline__ __half to_half(float x) { return __float2half_rn(x); }
-__device__ __forceinline__ float rounded_half(float x) { return __half2float(__float2half_rn(x)); }
-__device__ __forceinline__ float rounded_half(double x) { return __half2float(__double2half(x)); }
-template <class T> __device__ __forceinline__ float rounded_half(T x) { return rounded_half((float)x); }
+__device__ __forceinline__ __half to_half(double x) { return __double2half(x); }
+template <class T> __device__ __forceinline__ __half to_half(T x) { return __float2half_rn((float)x); }
+template <class T> __device__ __forceinline__ float rounded_half(T x) { return from_half(to_half(x)); }
 """,
     "bfloat16": """#include <cuda_bf16.h>
 
@@ -175,3 +177,16 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 """,
 }
+
+
+def indices_of(sizes: Sequence[str]) -> list[str]:
+    """Statements that split the flat index ``at`` into ``i0``, ``i1`` and so on, of axes of some sizes.
+
+    They call `QUOTIENT`; ``m1`` and so on are the divisors by all sizes but the first.
+    """
+    lines, rest = [], "(int)at"
+    for axis in range(len(sizes) - 1, 0, -1):
+        lines.append(f"const int over{axis} = quotient({rest}, m{axis});")
+        lines.append(f"const int i{axis} = {rest} - over{axis} * (int){sizes[axis]};")
+        rest = f"over{axis}"
+    return [*lines, f"const int i0 = {rest};"]

@@ -11,7 +11,7 @@ from math import prod
 
 from backends.execution.pooling import Kind
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT
+from backends.gpu.codegen.device_functions import QUOTIENT, indices_of
 from optree.records import NamedTuple
 
 #: Threads of a block.
@@ -70,21 +70,12 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
     types = dict.fromkeys("xy", type) | {"z": "int"}
     arrays = [f"{'' if name == kind.writes else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
     parameters = ",\n    ".join([*arrays, *(f"const long long {name}" for name in parameter_names(axes))])
-    lines = _indices(axes, "size" if kind.writes == "x" else "count")
+    written = "size" if kind.writes == "x" else "count"
+    lines = indices_of([f"{written}{axis}" for axis in range(len(axes))])
     lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, counts_padding)
     body = "\n".join(" " * 8 + line for line in lines if line.strip())
     text = _KERNEL.format(quotient=QUOTIENT.strip("\n"), threads=THREADS, parameters=parameters, body=body)
     return headers + text.lstrip("\n")
-
-
-def _indices(axes: Axes, size: str) -> list[str]:
-    """The indices of what is written along each axis."""
-    lines, rest = [], "(int)at"
-    for axis in range(len(axes) - 1, 0, -1):
-        lines.append(f"const int over{axis} = quotient({rest}, m{axis});")
-        lines.append(f"const int i{axis} = {rest} - over{axis} * (int){size}{axis};")
-        rest = f"over{axis}"
-    return [*lines, f"const int i0 = {rest};"]
 
 
 def _offset(axes: Axes, size: str, index: str) -> str:

@@ -10,7 +10,8 @@ whose partial results the next one joins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,8 +37,19 @@ from backends.gpu.codegen.device_functions import (
     QUOTIENT,
     TEAM_REDUCTIONS,
 )
-from backends.gpu.codegen.variant import BYTES_IN_FLIGHT, Variant, contiguous_arrays, loaded_bytes, slots_of
-from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of, strided_reads
+from backends.gpu.codegen.variant import (
+    BYTES_IN_FLIGHT,
+    TILE,
+    Variant,
+    contiguous_arrays,
+    kernel_names,
+    loaded_bytes,
+    part_arrays,
+    parts_size,
+    slots_of,
+    traversals,
+)
+from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, online_of, strided_reads
 
 CUDA = Dialect(
     {
@@ -70,9 +82,6 @@ _DRAW = re.compile(r"(philox_\w+32)\(\{0\}, \{1\}, \{2\}\)")
 #: The pragma before a grid-stride loop: most threads have one turn, and unrolled it would begin with a division.
 GRID_STRIDE = ("#pragma unroll 1",)
 
-#: The size of a transposed tile along each of its loops.
-TILE = 32
-
 
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: one kernel, or for a split nest one for each stage and the last."""
@@ -94,45 +103,11 @@ def source(nest: LoopNest, variant: Variant) -> str:
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
         ]
-    for name, body in zip(kernel_names(nest, variant.split), printer.bodies(), strict=True):
+    for name, body in zip(kernel_names(nest, variant), printer.bodies(), strict=True):
         parameters = ",\n    ".join(parameter for parameter, _ in printer.parameters())
         lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
         lines += braced(without_unused([*printer.numbers(), *printer.once(), *body]))
     return "\n".join([*lines, ""])
-
-
-def kernel_names(nest: LoopNest, split: bool) -> list[str]:
-    """The names of a nest's kernels, in the order in which they are launched."""
-    if not split:
-        return ["kernel"]
-    found = stages_of(nest, cache=False)
-    needs_end = found[-1].reductions or nest.writes_at("outer") or nest.writes_at("once")
-    return [*(f"stage{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
-
-
-def part_arrays(nest: LoopNest) -> dict[int, int]:
-    """For each reduction, the one whose array in shared memory it uses.
-
-    Two arrays of a type alternate, so that a block needs a few kilobytes at most, for any number of reductions.
-    """
-    found: dict[int, int] = {}
-    first: dict[tuple[np.dtype, int], int] = {}
-    for number, r in enumerate(r for stage in stages_of(nest) for r in stage.reductions):
-        found[r.value] = first.setdefault((accumulator_dtype(r), number % 2), r.value)
-    return found
-
-
-def parts_size(team: str, threads: int) -> int:
-    """The elements of a team's array in shared memory."""
-    return {"block": 32, "columns": threads}.get(team, 0)
-
-
-def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
-    """The static shared memory of a block in bytes; of a split nest, that of the last kernel."""
-    if team == "tiles":
-        return sum(nest.reads[array].itemsize for array in strided_reads(nest)) * TILE * (TILE + 1)
-    arrays = set(part_arrays(nest).values())
-    return parts_size(team, threads) * sum(accumulator_dtype(r).itemsize for r in nest.reductions if r.value in arrays)
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
@@ -149,7 +124,9 @@ class CudaPrinter(Printer):
         column = "e" if nest.columns and variant.vector > 1 else ""
         super().__init__(nest, variant.cache in ("shared", "registers"), column, variant.vector)
         self.variant = variant
-        self.slots = slots_of(nest, self.stages) if variant.cache else {}
+        self.online = online_of(nest) if variant.online else None
+        self.traversals = traversals(self.stages, variant.online)
+        self.slots = slots_of(nest, self.traversals) if variant.cache else {}
         self.part_arrays = part_arrays(nest)
         self.draws = self._vectorised_draws()
 
@@ -174,7 +151,8 @@ class CudaPrinter(Printer):
     def parameters(self) -> list[tuple[str, str]]:
         """A kernel's parameters: their declarations and names."""
         nest, variant = self.nest, self.variant
-        found = [(f"{self.pointer_type(array)}a{array}", f"a{array}") for array in range(len(nest.arrays))]
+        declared = (super(CudaPrinter, self).pointer_type(array) for array in range(len(nest.arrays)))
+        found = [(f"{type}a{array}", f"a{array}") for array, type in enumerate(declared)]
         if variant.split:
             found += [(f"{CUDA.type_of(accumulator_dtype(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
         words = [f"n{axis}" for axis in range(nest.rank)]
@@ -190,6 +168,13 @@ class CudaPrinter(Printer):
             found += [("long long part", "part"), ("int parts", "parts")]
         return found
 
+    def pointer_type(self, array: int) -> str:
+        """Flat indices are counted in the type of indices: comparisons of 64 bits take four instructions."""
+        return "const Index " if self.nest.is_flat_index(array) else super().pointer_type(array)
+
+    def base_pointer(self, array: int) -> str:
+        return "0" if self.nest.is_flat_index(array) else super().base_pointer(array)
+
     # Kernels
 
     def bodies(self) -> Iterator[Lines]:
@@ -200,16 +185,15 @@ class CudaPrinter(Printer):
         elif not self.variant.split:
             yield [*self.outer_loops(self.at_outer_index()), *self.final_stores()]
         else:
-            found: Lines = []
-            for number, stage in enumerate(self.stages):
-                found += self.joined_parts(number)
+            found: Lines = self.joined_parts(0)
+            for stage in self.traversals:
                 stored_parts = [line for r in stage.reductions for line in self.stored_parts(r)]
                 yield self.outer_loops(
                     [*found, *self.initialised(stage.reductions), *self.stage_loops(stage), *stored_parts]
                 )
-            last = [*found, *self.joined_parts(len(self.stages))]
-            if len(kernel_names(nest, True)) > len(self.stages):
-                yield [*self.outer_loops(last), *self.final_stores()]
+                found += [line for number in self.completed(stage) for line in self.joined_parts(number)]
+            if len(kernel_names(nest, self.variant)) > len(self.traversals):
+                yield [*self.outer_loops(found), *self.final_stores()]
 
     def final_stores(self) -> Lines:
         """Stores of single elements, by the first thread of the grid."""
@@ -365,13 +349,7 @@ class CudaPrinter(Printer):
         index = [f"const Index k = {start} + u * lanes;", *self.access_index(axes, self.stage_pointers(stage, axes))]
         first, last = ("start", "end") if variant.split else ("0", "row")
         last = last if variant.team == "block" else "until"
-        parts: Lines = []
-        joined: Lines = []
-        for r in stage.reductions:
-            name, total = f"p{r.value}", self.total(r)
-            parts.append(f"{CUDA.part_type(r)} {name}[{variant.vector}];")
-            parts += self.unrolled([f"{name}[e] = {initial_value(r)};"])
-            joined += self.unrolled([f"{total} = Join{r.value}()({total}, {name}[e]);"])
+        parts, joined = self.partial_accumulators(stage)
         if variant.cache == "registers":
             return braced([*parts, *self.batch(stage, "y", index, last), *joined])
         step = f"{self.accesses_in_flight(stage)} * (Index)lanes"
@@ -381,10 +359,28 @@ class CudaPrinter(Printer):
         block = f"{SUM_BLOCK} * (Index)lanes"
         inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *parts]
         inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.batch(stage, "y", index, "stop")), *joined]
-        return [f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
+        before = [f"{self.base_type()} row_base = {self.base_value()[1]};"] if self.is_online(stage) else []
+        return [*before, f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
+
+    def partial_accumulators(self, stage: Stage) -> tuple[Lines, Lines]:
+        """Accumulators of some accesses, one for each element of an access, and how they join those of a row."""
+        parts: Lines = []
+        joined: Lines = []
+        if self.is_online(stage):
+            for r in self.stages[1].reductions:
+                total, part = self.total(r), f"t{r.value}"
+                parts.append(f"{CUDA.part_type(r)} {part} = {initial_value(r)};")
+                joined.append(f"{total} = Join{r.value}()({self.rescaled(r, total, 'row_base', 'base')}, {part});")
+            return [*parts, f"{self.base_type()} base = row_base;"], [*joined, "row_base = base;"]
+        for r in stage.reductions:
+            name, total = f"p{r.value}", self.total(r)
+            parts.append(f"{CUDA.part_type(r)} {name}[{self.variant.vector}];")
+            parts += self.unrolled([f"{name}[e] = {initial_value(r)};"])
+            joined += self.unrolled([f"{total} = Join{r.value}()({total}, {name}[e]);"])
+        return parts, joined
 
     def joined(self, stage: Stage) -> Lines:
-        return [line for r in stage.reductions for line in self.combined(r)]
+        return [line for r in stage.reductions for line in [*self.rebased(r, self.base_value()[0]), *self.combined(r)]]
 
     def combined(self, r: Reduction) -> Lines:
         """The reduction of an accumulator across a team, with the result in each thread."""
@@ -399,16 +395,21 @@ class CudaPrinter(Printer):
     def stored_parts(self, r: Reduction) -> Lines:
         """The reduction of one part of a row, stored for the next kernel."""
         part = self.each_column([f"q{r.value}[{self.part_offset()} + blockIdx.y] = {self.total(r)};"])
-        return [*self.combined(r), *self.by_one_thread(part)]
+        return [*self.rebased(r, self.base_value()[1]), *self.combined(r), *self.by_one_thread(part)]
 
     def joined_parts(self, number: int) -> Lines:
         """The reduced values of the stage before, joined from the parts that its kernel has stored."""
         lines: Lines = []
         for r in self.stages[number - 1].reductions if number else []:
-            total = self.total(r)
-            part = self.each_column([f"{total} = Join{r.value}()({total}, q{r.value}[{self.part_offset()} + k]);"])
+            total, part_of = self.total(r), f"q{{}}[{self.part_offset()} + k]"
+            given = part_of.format(r.value)
+            if self.online is not None and self.is_relative(r):
+                _, base = self.base_value(part_of.format(self.online.reduction.value))
+                given = self.rescaled(r, given, base, self.base_value()[0])
+            part = self.each_column([f"{total} = Join{r.value}()({total}, {given});"])
             lines += [
                 *self.initialised([r]),
+                *(GRID_STRIDE if self.is_relative(r) else ()),
                 "for (int k = lane; k < parts; k += lanes)",
                 *braced(part),
                 *self.combined(r),
@@ -420,6 +421,47 @@ class CudaPrinter(Printer):
         if self.column:
             return f"((long long)index * {self.variant.vector} + e) * parts"
         return "(long long)index * parts" if self.nest.columns else "(long long)p * parts"
+
+    # Two stages in one traversal, online: sums of the second are relative to a value that the first still reduces.
+    # A batch reduces that value first, then the sums so far are made relative to it, then it adds its own.
+
+    def is_online(self, stage: Stage) -> bool:
+        """Whether a traversal is of two stages."""
+        return stage.count > 1
+
+    def is_relative(self, r: Reduction) -> bool:
+        """Whether a sum is accumulated before the value is known that it is relative to."""
+        return self.online is not None and r in self.stages[1].reductions
+
+    def base_type(self) -> str:
+        """The type of the value that sums are relative to."""
+        return self.type_of(self.online.value) if self.online else ""
+
+    def base_value(self, reduced: str = "") -> tuple[str, str]:
+        """The name of the value that sums are relative to, and its expression for a reduction's value so far."""
+        if self.online is None:
+            return "", ""
+        return self.name(self.online.value), f"base_of({reduced or self.total(self.online.reduction)})"
+
+    def rescaled(self, r: Reduction, total: str, old: str, new: str) -> str:
+        """A sum that is relative to one value, relative to another."""
+        return r.accumulator.rescaled.format(total, old, new)
+
+    def rebased(self, r: Reduction, base: str) -> Lines:
+        """A thread's sum, made relative to its team's value."""
+        total = self.total(r)
+        return [f"{total} = {self.rescaled(r, total, 'row_base', base)};"] if self.is_relative(r) else []
+
+    def outer(self, number: int) -> Lines:
+        lines = super().outer(number)
+        if self.online is None or number:
+            return lines
+        reduction, name = self.online.reduction, self.total(self.online.reduction)
+        finished = f"({reduction.accumulator.finish.format(name, count=0)})"
+        body = [f"{self.declared(reduction.value)} = {self.dialect.converted(finished, reduction.dtype)};"]
+        body += [line for statement in self.online.statements for line in self.assigned(statement)]
+        head = f"const auto base_of = [&](const {CUDA.type_of(accumulator_dtype(reduction))} {name})"
+        return [*lines, head, *braced([*body, f"return {self.base_value()[0]};"])[:-1], "};"]
 
     # Indices
 
@@ -499,7 +541,7 @@ class CudaPrinter(Printer):
     def first_loads(self, stage: Stage) -> list[int]:
         """The arrays that a stage is the first to load."""
         arrays = [array for array in stage.reads if not self.nest.is_flat_index(array)]
-        earlier = self.stages[: self.stages.index(stage)]
+        earlier = [] if self.is_online(stage) else self.stages[: self.stages.index(stage)]
         return [array for array in arrays if array not in self.slots or not any(array in w.reads for w in earlier)]
 
     def batch(self, stage: Stage, letter: str, index: Lines, until: str) -> Lines:
@@ -516,20 +558,45 @@ class CudaPrinter(Printer):
         """
         count = self.accesses_in_flight(stage)
         steps = self.variant.cache == "registers" and count < self.variant.accesses
-        if self.variant.vector > 1 and not self.variant.whole:
+        if self.tests_bounds:
             vector = self.variant.vector
             rest = f"(Index)n{self.last} - i"
             index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
             index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
         lines, loads = self.loads(stage, letter)
-        for part in (loads, self.access_elements(stage, letter)):
-            if part:
-                body = without_unused([*index, f"if (k < {until})", *braced(part)])
-                loop = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
-                lines += ["#pragma unroll", loop, *braced(body)]
+        loop = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
+
+        def each_access(body: Lines) -> Lines:
+            found = without_unused([*index, f"if (k < {until})", *braced(body)])
+            return ["#pragma unroll", loop, *braced(found)] if body else []
+
+        lines += [*each_access(loads), *self.batch_elements(stage, letter, each_access)]
         if steps:
             lines = ["#pragma unroll", f"for (int t = 0; t < {self.variant.accesses}; t += {count})", *braced(lines)]
         return lines
+
+    def batch_elements(self, stage: Stage, letter: str, each_access: Callable[[Lines], Lines]) -> Lines:
+        """The elements of a stage's batch, or of two stages' that share a traversal.
+
+        Parameters
+        ----------
+        each_access : callable
+            From the body for one access to the loop over a batch.
+        """
+        if not self.is_online(stage):
+            return each_access(self.access_elements(stage, letter))
+        first, second = self.stages[:2]
+        value, base = self.base_value()
+        sums = [(r, f"t{r.value}", f"p{r.value}") for r in second.reductions]
+        return [
+            *each_access(self.access_elements(first, letter)),
+            f"const {self.base_type()} {value} = {base};",
+            *(f"{total} = {self.rescaled(r, total, 'base', value)};" for r, total, _ in sums),
+            f"base = {value};",
+            *(f"{CUDA.part_type(r)} {part} = {initial_value(r)};" for r, _, part in sums),
+            *each_access(self.access_elements(second, letter)),
+            *(f"{total} = {self.combine(r).format(total, part)};" for r, total, part in sums),
+        ]
 
     def loads(self, stage: Stage, letter: str) -> tuple[Lines, Lines]:
         """Declarations of the vectors that a stage loads, and the load of one access of each."""
@@ -584,13 +651,50 @@ class CudaPrinter(Printer):
             vector = self.cached(value) if variant.cache == "registers" else f"o{value}"
             return f"{vector}.at[e] = {self.stored(value)};"
 
-        access = Access(load, lambda r: f"p{r.value}[e]", cache, lambda array: f"w{array}.at[e]")
-        return [*lines, *self.unrolled(self.element(stage, access)), *stores]
+        def part(r: Reduction) -> str:
+            if self.online is None or r.stage > 1:
+                return f"p{r.value}[e]"
+            return f"p{r.value}" if self.is_relative(r) else self.total(r)
+
+        access = Access(load, part, cache, lambda array: f"w{array}.at[e]")
+        elements = self.unrolled(self.element(stage, access))
+        if self.tests_bounds and stage.reductions and variant.cache != "registers":
+            whole = CudaPrinter(nest, replace(variant, whole=True))
+            elements = [
+                f"if ({self.is_whole_access})",
+                *braced(whole.unrolled(whole.element(stage, access))),
+                "else",
+                *braced(elements),
+            ]
+        return [*lines, *elements, *stores]
+
+    def element(self, stage: Stage, access: Access) -> Lines:
+        lines, loaded = super().element(stage, access), len(self.element_reads(stage)) + len(stage.loads)
+        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_narrow_name(v)]
+        return [*lines[:loaded], *names, *lines[loaded:]]
 
     def assigned(self, statement: Statement) -> Lines:
-        if statement.value in self.draws:
-            return [f"{self.declared(statement.value)} = d{statement.value}.at[e];"]
-        return super().assigned(statement)
+        value = statement.value
+        if value in self.draws:
+            return [f"{self.declared(value)} = d{value}.at[e];"]
+        *lines, last = super().assigned(statement)
+        if not self.has_narrow_name(value):
+            return [*lines, last]
+        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
+        return [
+            *lines,
+            f"const __half h{value} = to_half{expression}",
+            f"{self.declared(value)} = from_half(h{value});",
+        ]
+
+    def has_narrow_name(self, value: int) -> bool:
+        """Whether a value has a name of its own in float16, beside that of the float it is computed in."""
+        nest = self.nest
+        is_statement = value >= len(nest.reads) + len(nest.numbers) and nest.level_of(value) == "inner"
+        return is_statement and nest.dtype_of(value) == np.float16
+
+    def stored(self, value: int) -> str:
+        return f"h{value}" if self.has_narrow_name(value) else super().stored(value)
 
     @staticmethod
     def is_extreme(r: Reduction) -> bool:
@@ -602,7 +706,7 @@ class CudaPrinter(Printer):
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         (line,) = super().accumulated(r, part)
-        return [line if self.variant.whole or self.variant.vector == 1 else f"if ({self.in_bounds}) {line}"]
+        return [f"if ({self.in_bounds}) {line}" if self.tests_bounds else line]
 
     def storage_type(self, value: int) -> str:
         """The type in which a value's elements are loaded and cached."""
@@ -619,6 +723,16 @@ class CudaPrinter(Printer):
         width = self.variant.width
         index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
         return f"*(Vector<{self.storage_type(value)}, {self.variant.vector}> *)(g{value} + {index})"
+
+    @property
+    def tests_bounds(self) -> bool:
+        """Whether an access may be partial."""
+        return self.variant.vector > 1 and not self.variant.whole
+
+    @property
+    def is_whole_access(self) -> str:
+        """The condition that an access is not partial."""
+        return f"{'first == 0 && ' if self.variant.shifted else ''}count == {self.variant.vector}"
 
     @property
     def in_bounds(self) -> str:

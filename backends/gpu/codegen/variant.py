@@ -1,15 +1,21 @@
-"""Variants of CUDA kernels, specialised to sizes and alignment, and the rows that they cache between stages."""
+"""Variants of CUDA kernels, specialised to sizes and alignment, and the shared memory that they need."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optree.compile.loopnest import LoopNest, Stage, stages_of
+import numpy as np
+
+from backends.execution.dialect import accumulator_dtype
+from optree.compile.loopnest import LoopNest, Stage, stages_of, strided_reads
 from optree.records import NamedTuple
 
 #: The bytes that a thread loads before it uses the first of them, where it has as many to load.
 BYTES_IN_FLIGHT = 64
+
+#: The size of a transposed tile along each of its loops.
+TILE = 32
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Variant:
         The threads of a block; the maximum, where a team is a block.
     width : int
         The lanes of a team within a warp; in a team of columns, the threads of a block along the columns.
+    online : bool
+        Whether the first two stages are one traversal (`optree.compile.loopnest.online_of`).
     """
 
     vector: int = 1
@@ -51,6 +59,7 @@ class Variant:
     shifted: bool = False
     threads: int = 256
     width: int = 1
+    online: bool = False
 
     @property
     def rest(self) -> int:
@@ -62,15 +71,62 @@ class Variant:
         return (size + self.rest) // self.vector
 
 
-def slot_bytes(nest: LoopNest, cache: bool = True) -> list[int]:
+def kernel_names(nest: LoopNest, variant: Variant) -> list[str]:
+    """The names of a nest's kernels, in the order in which they are launched."""
+    if not variant.split:
+        return ["kernel"]
+    found = traversals(stages_of(nest, cache=False), variant.online)
+    needs_end = found[-1].reductions or nest.writes_at("outer") or nest.writes_at("once")
+    return [*(f"stage{number}" for number in range(len(found))), *(["end"] if needs_end else [])]
+
+
+def part_arrays(nest: LoopNest) -> dict[int, int]:
+    """For each reduction, the one whose array in shared memory it uses.
+
+    Two arrays of a type alternate, so that a block needs a few kilobytes at most, for any number of reductions.
+    """
+    found: dict[int, int] = {}
+    first: dict[tuple[np.dtype, int], int] = {}
+    for number, r in enumerate(r for stage in stages_of(nest) for r in stage.reductions):
+        found[r.value] = first.setdefault((accumulator_dtype(r), number % 2), r.value)
+    return found
+
+
+def parts_size(team: str, threads: int) -> int:
+    """The elements of a team's array in shared memory."""
+    return {"block": 32, "columns": threads}.get(team, 0)
+
+
+def static_bytes(nest: LoopNest, team: str, threads: int) -> int:
+    """The static shared memory of a block in bytes; of a split nest, that of the last kernel."""
+    if team == "tiles":
+        return sum(nest.reads[array].itemsize for array in strided_reads(nest)) * TILE * (TILE + 1)
+    arrays = set(part_arrays(nest).values())
+    return parts_size(team, threads) * sum(accumulator_dtype(r).itemsize for r in nest.reductions if r.value in arrays)
+
+
+def traversals(stages: Sequence[Stage], online: bool) -> list[Stage]:
+    """The stages, of which the first two are one where they share a traversal."""
+    if not online:
+        return list(stages)
+    first, second, *others = stages
+    both = Stage([*first.statements, *second.statements], count=2)
+    both.reads = sorted({*first.reads, *second.reads})
+    return [both, *others]
+
+
+def slot_bytes(nest: LoopNest, cache: bool = True, online: bool = False) -> list[int]:
     """The bytes of an element in each row that a nest caches for later stages.
 
     Parameters
     ----------
     cache : bool
         Whether values that are expensive to recompute are cached, or reads alone.
+    online : bool
+        Whether the first two stages are one traversal.
     """
-    return [size for _, size in sorted(set(slots_of(nest, stages_of(nest, cache)).values()))]
+    found = slots_of(nest, traversals(stages_of(nest, cache), online))
+    return [size for _, size in sorted(set(found.values()))]
 
 
 def live_bytes(nest: LoopNest) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT
+from backends.gpu.codegen.device_functions import QUOTIENT, indices_of
 
 #: Threads of a block.
 THREADS = 256
@@ -47,16 +47,6 @@ def _text(type: str, *kernels: tuple[str, Sequence[str], Sequence[str]]) -> str:
 
 def _words(names: Sequence[str]) -> list[str]:
     return [f"const long long {name}" for name in names]
-
-
-def _indices(sizes: Sequence[str]) -> list[str]:
-    """The index of what is written along each axis, ``i0`` and so on, of some sizes."""
-    lines, rest = [], "(int)at"
-    for axis in range(len(sizes) - 1, 0, -1):
-        lines.append(f"const int over{axis} = quotient({rest}, m{axis});")
-        lines.append(f"const int i{axis} = {rest} - over{axis} * (int){sizes[axis]};")
-        rest = f"over{axis}"
-    return [*lines, f"const int i0 = {rest};"]
 
 
 def _offset(indices: Sequence[str], sizes: Sequence[str]) -> str:
@@ -139,7 +129,7 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     names = ["first" if is_gradient else "low", *(["weight"] if method == "bilinear" else [])]
     lines = [
         *_tables(axes, names),
-        *_indices([f"{to}{axis}" for axis in range(len(axes))]),
+        *indices_of([f"{to}{axis}" for axis in range(len(axes))]),
         *gathered,
         "y[at] = (T)total0;",
     ]
@@ -310,7 +300,7 @@ def _split(text: str) -> list[str]:
 def _region_indices(layout: str, sizes: str) -> list[str]:
     """The indices of what is written along the axes N, C, H and W, which have some sizes, in the order of a layout."""
     size_of = dict(zip("NCHW", sizes, strict=True))
-    lines = _indices([size_of[axis] for axis in layout])
+    lines = indices_of([size_of[axis] for axis in layout])
     return [*lines, *(f"const int i{axis} = i{place};" for place, axis in enumerate(layout))]
 
 

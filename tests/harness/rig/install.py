@@ -22,6 +22,7 @@ from harness.rig.driver import Driver
 from harness.rig.libraries import CuBLAS, Desk, Thrust
 from harness.rig.machine import Machine
 from harness.rig.redirect import SUPPORTED, redirect, serve, stub
+from harness.rig.solver import Solver
 from optree.settings import override
 
 
@@ -55,18 +56,22 @@ class Rig:
             "nvrtc": SimpleNamespace(**compiler, _handle=1),
             "cublasLt": FakeCuBLASLt(self.desk),
             "cublas": SimpleNamespace(),
+            "cusolver": SimpleNamespace(),
         }
         serve(served, lambda: self.machine.is_on)
-        thrust, cublas = Thrust(self.machine).entries(), CuBLAS().entries()
+        thrust, solver = Thrust(self.machine).entries(), Solver(self.machine)
+        cublas, cusolver = {**CuBLAS().entries(), **solver.entries("cublas")}, solver.entries("cusolver")
         runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
-        stub(_file("cupy_backends.cuda.libs.cublas"), "libcublas.so.13", self.folder)
+        for library, file in (("cublas", "libcublas.so.13"), ("cusolver", "libcusolver.so.12")):
+            stub(_file(f"cupy_backends.cuda.libs.{library}"), file, self.folder)
         self.missing = (
             redirect(_loaded("cupy_backends.cuda.api.runtime"), runtime)
             | redirect(_loaded("cupy.cuda.thrust"), thrust)
             | redirect(self.folder / "libcublas.so.13", cublas)
+            | redirect(self.folder / "libcusolver.so.12", cusolver)
         )
         # What CuPy drops when Python ends comes to these functions still.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, self]))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, self]))
         self.cupy: Any = import_module("cupy")
         self.machine.is_on = True
         self.cupy.cuda.runtime.setDevice(0)

@@ -40,7 +40,7 @@ class Desk:
 
 
 class CuBLAS:
-    """The cuBLAS functions that CuPy calls before its own product of integers: a handle and its stream."""
+    """The cuBLAS functions of handles, which CuPy calls before its own product of integers, too."""
 
     def entries(self) -> dict[str, Any]:
         """The functions as C's."""
@@ -54,13 +54,13 @@ class CuBLAS:
     def cublasDestroy_v2(self, handle: int) -> None:
         pass
 
-    @call("PP")
-    def cublasSetStream_v2(self, handle: int, stream: int) -> None:
-        pass
-
     @call("PI")
     def cublasSetMathMode(self, handle: int, mode: int) -> None:
         pass
+
+    @call("PP")
+    def cublasGetMathMode(self, handle: int, to: int) -> None:
+        put(ctypes.c_int, to, 0)
 
 
 #: CuPy's numbers for dtypes, as Thrust's part of it takes them.

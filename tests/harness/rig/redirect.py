@@ -52,6 +52,7 @@ def stub(path: Path, library: str, folder: Path) -> Any:
     version = folder / "version"
     version.write_text(f"{library} {{ global: *; }};")  # by which the module asks for the functions
     options = [f"-Wl,-soname,{library}", f"-Wl,--version-script,{version}", "-o", str(folder / library)]
+    options.append("-falign-functions=16")  # room for a jump
     subprocess.run(["g++", "-shared", "-fPIC", "-w", *options, "-x", "c", "-"], input=text, text=True, check=True)
     return ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
 

@@ -1,0 +1,180 @@
+"""Convolutions with epilogues on the CPU: each block of a convolution's value is read again while it is in the cache.
+
+The rule: a kernel without reductions continues with the blocks of a convolution whose elements are those of its
+domain, unless it computes with their places, as draws do. So it does with derivatives by images, of stride 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from backends.cpu.codegen.convolution import VARIANTS
+from backends.cpu.thread_pool import thread_count
+from backends.execution.executor import ExecutableKernel
+from backends.execution.memory import empty_array
+from backends.execution.specialize import FusedKernel, Layout, as_int64, strides_along
+from optree.arrays import overlap
+from optree.cache import Cache
+from optree.errors import CompilerError
+from optree.records import NamedTuple
+
+
+class _Variant(NamedTuple):
+    """The kernel for blocks that are cut off along some axes: the bits of these, a compiled nest, and its layout."""
+
+    bits: int
+    nest: Any
+    layout: Layout
+
+
+class _Plan(NamedTuple):
+    """A convolution and its epilogue for arrays of some layouts.
+
+    Attributes
+    ----------
+    convolution : object
+        The convolution's plan.
+    block : list of int
+        The sizes of a block along the four axes of positions, and of channels.
+    variants : list of _Variant
+    steps : list of int
+        For each array of the kernel, the bytes between elements along the same axes.
+    """
+
+    convolution: Any
+    block: Sequence[int]
+    variants: Sequence[_Variant]
+    steps: Sequence[int]
+
+    def words(self, addresses: Sequence[int], numbers: Sequence[int]) -> list[int]:
+        """The epilogue as C takes it."""
+        first = 1 + len(self.block) + VARIANTS + len(self.steps)
+        offsets, found = [0] * VARIANTS, list[int]()
+        for bits, nest, layout in self.variants:
+            offsets[bits] = first + len(found)
+            words = nest.words(addresses, numbers, layout)
+            found += [words[0], len(words) - 1, *words[1:]]
+        return [len(addresses), *self.block, *offsets, *self.steps, *found]
+
+
+class ConvolutionKernel(ExecutableKernel):
+    """A convolution and the kernel that continues with it, block by block.
+
+    Parameters
+    ----------
+    convolution : Convolution
+    kernel : FusedKernel
+    operands : sequence of int
+        The convolution's, among the values of the program.
+    value : int
+        The convolution's value.
+    is_stored : bool
+        Whether other steps need the value.
+    """
+
+    def __init__(
+        self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, is_stored: bool
+    ) -> None:
+        self.convolution, self.kernel, self.operands, self.value = convolution, kernel, operands, value
+        self.rank, self.reduced, self.memory = kernel.rank, kernel.reduced, kernel.memory
+        self.label = f" after {convolution.op} in blocks, by {convolution.backend.windows_by()}"
+        self.reads = list(dict.fromkeys([*operands[:2], *(i for i in kernel.reads if i != value)]))
+        self.shape_inputs = list(dict.fromkeys([*operands[2:], *kernel.shape_inputs]))
+        self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in kernel.numbers)}
+        self.writes = [*kernel.writes, *[value] * is_stored]
+        self.axes = {**dict.fromkeys(operands, ()), **kernel.axes}
+        # A block's operands are read after other blocks have been written.
+        self.last_read = {**kernel.last_read, **dict.fromkeys(operands, 1)}
+        self.written_in = {**kernel.written_in, value: 0}
+        self.sizes = kernel.sizes
+        self._plans = Cache("convolutions with epilogues by layout", 64)
+
+    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
+        """See `ExecutableKernel.run`; None where one of the two does not run in C."""
+        convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
+        first, second = (values[i] for i in self.operands[:2])
+        known = dict(zip(self.shape_inputs, self.input_shapes(values), strict=True))
+        shapes = [first.shape, second.shape, *(known[i] for i in self.operands[2:])]
+        shape = convolution.op.output_shape(*shapes)
+        functions = convolution.functions_for(dtype, shapes, shape) if first.dtype == second.dtype == dtype else None
+        if functions is None:
+            return None
+        sizes = {axis: size for axis, size in zip(self.axes[self.value], shape, strict=True) if axis is not None}
+        outputs = [
+            empty_array(tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]), kernel.dtypes[i])
+            if target is None
+            else target
+            for i, target in zip(self.writes, targets, strict=True)
+        ]
+        made = self._memory(values, outputs, shape)
+        read = [made if i == self.value else kernel.memory.array(values[i]) for i in kernel.reads]
+        arrays = [*read, *outputs[: len(kernel.writes)]]
+        layouts = [(x.shape, x.strides, x.ctypes.data % x.itemsize) for x in (first, second, made, *arrays)]
+        key = *layouts, *known.values(), thread_count()
+        plan: _Plan | None = self._plans.get(key)
+        if plan is None:
+            conv = convolution.plan(functions, first, second, made)
+            plan = self._planned(conv, arrays, [known[i] for i in kernel.shape_inputs])
+            if plan is None:
+                return None
+            self._plans[key] = plan
+        numbers = [as_int64(values[i], dtype) for i, dtype in kernel.numbers]
+        plan.convolution.run(first, second, made, plan.words([x.ctypes.data for x in arrays], numbers))
+        return outputs
+
+    def _memory(self, values: Sequence[Any], outputs: Sequence[np.ndarray], shape: Any) -> np.ndarray:
+        """The memory of the convolution's value: that of an output, unless it holds an operand."""
+        axes, dtype = self.axes[self.value], self.kernel.dtypes[self.value]
+        if len(outputs) > len(self.kernel.writes):
+            return outputs[-1]
+        for i, x in zip(self.writes, outputs, strict=True):
+            is_free = not any(overlap(x, values[j]) for j in self.reads)
+            if self.axes[i] == axes and x.dtype == dtype and is_free:
+                return x
+        return empty_array(shape, dtype)
+
+    def _planned(self, conv: Any, arrays: Sequence[np.ndarray], input_shapes: Sequence[Any]) -> _Plan | None:
+        """The plan of both; None where there is none."""
+        kernel, place = self.kernel, conv.image_axes()
+        along = [None if axis is None else self.axes[self.value][axis] for axis in place]
+        values = (*kernel.reads, *kernel.writes)
+        strides = [
+            [n * x.itemsize for n in strides_along(x, self.axes[i], self.rank)]
+            for i, x in zip(values, arrays, strict=True)
+        ]
+        steps = [0 if axis is None else steps[axis] for steps in strides for axis in along]
+        variants = []
+        block = conv.finished_block()
+        choices = [sorted({0, all % each and 1}) for all, each in zip(conv.finished_sizes(), block, strict=True)]
+        for cut in product(*choices):
+            counts = [a % b if c else b for a, b, c in zip(conv.finished_sizes(), block, cut, strict=True)]
+            sizes = [1] * self.rank
+            for axis, count in zip(along, counts, strict=True):
+                if axis is not None:
+                    sizes[axis] = count
+            parts = [_part(x, self.axes[i], sizes) for i, x in zip(values, arrays, strict=True)]
+            shapes = [_cut(s, self.axes[i], sizes) for i, s in zip(kernel.shape_inputs, input_shapes, strict=True)]
+            try:
+                found = kernel.runner_of(parts, shapes)
+            except CompilerError as error:
+                kernel.fail(error)
+                return None
+            if found is None:
+                return None
+            nest, _, layout = found
+            variants.append(_Variant(sum(c << i for i, c in enumerate(cut)), nest, layout))
+        return _Plan(conv, block, variants, steps)
+
+
+def _cut(shape: Sequence[int], axes: Sequence[int | None], sizes: Sequence[int]) -> tuple[int, ...]:
+    """A shape within a block of the domain."""
+    return tuple(n if axis is None else min(n, sizes[axis]) for n, axis in zip(shape, axes, strict=True))
+
+
+def _part(x: np.ndarray, axes: Sequence[int | None], sizes: Sequence[int]) -> np.ndarray:
+    """An array within the first block of the domain."""
+    return x[tuple(map(slice, _cut(x.shape, axes, sizes)))]
