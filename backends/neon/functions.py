@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.neon.dense import Dense
 from backends.neon.tensor import Deferred
-from optree.errors import KindError, ParameterError, describe
+from optree.errors import KindError, ParameterError, ShapeError, SizeError, describe
 from optree.registry import FUNCTIONS, f
 from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor
@@ -40,6 +40,19 @@ class Functions(Dense):
     def clip(self, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
         """``min(max(a, a_min), a_max)``."""
         return self._written(f.clip(self._operand(a), a_min, a_max), out)
+
+    def dot(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The matrix product of two matrices.
+
+        Raises
+        ------
+        SizeError
+            If their shapes do not fit, which neon asserts.
+        """
+        try:
+            return self._written(f.dot(self._operand(a), self._operand(b)), out)
+        except ShapeError as error:
+            raise SizeError(*error.args) from None
 
     # Reductions, which keep their axis whatever keepdims says
 

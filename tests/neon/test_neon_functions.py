@@ -195,6 +195,15 @@ def test_replay_tells_operands_apart(ne: Any) -> None:
     near(ne.compound_dot(x, x, x, 1, 0.25), expected)
 
 
+def test_dot(ne: Any) -> None:
+    x, y, out = ne.array(VALUES), ne.array(POSITIVE.T), ne.empty((2, 2))
+    near(ne.dot(x, y), VALUES @ POSITIVE.T)
+    assert ne.dot(x, y, out=out) is out
+    near(out, VALUES @ POSITIVE.T)
+    with pytest.raises(AssertionError, match="dot"):
+        ne.dot(x, x)
+
+
 def test_compound_dot_refuses(ne: Any) -> None:
     a = ne.ones((2, 3))
     for b, c in ((ne.ones((2, 2)), ne.ones((2, 2))), (ne.ones((3, 2)), ne.ones((3, 2)))):
