@@ -23,6 +23,7 @@ from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
+from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpTreeNode, signature
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
@@ -30,7 +31,6 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import uncollected
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
-from optree.tree.waiting import settle, waiting
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
@@ -260,7 +260,7 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
-        if waiting:
+        if lazy_values:
             settle([target])
         if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
             if value.ran is None:
@@ -344,7 +344,7 @@ class Backend(RandomMethods):
         written = assignments(checked_updates("update", updates))
         if not written:
             return
-        if waiting:
+        if lazy_values:
             settle([assignment[1] for assignment in written])
         key, leaves = signature_of_evaluated(written)
         owners: dict[int, int] = {}  # the schedule depends on which leaves share memory

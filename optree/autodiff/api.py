@@ -22,11 +22,11 @@ from optree.errors import (
 )
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
+from optree.tree.lazy import LazyValue
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon
-from optree.tree.waiting import Waiting
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -46,7 +46,7 @@ def grad(
     Parameters
     ----------
     cost : Variable, array or None
-        A tree of one element, or an array of `optree.xp` that waits. None where `known_grads` replaces it.
+        A tree of one element, or a lazy array of `optree.xp`. None where `known_grads` replaces it.
     wrt : Variable or array, or list or tuple of them
         Tensors, inputs or nodes in the cost, found by identity; a derivative by a tensor
         includes those by its views.
@@ -97,12 +97,12 @@ def grad(
 
 def _of_array(cost: Any) -> Any:
     """A cost; of an array its tree."""
-    if not isinstance(cost, Waiting):
+    if not isinstance(cost, LazyValue):
         return cost
-    if not cost.is_waiting:
+    if not cost.is_lazy:
         raise GradientError(
             "grad: the cost has been computed, because its value was asked for or because it is of more operations "
-            "than may wait, and does not tell what of; take the derivative of an array that waits"
+            "than a lazy one may have, and does not tell what of; take the derivative of a lazy array"
         )
     return cost.tree
 
@@ -134,7 +134,7 @@ def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
     >>> value.item(), gradient.get()
     (14.0, array([2., 4., 6.], dtype=float32))
     """
-    if not isinstance(cost, Variable | Waiting):
+    if not isinstance(cost, Variable | LazyValue):
         remedy = "; call the function: value_and_grad(cost(w), w)" if callable(cost) else ""
         raise GradientError(f"value_and_grad: the cost is a tree, not {describe(cost)}{remedy}")
     return cost, grad(cost, wrt, **options)
@@ -284,7 +284,7 @@ def gradients(
 
 def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:
     """The derivatives, those by arrays as arrays."""
-    chosen = [i for i, x in enumerate(wrt) if isinstance(x, Waiting) and not _is_absent(gradients[i])]
+    chosen = [i for i, x in enumerate(wrt) if isinstance(x, LazyValue) and not _is_absent(gradients[i])]
     arrays = type(wrt[chosen[0]]).together([gradients[i] for i in chosen]) if chosen else []
     for i, array in zip(chosen, arrays, strict=True):
         gradients[i] = array
@@ -321,7 +321,7 @@ def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) ->
 
 def operand_of(given: Any) -> Any:
     """A variable of a derivative, checked; an Apply's output is replaced by its node."""
-    if isinstance(given, Waiting):
+    if isinstance(given, LazyValue):
         given = given.tree
     if not isinstance(given, Variable):
         raise OperandError(f"a derivative is by a tensor, an input or a node, not {describe(given)}")

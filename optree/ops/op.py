@@ -34,6 +34,7 @@ from optree.ops.batching import in_loop, outputs_of, spread_all
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
 from optree.tree.gradient_types import grad_undefined
+from optree.tree.lazy import LazyValue
 from optree.tree.node import OpDict, applied
 from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
@@ -45,7 +46,6 @@ from optree.tree.variable import (
     check_same_backend,
     spec_of,
 )
-from optree.tree.waiting import Waiting
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
@@ -768,7 +768,7 @@ def _applied_by(op: Op, make_node: Callable[..., Any], inputs: Sequence[Any], kw
         if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
             raise
         asked = "an array or number of its own" if i is None else f"input {i}"
-        remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, Waiting) else "be.array makes one"
+        remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, LazyValue) else "be.array makes one"
         raise UntypedOperandError(
             f"{op}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
             f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "

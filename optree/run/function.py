@@ -35,6 +35,7 @@ from optree.run import debug
 from optree.run.memory import MemoryReport, memory_of
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
+from optree.tree.lazy import LazyValue, lazy_values, settle
 from optree.tree.node import OpTreeNode
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
@@ -42,7 +43,6 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import uncollected
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, check_same_backend, variable_of
-from optree.tree.waiting import Waiting, settle, waiting
 
 #: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
 KINDS = ("default", "reference", "debug")
@@ -301,7 +301,7 @@ class Function(Locked):
                 f"{self} is called by an op of its own, while a call is using its memory; a second function of the "
                 "same outputs has memory of its own"
             )
-        if waiting and self._targets:
+        if lazy_values and self._targets:
             settle(self._targets)
         if self._region is not None:
             self._copy_aliased(values)
@@ -400,7 +400,7 @@ class Function(Locked):
 
     def _filtered(self, number: int, x: Variable, value: Any) -> Any:
         wanted = x.type.any_size if isinstance(x, Tensor) else x.type
-        if isinstance(value, Waiting):
+        if isinstance(value, LazyValue):
             value = value.tensor
         elif isinstance(value, OpTreeNode):
             value = value.astensor()

@@ -15,12 +15,12 @@ from optree.arrays import is_array
 from optree.cache import Cache
 from optree.errors import OperandError, describe
 from optree.run.function import Function
+from optree.tree.lazy import LazyValue
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import Spec, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable
-from optree.tree.waiting import Waiting
 
 #: Maximum functions that one Python function is compiled as.
 FUNCTIONS = 256
@@ -162,7 +162,7 @@ class Jitted:
 
         def leaf(x: Any) -> Any:
             if is_argument(x):
-                own = x.tensor if isinstance(x, Waiting) else x
+                own = x.tensor if isinstance(x, LazyValue) else x
                 arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
                 return ARRAY
             if type(x) in PLAIN:

@@ -10,9 +10,9 @@ from optree.errors import BatchingError, OperandError, ShapeError, clock, descri
 from optree.ops.batching import batched_trees, spread
 from optree.registry import f
 from optree.run.jit import is_argument, mapped
+from optree.tree.lazy import LazyValue
 from optree.tree.types import Spec, TensorType, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, is_neon
-from optree.tree.waiting import Waiting
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Vmapped:
@@ -117,7 +117,7 @@ class Vmapped:
                 return
             if not (axis is None or (hasattr(axis, "__index__") and not isinstance(axis, bool))):
                 raise OperandError(f"{self._name}: in_axes has {axis!r} for {name}, and an axis is an integer or None")
-            operand = as_variable(as_operand(x.tree if isinstance(x, Waiting) else x, self._name))
+            operand = as_variable(as_operand(x.tree if isinstance(x, LazyValue) else x, self._name))
             if is_neon(operand.backend):
                 raise BatchingError(
                     f"{self._name}: {describe(operand)} is of a backend in neon's mode, which has no vmap"

@@ -81,7 +81,7 @@ class Tensor(Variable):
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
     runs: dict[Any, Origin] | None
-    #: Of a tensor that is no view: its memory as `optree.tree.waiting` knows it, if that does.
+    #: Of a tensor that is no view: its memory as `optree.tree.lazy` knows it, if that does.
     memory: Any
 
     def __init__(

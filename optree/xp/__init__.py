@@ -1,8 +1,8 @@
-"""The array API standard (2024.12), on the current backend: arrays with NumPy's meaning, which wait and are fused.
+"""The array API standard (2024.12), on the current backend: lazy arrays with NumPy's meaning, which are fused.
 
 ``from optree import xp`` has its functions, dtypes and constants, but for complex
 numbers and their transforms; `Backend.xp` has them for one backend. An array holds a
-tensor, or a tree that waits until a value is asked for. Nothing is computed here:
+tensor, or a tree that runs when a value is asked for. Nothing is computed here:
 ``x.tensor`` and ``x.tree`` are this project's own, and ``asarray`` takes both.
 
 Examples

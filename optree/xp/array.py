@@ -1,4 +1,4 @@
-"""Array, the array object of the array API standard: a tensor, or a tree that waits, with NumPy's meaning."""
+"""Array, the array object of the array API standard: a tensor, or a lazy tree, with NumPy's meaning."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.registry import FUNCTIONS, f
 from optree.tree import numpy_protocol
+from optree.tree.lazy import LazyValue, memory_of, own
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
-from optree.tree.waiting import Waiting, memory_of, own
 from optree.xp.devices import backend_of
 
 #: The classes of what operators take.
-OPERANDS = (Waiting, *NUMBERS, np.ndarray, np.generic, Variable)
+OPERANDS = (LazyValue, *NUMBERS, np.ndarray, np.generic, Variable)
 
 
 def operand(x: Any) -> Any:
     """An array's tensor or tree, as an operand; any other argument as it is."""
-    return x.tree if isinstance(x, Waiting) else x
+    return x.tree if isinstance(x, LazyValue) else x
 
 
 def built(value: Any) -> Any:
-    """The array of a tree that a function has built, which waits; of several, as many in a tuple or a list."""
+    """The lazy array of a tree that a function has built; of several, as many in a tuple or a list."""
     if value.__class__ is not OpTreeNode and isinstance(value, tuple | list):
         parts = [built(each) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -90,14 +90,14 @@ def _by_numpy(name: str) -> Any:
         return viewed(self, found)
 
     method.__name__ = name
-    method.__doc__ = f"`numpy.ndarray.{name}`: an array that waits."
+    method.__doc__ = f"`numpy.ndarray.{name}`: a lazy array."
     return method
 
 
-class Array(Waiting):
+class Array(LazyValue):
     """An array of the array API standard, with NumPy's meaning.
 
-    It holds a tensor, or a tree that waits until a value is asked for: by `float`,
+    It holds a tensor, or a tree that runs when a value is asked for: by `float`,
     `print`, a loop, an index by a mask, `numpy.asarray`. What a line means does not
     change meanwhile. A slice is a view, and writing into it writes into the whole.
 

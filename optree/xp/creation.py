@@ -10,13 +10,13 @@ import numpy as np
 from optree.dtypes import rounded
 from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
+from optree.tree.lazy import memory_of, own
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import array_of, as_dtype, check_fits
 from optree.tree.variable import Constant, Variable
-from optree.tree.waiting import memory_of, own
 from optree.xp.array import Array, built, of
 from optree.xp.devices import backend_of
 
@@ -35,7 +35,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     """The array of another, of a tensor or a tree, of NumPy's arrays, or of numbers in nested lists.
 
     A tensor is not copied unless `copy`, so that what is written to the array is
-    written to it. A tree waits, or runs at once where it draws random numbers.
+    written to it. A tree is lazy, or runs at once where it draws random numbers.
     An array of NumPy's keeps its dtype, floats in lists take the backend's.
 
     Raises

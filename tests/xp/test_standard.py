@@ -455,11 +455,11 @@ def as_index(xp, index):
     return found if isinstance(index, tuple) else found[0]
 
 
-@pytest.mark.parametrize("waits", (False, True))
+@pytest.mark.parametrize("is_lazy", (False, True))
 @pytest.mark.parametrize("index", INDICES, ids=str)
-def test_elements_by_index(xp, index, waits):
+def test_elements_by_index(xp, index, is_lazy):
     values = np.arange(12.0).reshape(3, 4)
-    x = xp.asarray(values) * 1 if waits else xp.asarray(values)
+    x = xp.asarray(values) * 1 if is_lazy else xp.asarray(values)
     compare(x[as_index(xp, index)], np.asarray(values[index]))
     for value in (-1.0, xp.asarray(-2.0), xp.asarray(values)[as_index(xp, index)] * 2):
         ours, numpys = xp.asarray(values) * 1, values.copy()
@@ -529,8 +529,8 @@ def test_operators_are_functions_reflected_and_in_place(xp, name, dtype):
     check(lambda _, x, y: getattr(y, reflected)(x), xp, x, y, rtol=1e-5)
     if name == "__truediv__" and dtype not in FLOATS:
         return
-    for waits in (False, True):
-        ours, theirs = xp.asarray(xp.asarray(x), copy=waits), xp.asarray(y)
+    for is_lazy in (False, True):
+        ours, theirs = xp.asarray(xp.asarray(x), copy=is_lazy), xp.asarray(y)
         expected = x.copy()
         with np.errstate(all="ignore"):
             expected = getattr(expected, in_place)(y)

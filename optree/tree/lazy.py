@@ -1,10 +1,10 @@
 """Lazy values: trees that have the meaning of the line that wrote them, and run when a value is asked for.
 
-A tree reads its tensors when it runs. `Waiting` holds a tree and has NumPy's meaning
-all the same, because a tensor is not written before what waits to read it has run:
+A tree reads its tensors when it runs. `LazyValue` holds a tree and has NumPy's meaning
+all the same, because a tensor is not written before the lazy values that read it have run:
 whatever writes tensors calls `settle` first. `optree.xp` gives it the face of an array.
 
-What waits is bounded: by the operations of one tree, by the number of trees, and by the
+Lazy values are bounded: by the operations of one tree, by the number of trees, and by the
 bytes of tensors that nothing but a tree refers to.
 """
 
@@ -27,10 +27,10 @@ from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import TensorType
 
-#: Maximum operations of one tree that waits.
+#: Maximum operations of a lazy value's tree.
 OPERATIONS = 256
 
-#: Maximum trees that wait; a new one lets the oldest run.
+#: Maximum lazy values; a new one lets the oldest run.
 TREES = 64
 
 #: The bytes of tensors that only trees refer to, above which trees run, beside those of the four largest.
@@ -43,14 +43,14 @@ _running = Locked()
 
 
 class Memory:
-    """The memory of a tensor and its views, as those know it that wait to read it.
+    """The memory of a tensor and its views, as the lazy values that read it know it.
 
     Attributes
     ----------
     is_shared : bool
-        Whether another library may write to it, unseen: what reads it does not wait.
+        Whether another library may write to it, unseen: what reads it runs at once.
     holder : weakref.ref or None
-        The last `Waiting` over it.
+        The last `LazyValue` over it.
     """
 
     __slots__ = ("holder", "is_shared")
@@ -61,14 +61,14 @@ class Memory:
 
 
 class _Entry(ref):
-    """A weak reference to a `Waiting`, with its tree's id."""
+    """A weak reference to a `LazyValue`, with its tree's id."""
 
     __slots__ = ("key",)
     key: int
 
 
-#: A tree's id -> what waits with it, which refers to the tree. The oldest is the first.
-waiting: dict[int, _Entry] = {}
+#: A tree's id -> its lazy value, which refers to the tree. The oldest is the first.
+lazy_values: dict[int, _Entry] = {}
 
 #: The bytes of tensors that trees have been built on since `_spare` last looked at them.
 _attached = [0]
@@ -76,13 +76,13 @@ _attached = [0]
 
 def _forget(entry: Any) -> None:
     key = entry.key
-    if waiting.get(key) is entry:
-        del waiting[key]
+    if lazy_values.get(key) is entry:
+        del lazy_values[key]
 
 
-def _alive() -> list[Waiting]:
-    """The waiting arrays, the oldest first."""
-    return [found for entry in list(waiting.values()) if (found := entry()) is not None]
+def _alive() -> list[LazyValue]:
+    """The lazy values, the oldest first."""
+    return [found for entry in list(lazy_values.values()) if (found := entry()) is not None]
 
 
 def memory_of(tensor: Tensor) -> Memory:
@@ -94,14 +94,14 @@ def memory_of(tensor: Tensor) -> Memory:
     return memory
 
 
-class Waiting:
+class LazyValue:
     """A tensor, or a tree whose value becomes one when it is asked for.
 
     Parameters
     ----------
     value : Tensor or OpTreeNode
-        A node is of a backend, and not that of another `Waiting`.
-    base : Waiting, optional
+        A node is of a backend, and not that of another `LazyValue`.
+    base : LazyValue, optional
         Of which the value, a node of one view op on its tree, is a view.
 
     Attributes
@@ -127,29 +127,29 @@ class Waiting:
     _tensor: Tensor | None
     _tree: OpTreeNode | None
 
-    def __init__(self, value: Any, base: Waiting | None = None) -> None:
+    def __init__(self, value: Any, base: LazyValue | None = None) -> None:
         self._start(base)
         if value.__class__ is Tensor:
             self._hold(value)
             return
-        self._wait(value)
+        self._defer(value)
         if base is not None:
             base._views = [*(view for view in base._views if view() is not None), ref(self)]
         self._bound()
 
-    def _start(self, base: Waiting | None = None) -> None:
+    def _start(self, base: LazyValue | None = None) -> None:
         self._base = base
         self._error: Exception | None = None
-        self._views: Sequence[ref[Waiting]] = ()
+        self._views: Sequence[ref[LazyValue]] = ()
 
     @classmethod
     def together(cls, trees: Iterable[Any]) -> list[Any]:
-        """Values that share most of what computes them, as gradients do: too long to wait, they run as one program."""
-        made: list[Waiting] = []
+        """Values that share most of what computes them, as gradients do: too many operations run as one program."""
+        made: list[LazyValue] = []
         for tree in trees:
             each = cls.__new__(cls)
             each._start()
-            each._wait(own(tree))
+            each._defer(own(tree))
             made.append(each)
         if any(each._is_long() for each in made):
             force(made)
@@ -165,8 +165,8 @@ class Waiting:
         self._tensor, self._base = tensor, None
         self._tree = None  # last: other threads look here first
 
-    def _wait(self, tree: OpTreeNode) -> None:
-        """Have a tree as the value, and wait with it."""
+    def _defer(self, tree: OpTreeNode) -> None:
+        """Have a tree as the value."""
         self.sources, self.operations = _survey(tree)
         self._tensor, self._tree, self.was_assigned = None, tree, False
         self._enter(tree)
@@ -174,7 +174,7 @@ class Waiting:
     def _enter(self, tree: OpTreeNode) -> None:
         entry = _Entry(self, _forget)
         entry.key = id(tree)
-        waiting[entry.key] = entry
+        lazy_values[entry.key] = entry
 
     def _is_long(self) -> bool:
         """Whether the tree has too many operations; they are counted where there may be."""
@@ -195,7 +195,7 @@ class Waiting:
 
     @property
     def tensor(self) -> Tensor:
-        """The value as a tensor: what waits runs."""
+        """The value as a tensor; a lazy one runs."""
         if self._error is not None:
             raise self._error
         if self._tensor is None:
@@ -203,11 +203,11 @@ class Waiting:
         return self._tensor  # type: ignore[return-value]
 
     @property
-    def is_waiting(self) -> bool:
+    def is_lazy(self) -> bool:
         """Whether the value has not been computed."""
         return self._tree is not None
 
-    def view(self, tree: Any) -> Waiting | None:
+    def view(self, tree: Any) -> LazyValue | None:
         """The view that a node describes, of one view op on this value; None where it would be a copy."""
         if tree.__class__ is not OpTreeNode or not tree.op.view_map or tree[2] is not None or tree[1] is not self.tree:
             return None
@@ -223,7 +223,7 @@ class Waiting:
         """Write an operand, or what another has, into the elements at an index, as one kernel where that can be."""
         with _running.lock:
             tensor = self._cleared(value)
-            if isinstance(value, Waiting):
+            if isinstance(value, LazyValue):
                 if value._tree is not None and self._takes(tensor, index, value):
                     return
                 if memory_of(tensor) not in value.sources and not value.was_assigned:
@@ -231,10 +231,10 @@ class Waiting:
                 elif value._tensor is None:
                     force([value])
                 value = value.tree
-            tensor[index.tree if isinstance(index, Waiting) else index] = value
+            tensor[index.tree if isinstance(index, LazyValue) else index] = value
 
-    def _takes(self, tensor: Tensor, index: Any, value: Waiting) -> bool:
-        """Run what waits straight into the elements at an index; from there it is copied if it is asked for again."""
+    def _takes(self, tensor: Tensor, index: Any, value: LazyValue) -> bool:
+        """Run a lazy value straight into the elements at an index; from there it is copied if it is asked for again."""
         entries = index if index.__class__ is tuple else (index,)
         if any(x.__class__ not in BASIC for x in entries) or any(view() is not None for view in value._views):
             return False
@@ -242,23 +242,23 @@ class Waiting:
         if target.shape != value.tree.shape or target.dtype != value.tree.dtype:
             return False
         value._write(lambda tree: target.__setitem__(Ellipsis, tree))
-        value._wait(f.copy(target))
+        value._defer(f.copy(target))
         value._bound()
         return True
 
     def _write(self, write: Callable[[Any], None]) -> None:
-        """Write the tree's value, and wait no more: to be run before, as what else reads the target."""
+        """Write the tree's value, and be lazy no more: to be run before, as what else reads the target."""
         tree: Any = self._tree
-        entry = waiting.pop(id(tree), None)
+        entry = lazy_values.pop(id(tree), None)
         try:
             write(tree)
         except BaseException:
             if entry is not None:
-                waiting[id(tree)] = entry
+                lazy_values[id(tree)] = entry
             raise
 
     def apply(self, operation: Callable[[Any, Any], Any], value: Any) -> None:
-        """Write ``operation(self, value)`` here; of a tree that waits and has no views, its value is a tree again.
+        """Write ``operation(self, value)`` here; that of a lazy value without views is lazy again.
 
         Raises
         ------
@@ -269,7 +269,7 @@ class Waiting:
             if self._tree is not None and self.become(partial(self._result, operation, value)):
                 return
             tensor = self._cleared(value)
-            if not isinstance(value, Waiting) or value._tree is None:
+            if not isinstance(value, LazyValue) or value._tree is None:
                 tensor[...] = self._result(operation, value)
             elif memory_of(tensor) in value.sources:
                 after = tensor.backend.empty_like(value._tree)
@@ -284,7 +284,7 @@ class Waiting:
 
     def _result(self, operation: Callable[[Any, Any], Any], value: Any) -> Any:
         mine = self.tree
-        tree = operation(mine, value.tree if isinstance(value, Waiting) else value)
+        tree = operation(mine, value.tree if isinstance(value, LazyValue) else value)
         if tree.shape != mine.shape:
             raise ShapeError(f"in place: {describe(tree)} is not of the shape {mine.shape} of {describe(mine)}")
         if not can_cast(tree.dtype, mine.dtype, "same_kind"):
@@ -292,38 +292,38 @@ class Waiting:
         return own(tree if tree.dtype == mine.dtype else f.cast(tree, mine.dtype))
 
     def _cleared(self, value: Any) -> Tensor:
-        """The tensor, to be written with a value: what waits to read it has run, and what the value shares with others.
+        """The tensor, to be written with a value: lazy values that read it have run, and those within the value.
 
-        The value itself waits still, unless another has run it.
+        The value itself stays lazy, unless another has run it.
         """
         tensor = self.tensor
         memory = memory_of(tensor)
         wanted = [each for each in _alive() if each is not value and memory in each.sources]
-        if isinstance(value, Waiting) and value._tree is not None:
-            wanted += [each for each in _waiting_in([value._tree]) if each is not value]
+        if isinstance(value, LazyValue) and value._tree is not None:
+            wanted += [each for each in _lazy_in([value._tree]) if each is not value]
         force(wanted, now=False)
         return tensor
 
     def become(self, tree: Any) -> bool:
-        """Let a value that waits, and that nothing is a view of, be another tree; whether it can.
+        """Let a lazy value without views be another tree; whether it can.
 
         A function of none is called for it if so.
         """
         if self._tree is None or self._base is not None or any(view() is not None for view in self._views):
             return False
         new = tree() if isinstance(tree, partial) else tree
-        waiting.pop(id(self._tree), None)
-        self._wait(new)
+        lazy_values.pop(id(self._tree), None)
+        self._defer(new)
         self._bound()
         return True
 
     def _bound(self) -> None:
-        """Run at once what may not wait, or what has waited longest."""
+        """Run the value at once if it may not be lazy, or the oldest ones if they are too many."""
         if self._tree is None:
             return
         if any(memory.is_shared for memory in self.sources) or self._is_long():
             force([self])
-        if len(waiting) > TREES:
+        if len(lazy_values) > TREES:
             force(_alive()[:1], now=False)
         if _attached[0] > BYTES:
             _spare()
@@ -352,7 +352,7 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
             attached += entry.array.nbytes
         elif kind is OpTreeNode:
             key = id(entry)
-            found = waiting.get(key)
+            found = lazy_values.get(key)
             known = None if found is None else found()
             if known is not None:
                 sources |= known.sources
@@ -366,29 +366,26 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
     return sources, operations
 
 
-def _waiting_in(trees: Iterable[Any]) -> list[Waiting]:
-    """The arrays that wait with a tree within these, except views, which follow from their bases."""
+def _lazy_in(trees: Iterable[Any]) -> list[LazyValue]:
+    """The lazy values with a tree within these, except views, which follow from their bases."""
     found = []
-    seen: set[int] = set()
-    pending = list(trees)
-    while pending:
-        entry = pending.pop()
-        if entry.__class__ is OpTreeNode and id(entry) not in seen:
-            seen.add(id(entry))
-            _, left, right = entry
-            pending += (left, right)
-            known = waiting.get(id(entry))
-            held = None if known is None else known()
-            if held is not None and held._base is None:
-                found.append(held)
+
+    def add(node: Any) -> bool:
+        known = lazy_values.get(id(node))
+        held = None if known is None else known()
+        if held is not None and held._base is None:
+            found.append(held)
+        return True
+
+    _reached(trees, add)
     return found
 
 
-def force(wanted: Sequence[Waiting], now: bool = True) -> None:
-    """Run trees that wait, together; what waits within them gets its value, too.
+def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
+    """Run lazy values together; those within their trees get their values, too.
 
     So everything that is referred to is computed once, as in NumPy, and what is not is fused away. So are the
-    subtrees that other trees, which wait on, have in common with these.
+    subtrees that other trees, which stay lazy, have in common with these.
 
     Parameters
     ----------
@@ -405,9 +402,9 @@ def force(wanted: Sequence[Waiting], now: bool = True) -> None:
                 trees.append(owner._tree)
         if not trees:
             return
-        found = _waiting_in(trees)
+        found = _lazy_in(trees)
         wanted_trees = [each._tree for each in found]
-        shared = _shared(wanted_trees) if len(waiting) > len(found) else []
+        shared = _shared(wanted_trees) if len(lazy_values) > len(found) else []
         try:
             tensors = trees[0].backend.evaluate([*wanted_trees, *shared])
         except Exception as error:
@@ -419,25 +416,25 @@ def force(wanted: Sequence[Waiting], now: bool = True) -> None:
 
 
 def _shared(trees: Sequence[Any]) -> list[Any]:
-    """The largest subtrees of trees, but for themselves and views, that are in other trees that wait."""
+    """The largest subtrees of trees, but for themselves and views, that are in trees of other lazy values."""
     tops = {id(tree) for tree in trees}
     inside = _reached(trees, lambda _: True)
     found: list[Any] = []
 
-    def is_apart(entry: Any) -> bool:
-        op_dict, _, _ = entry
-        if id(entry) in tops:
+    def is_outside(node: Any) -> bool:
+        op_dict, _, _ = node
+        if id(node) in tops:
             return False
-        is_value = id(entry) in inside and isinstance(entry.type, TensorType) and not op_dict.op.view_map
+        is_value = id(node) in inside and isinstance(node.type, TensorType) and not op_dict.op.view_map
         if is_value:
-            found.append(entry)
+            found.append(node)
         return not is_value
 
-    _reached([each._tree for each in _alive()], is_apart)
+    _reached([each._tree for each in _alive()], is_outside)
     return found
 
 
-def _reached(trees: Sequence[Any], goes_on: Callable[[Any], bool]) -> set[int]:
+def _reached(trees: Iterable[Any], goes_on: Callable[[Any], bool]) -> set[int]:
     """The ids of the nodes within trees, but for those below nodes where it does not go on."""
     seen: set[int] = set()
     pending = list(trees)
@@ -451,29 +448,29 @@ def _reached(trees: Sequence[Any], goes_on: Callable[[Any], bool]) -> set[int]:
     return seen
 
 
-def _set_aside(found: Sequence[Waiting], error: Exception) -> None:
+def _set_aside(found: Sequence[LazyValue], error: Exception) -> None:
     """Run trees that did not run together one by one, the innermost first; those that fail keep their error."""
     if len(found) == 1:
         (failed,) = found
         failed._error = error
-        waiting.pop(id(failed._tree), None)
+        lazy_values.pop(id(failed._tree), None)
         return
     for each in reversed(found):
         if each._tree is not None:
             force([each], now=False)
 
 
-def _give(found: Sequence[Waiting], tensors: Sequence[Tensor], shared: dict[Any, Tensor] | None = None) -> None:
-    """Give what waited the tensors of its values, and these and the shared ones to the trees that wait on."""
+def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor], shared: dict[Any, Tensor] | None = None) -> None:
+    """Give lazy values their tensors, and these and the shared ones to the trees that stay lazy."""
     computed: dict[Any, Tensor] = dict(shared or {})
     for each, tensor in zip(found, tensors, strict=True):
         _have(each, tensor, computed)
-    if waiting:
+    if lazy_values:
         _substitute(computed)
 
 
-def _have(owner: Waiting, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
-    """Give a value that waits its tensor, and its views theirs; the trees' tensors are added to `computed`."""
+def _have(owner: LazyValue, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
+    """Give a lazy value its tensor, and its views theirs; the trees' tensors are added to `computed`."""
     pending = [(owner, tensor)]
     while pending:
         each, value = pending.pop()
@@ -481,28 +478,28 @@ def _have(owner: Waiting, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
         if tree is None:
             continue
         computed[tree] = value
-        waiting.pop(id(tree), None)
+        lazy_values.pop(id(tree), None)
         each._hold(value)
         views, each._views = [view() for view in each._views], ()
         pending += [(view, value._view(view._tree)) for view in views if view is not None and view._tree is not None]
 
 
 def _substitute(computed: dict[Any, Tensor]) -> None:
-    """Put the tensors of trees that have run into the trees that wait with them inside."""
+    """Put the tensors of trees that have run into the lazy trees that contain them."""
     others = _alive()
     if not others:
         return
     before: list[Any] = [each._tree for each in others]
     for each, old, new in zip(others, before, replace(before, computed), strict=True):
         if new is not old:
-            waiting.pop(id(old), None)
+            lazy_values.pop(id(old), None)
             each._tree = new
             each.sources, each.operations = _survey(new)
             each._enter(new)
 
 
 def settle(targets: Iterable[Tensor]) -> None:
-    """Run what waits to read these tensors, which are about to be written."""
+    """Run the lazy values that read these tensors, which are about to be written."""
     memories = {memory for target in targets if (memory := target.root.memory) is not None}
     if memories:
         force([each for each in _alive() if not memories.isdisjoint(each.sources)], now=False)
@@ -528,5 +525,5 @@ def _is_held(tensor: Tensor) -> bool:
 
 
 def own(tree: Any) -> Any:
-    """A value that no `Waiting` has: a node as it is, if it is of none, and a copy of anything else."""
-    return tree if tree.__class__ is OpTreeNode and id(tree) not in waiting else f.copy(tree)
+    """A value that no `LazyValue` has: a node as it is, if it is of none, and a copy of anything else."""
+    return tree if tree.__class__ is OpTreeNode and id(tree) not in lazy_values else f.copy(tree)

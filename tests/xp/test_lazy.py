@@ -1,4 +1,4 @@
-"""A line means what it meant when it was written, while its value waits: writes and views are as in NumPy."""
+"""A line means what it meant when it was written, while its value is lazy: writes and views are as in NumPy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.threads import in_threads
 import optree
 from backends import gen_backend
 from optree.errors import DTypeError, ShapeError
-from optree.tree import waiting
-from optree.tree.waiting import memory_of
+from optree.tree import lazy
+from optree.tree.lazy import memory_of
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +64,21 @@ def test_random_programs_mean_what_they_mean_in_numpy(xp, seed):
     assert_alike(xp, seed)
 
 
-def test_a_slice_is_a_view_of_what_waits(xp):
+def test_a_slice_is_a_view_of_a_lazy_array(xp):
     x = xp.asarray([1.0, 2.0, 3.0]) * 2
     part = x[1:]
     after = part + 1
     part[0] = 0
     x += 10
-    assert x.is_waiting is False
+    assert x.is_lazy is False
     assert (x.tolist(), part.tolist(), after.tolist()) == ([12.0, 10.0, 16.0], [10.0, 16.0], [5.0, 7.0])
 
 
-def test_in_place_of_what_waits_waits(xp):
+def test_in_place_of_a_lazy_array_is_lazy(xp):
     x = xp.asarray([1.0, 2.0]) * 2
     x += 1
     x *= x
-    assert x.is_waiting
+    assert x.is_lazy
     assert x.tolist() == [9.0, 25.0]
 
 
@@ -100,7 +100,7 @@ def test_everything_that_is_named_is_computed_once(be, xp):
     y = xp.sin(x)
     z = y * 2
     assert float(z[0]) == 2 * np.sin(1.0)
-    assert not y.is_waiting
+    assert not y.is_lazy
     before = be.executions
     assert (y.tolist(), z.tolist()) == ([np.sin(1.0), np.sin(2.0)], [2 * np.sin(1.0), 2 * np.sin(2.0)])
     assert be.executions == before
@@ -133,7 +133,7 @@ def test_a_write_by_the_tensors_own_ways_is_seen(be, xp):
     assert xp.asarray(t).tensor is t
 
 
-def test_shared_memory_does_not_wait():
+def test_shared_memory_is_not_read_lazily():
     xp = gen_backend("cpu", datatype=np.float64).xp
     theirs = np.array([1.0, 2.0])
     x = xp.from_dlpack(theirs)
@@ -147,27 +147,27 @@ def test_shared_memory_does_not_wait():
     assert (z.tolist(), mine.tolist()) == ([2.0, 4.0], [1.0, 9.0])
 
 
-def test_what_waits_is_bounded_in_operations(xp):
+def test_lazy_arrays_are_bounded_in_operations(xp):
     x = xp.asarray([1.0])
-    for _ in range(3 * waiting.OPERATIONS):
+    for _ in range(3 * lazy.OPERATIONS):
         x = x + 1
-        assert x.operations <= waiting.OPERATIONS
-    assert float(x) == 1.0 + 3 * waiting.OPERATIONS
+        assert x.operations <= lazy.OPERATIONS
+    assert float(x) == 1.0 + 3 * lazy.OPERATIONS
     y = xp.asarray([0.5])
     for _ in range(64):  # 2 ** 64 paths, and 64 operations
         y = y * y + 0.25
     assert float(y) == pytest.approx(0.5, abs=1e-2)
 
 
-def test_what_waits_is_bounded_in_number(xp):
+def test_lazy_arrays_are_bounded_in_number(xp):
     x = xp.asarray([1.0, 2.0])
-    many = [x * float(i) for i in range(3 * waiting.TREES)]
-    assert sum(y.is_waiting for y in many) <= waiting.TREES
-    assert [float(y[1]) for y in many] == [2.0 * i for i in range(3 * waiting.TREES)]
+    many = [x * float(i) for i in range(3 * lazy.TREES)]
+    assert sum(y.is_lazy for y in many) <= lazy.TREES
+    assert [float(y[1]) for y in many] == [2.0 * i for i in range(3 * lazy.TREES)]
 
 
-def test_what_waits_is_bounded_in_memory(xp, monkeypatch):
-    monkeypatch.setattr(waiting, "BYTES", 1 << 16)
+def test_lazy_arrays_are_bounded_in_memory(xp, monkeypatch):
+    monkeypatch.setattr(lazy, "BYTES", 1 << 16)
     size = 1 << 11  # 16 KiB
     sums = []
     for i in range(40):
@@ -175,24 +175,24 @@ def test_what_waits_is_bounded_in_memory(xp, monkeypatch):
         gc.collect()
         lost = {
             id(entry.root)
-            for each in waiting._alive()
-            for entry in waiting.post_order([each._tree], waiting._operands)
-            if isinstance(entry, optree.Tensor) and not waiting._is_held(entry)
+            for each in lazy._alive()
+            for entry in lazy.post_order([each._tree], lazy._operands)
+            if isinstance(entry, optree.Tensor) and not lazy._is_held(entry)
         }
-        assert len(lost) * size * 8 <= 2 * waiting.BYTES + 5 * size * 8
+        assert len(lost) * size * 8 <= 2 * lazy.BYTES + 5 * size * 8
     assert [float(x) for x in sums] == [float(i * size) for i in range(40)]
 
 
 def test_nothing_is_left_of_what_is_gone(xp):
     gc.collect()
-    before = len(waiting.waiting)
+    before = len(lazy.lazy_values)
     x = xp.asarray([1.0, 2.0])
     for i in range(100):
         y = x * i
         z = y[:1] + 1
     del y, z
     gc.collect()
-    assert len(waiting.waiting) == before
+    assert len(lazy.lazy_values) == before
     assert len(x._views) <= 1
     assert memory_of(x.tensor).holder() is x
 
@@ -230,7 +230,7 @@ def test_an_error_of_a_value_that_nobody_asks_for_stops_nothing(xp):
             use()
     assert xp.linalg.inv(singular).shape == (2, 2)
     again = xp.linalg.inv(xp.zeros((2, 2)))
-    many = [singular * float(i) for i in range(2 * waiting.TREES)]
+    many = [singular * float(i) for i in range(2 * lazy.TREES)]
     assert many[3][0, 0].item() == 6.0
     with pytest.raises(np.linalg.LinAlgError):
         again.tolist()
@@ -275,7 +275,7 @@ def test_the_way_in_and_out(be, xp):
     assert optree.function([u], u * 3 + t)(y).get().tolist() == [7.0, 14.0]
     assert optree.jit(lambda z: z + 1)(y).get().tolist() == [3.0, 5.0]
     drawn = xp.asarray(be.rand((3,)))
-    assert not drawn.is_waiting and drawn.tolist() == (drawn * 1).tolist()
+    assert not drawn.is_lazy and drawn.tolist() == (drawn * 1).tolist()
 
 
 def test_gradients_of_arrays_are_arrays(be, xp):
@@ -283,7 +283,7 @@ def test_gradients_of_arrays_are_arrays(be, xp):
     hidden = w * x
     loss = xp.sum(hidden * hidden)
     by_w, by_hidden = optree.grad(loss, [w, hidden])
-    assert by_w.is_waiting and by_w.tolist() == [18.0, 64.0] and by_hidden.tolist() == [6.0, 16.0]
+    assert by_w.is_lazy and by_w.tolist() == [18.0, 64.0] and by_hidden.tolist() == [6.0, 16.0]
     value, slope = optree.value_and_grad(xp.sum(w * w), w)
     assert (value.item(), slope.tolist()) == (5.0, [2.0, 4.0])
     assert optree.grad(be.sum(w.tensor * w.tensor), w).tolist() == [2.0, 4.0]
@@ -305,7 +305,7 @@ def test_long_gradients_run_together(be, xp):
         hidden = xp.tanh(hidden * weights[i % 4]) + 0.5
     before = be.executions
     slopes = optree.grad(xp.sum(hidden), weights)
-    assert be.executions == before + 1 and not any(slope.is_waiting for slope in slopes)
+    assert be.executions == before + 1 and not any(slope.is_lazy for slope in slopes)
     trees = [x.tensor]
     for i in range(60):
         trees.append(be.tanh(trees[-1] * weights[i % 4].tensor) + 0.5)
