@@ -386,7 +386,16 @@ class GPUBackend(Backend):
         outline = lowered.outline()
         steps = self._steps(outline, False, False)
         rest = [*constants, *[None] * len(outline.instructions)]
-        run = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
+        run_whole = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
+        is_new = True
+
+        def run(values: list[Any]) -> Sequence[Any]:
+            nonlocal is_new
+            if is_new:
+                is_new = False
+                self.compile_ahead(outline, steps, values + rest)
+            return run_whole(values)
+
         return run, all(map(is_capturable, steps))
 
     @property

@@ -40,7 +40,7 @@ class DirectKernels:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        if self.device.kernels is None or max(prod(shape), *(x.size for x in arrays)) >= HUGE:
+        if not self._fits(arrays, shape):
             return self._by_value(arrays, dtype, out)
         fits = out is not None and out.dtype == dtype and out.flags.c_contiguous
         is_apart = fits and not any(overlap(out, x) for x in arrays)
@@ -52,9 +52,24 @@ class DirectKernels:
         out[...] = target
         return out
 
+    def sources(self, *arrays: Any) -> list[str]:
+        """The sources that a call with these operands needs; none if one is unknown, or if it launches no kernel."""
+        if any(x is None for x in arrays):
+            return []
+        shape: Any = self.op.output_shape(*(x.shape for x in arrays))
+        return [self.source(arrays)] if self._fits(arrays, shape) and prod(shape) > 0 else []
+
+    def source(self, arrays: Sequence[Any]) -> str:
+        """The source of the kernels for operands of these shapes and dtypes."""
+        raise NotImplementedError
+
     def run(self, arrays: Sequence[Any], target: Any) -> None:
         """Launch the kernels that fill in an array."""
         raise NotImplementedError
+
+    def _fits(self, arrays: Sequence[Any], shape: Sequence[int]) -> bool:
+        """Whether kernels compute a value of this shape."""
+        return self.device.kernels is not None and max(prod(shape), *(x.size for x in arrays)) < HUGE
 
     def launch(self, source: str, launches: Mapping[str, tuple[int, Sequence[Any]]]) -> None:
         """Launch the kernels of a source, in order: of each its threads, and its arguments."""

@@ -17,9 +17,29 @@ class Pool(DirectKernels):
 
     op: PoolOperator
 
+    def source(self, arrays: Sequence[Any]) -> str:
+        kind, _ = ROLES[type(self.op)]
+        axes, _ = self._axes(arrays)
+        counts_padding = isinstance(self.op, MeanOperator) and self.op.count_padding
+        return source(kind, type_of(arrays[0].dtype), axes, counts_padding)
+
     def run(self, arrays: Sequence[Any], target: Any) -> None:
-        op, cupy = self.op, self.device.cupy
-        kind, roles = ROLES[type(op)]
+        cupy, (kind, roles) = self.device.cupy, ROLES[type(self.op)]
+        axes, sizes = self._axes(arrays)
+        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
+        if given[2] is not None:
+            given[2] = given[2].astype(INT32, copy=False)
+        given = [None if x is None else cupy.ascontiguousarray(x) for x in given]
+        written = [size if kind.writes == "x" else count for size, count, _ in sizes]
+        divisors = [divisor(size) for size in written[1:]]
+        words = [target.size, *(number for each in sizes for number in each), *divisors]
+        assert len(words) == len(parameter_names(axes))
+        addresses = [x.data.ptr for x in given if x is not None]
+        self.launch(self.source(arrays), {"pooled": (target.size, [*addresses, *words])})
+
+    def _axes(self, arrays: Sequence[Any]) -> tuple[list[Pooled | None], list[list[int]]]:
+        """The axes of a kernel, and of each its elements, its windows, and the padding before them."""
+        op = self.op
         images = arrays[op.images].shape
         windows = dict(zip(op.axes, op.slidings(images), strict=True))
         axes: list[Pooled | None] = []
@@ -34,15 +54,4 @@ class Pool(DirectKernels):
             else:
                 axes.append(None)
                 sizes.append([size, size, 0])
-        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
-        if given[2] is not None:
-            given[2] = given[2].astype(INT32, copy=False)
-        given = [None if x is None else cupy.ascontiguousarray(x) for x in given]
-        dtype = next(x.dtype for x in (given[0], given[1]) if x is not None)
-        written = [size if kind.writes == "x" else count for size, count, _ in sizes]
-        counts_padding = isinstance(op, MeanOperator) and op.count_padding
-        divisors = [divisor(size) for size in written[1:]]
-        words = [target.size, *(number for each in sizes for number in each), *divisors]
-        assert len(words) == len(parameter_names(axes))
-        addresses = [x.data.ptr for x in given if x is not None]
-        self.launch(source(kind, type_of(dtype), axes, counts_padding), {"pooled": (target.size, [*addresses, *words])})
+        return axes, sizes

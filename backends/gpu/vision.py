@@ -23,10 +23,30 @@ class Resizing(DirectKernels):
 
     op: ResizeOperator
 
-    def run(self, arrays: Sequence[Any], target: Any) -> None:
-        op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
+    def source(self, arrays: Sequence[Any]) -> str:
+        op, (axes, _) = self.op, self._axes(arrays)
         is_gradient = isinstance(op, ResizeInput)
+        return resize_source(type_of(arrays[0].dtype), axes, op.method, op.align_corners, is_gradient)
+
+    def run(self, arrays: Sequence[Any], target: Any) -> None:
+        cupy, kernels = self.device.cupy, self.device.kernels
         x = cupy.ascontiguousarray(arrays[0])
+        axes, sizes = self._axes(arrays)
+        resized = [pair for pair, is_resized in zip(sizes, axes, strict=True) if is_resized]
+        written = [pair[0 if isinstance(self.op, ResizeInput) else 1] for pair in sizes]
+        words = [*(size for pair in sizes for size in pair), *map(divisor, written[1:])]
+        wide = max(4, x.dtype.itemsize)
+        bytes_ = sum(size * wide + (size + known + 1) * 4 for known, size in resized)
+        # Memory that is freed after the launches is used again in stream order.
+        tables, _memory = kernels.scratch(bytes_)
+        count = max(size for _, size in resized)
+        arguments = [x.data.ptr, target.data.ptr, tables, target.size, *words]
+        launches = {"tables": (count, [tables, count, *words]), "resized": (target.size, arguments)}
+        self.launch(self.source(arrays), launches)
+
+    def _axes(self, arrays: Sequence[Any]) -> tuple[tuple[bool, ...], list[list[int]]]:
+        """For each axis of a kernel whether it is resized, and its size before and after."""
+        op = self.op
         before = arrays[op.images].shape
         after: Any = op.resized_shape(before)
         axes: list[bool] = []
@@ -37,23 +57,22 @@ class Resizing(DirectKernels):
             else:
                 axes.append(axis in op.axes)
                 sizes.append([known, size])
-        resized = [pair for pair, is_resized in zip(sizes, axes, strict=True) if is_resized]
-        written = [pair[0 if is_gradient else 1] for pair in sizes]
-        words = [*(size for pair in sizes for size in pair), *map(divisor, written[1:])]
-        wide = max(4, x.dtype.itemsize)
-        bytes_ = sum(size * wide + (size + known + 1) * 4 for known, size in resized)
-        # Memory that is freed after the launches is used again in stream order.
-        tables, _memory = kernels.scratch(bytes_)
-        count = max(size for _, size in resized)
-        text = resize_source(type_of(x.dtype), tuple(axes), op.method, op.align_corners, is_gradient)
-        arguments = [x.data.ptr, target.data.ptr, tables, target.size, *words]
-        self.launch(text, {"tables": (count, [tables, count, *words]), "resized": (target.size, arguments)})
+        return tuple(axes), sizes
 
 
 class Regions(DirectKernels):
     """Boxes of images, or the derivative of that."""
 
     op: RegionOperator
+
+    def source(self, arrays: Sequence[Any]) -> str:
+        op, dtype = self.op, type_of(arrays[0].dtype)
+        layout = "".join(
+            letter if letter in "NC" else "HW"[spatial_of(op.layout).index(letter)] for letter in op.layout
+        )
+        if isinstance(op, AlignOperator):
+            return align_source(dtype, layout, op.samples, op.aligned, isinstance(op, RoiAlignInput))
+        return argmax_roi_source(dtype, layout)
 
     def run(self, arrays: Sequence[Any], target: Any) -> None:
         op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
@@ -64,23 +83,19 @@ class Regions(DirectKernels):
         rows, columns = op.size
         count = len(boxes)
         words = [count, n, c, h, w, rows, columns, *map(divisor, target.shape[1:]), as_int64(op.scale, FLOAT64)]
-        layout = "".join(
-            letter if letter in "NC" else "HW"[spatial_of(op.layout).index(letter)] for letter in op.layout
-        )
         x = cupy.ascontiguousarray(arrays[0])
         if isinstance(op, AlignOperator):
             points = op.samples * (rows + columns)
             tables, _memory = kernels.scratch(max(1, count * (5 + points)) * 4)
             weights, _weights = kernels.scratch(max(1, count * points) * max(4, x.dtype.itemsize))
-            text = align_source(type_of(x.dtype), layout, op.samples, op.aligned, isinstance(op, RoiAlignInput))
             prepared, found = "points", [tables, weights]
         else:
             tables, _memory = kernels.scratch(max(1, count * (1 + 2 * (rows + columns))) * 4)
-            text, prepared, found = argmax_roi_source(type_of(x.dtype), layout), "bins", [tables]
+            prepared, found = "bins", [tables]
         addresses = [x.data.ptr, target.data.ptr, *found]
         launches = {prepared: (count, [boxes.data.ptr, *found, count, *words]), "regions": (0, [])}
         launches["regions"] = target.size, [*addresses, target.size, *words]
         if not count:  # a derivative by no box
             target[...] = 0
             return
-        self.launch(text, launches)
+        self.launch(self.source(arrays), launches)
