@@ -38,6 +38,9 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 COUNTS = GOLDEN / "counts.txt"
 README = Path(__file__).parent.parent.parent / "benchmarks" / "README.md"
 
+#: A subnormal float32.
+TINY = 2.0**-140
+
 
 # Golden kernels
 
@@ -187,6 +190,19 @@ def _launched(source: str, *arrays: np.ndarray, words: Sequence[int] = (), block
 
 
 @needs_nvrtc
+def test_instructions_that_flush_subnormal_numbers_do() -> None:
+    x = np.float32([TINY, -TINY, 2.0**-100, 1.0])
+    for options, wanted in (((), [2 * TINY, -2 * TINY]), (("-ftz=true",), [0.0, -0.0])):
+        y = np.zeros(4, np.float32)
+        memory = Memory()
+        module = ptx.parse(ptx_of(SCALE, "sm_90", options))
+        words = [memory.address(x), memory.address(y), 4]
+        ptx.Machine(module, "k", (1, 1), 32, words, memory).run()
+        np.testing.assert_array_equal(y, [*wanted, 2.0**-99, 2.0])
+        np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
+@needs_nvrtc
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -282,6 +298,13 @@ def test_fused_multiply_adds_round_once() -> None:
         ("max.f32", [np.float32([np.nan, 1]), np.float32([1, 2])], [1, 2]),
         ("add.rz.f32", [np.float32([1, -1]), np.float32([2.0**-25, -(2.0**-25)])], [1, -1]),
         ("ex2.approx.ftz.f32", [np.float32([0, -np.inf, 3])], [1, 0, 8]),
+        ("add.ftz.f32", [np.float32([TINY, 1]), np.float32([TINY, TINY])], [0, 1]),
+        ("mul.ftz.f32", [np.float32([2.0**-100, -(2.0**-140)]), np.float32([2.0**-40, 2.0**40])], [0, -0.0]),
+        ("mul.f32", [np.float32([2.0**-100]), np.float32([2.0**-40])], [2.0**-140]),
+        ("setp.gt.ftz.f32", [np.float32([TINY, 1]), np.float32([0, 0])], [False, True]),
+        ("cvt.ftz.f64.f32", [np.float32([TINY, 1])], [0, 1]),
+        ("cvt.rn.ftz.f32.f64", [np.float64([TINY, 1])], [0, 1]),
+        ("cvt.rn.f32.f64", [np.float64([TINY])], [TINY]),
         ("clz.b32", [np.uint32([0, 1, 1 << 31])], [32, 31, 0]),
         ("cvt.rn.bf16x2.f32", [np.float32([1]), np.float32([-2])], [0x3F80C000]),
     ],

@@ -746,3 +746,18 @@ def test_cupy_compiles_its_kernels_to_flush_denormals_and_ours_keep_them(on: Rig
     del options[:]
     on.cupy.ElementwiseKernel("float32 x", "float32 y", "y = x + 3", "no_other_test_makes_this")(x.raw())
     assert options and all("-ftz=true" in given for given in options), "docs/gpu.md says so"
+
+
+def test_cupys_kernels_flush_denormal_float32_and_no_others(on: Rig) -> None:
+    be, tiny = gen_backend("gpu"), np.float32(1e-40)
+    assert be.full(3, tiny).get().tolist() == [tiny] * 3, "what copies does not compute, docs/gpu.md says so"
+    x = be.array([tiny, -tiny, 1e-30]).raw()
+    times = on.cupy.ElementwiseKernel("T x, T y", "T z", "z = x * y", "times")
+    found = times(x, on.cupy.asarray(np.float32([4e10, 1, 1e-10]))).get()
+    np.testing.assert_array_equal(found, np.float32([0, 0, 0]))
+    np.testing.assert_array_equal(np.signbit(found), [False, True, False])
+    assert not times(x, on.cupy.asarray(np.float32(2.0**60))).get()[:2].any(), "what it reads is zero"
+    assert times(on.cupy.asarray(1e-310), on.cupy.asarray(1.0)).get() == 1e-310
+    assert (np.float32(tiny) * np.float32(2)).item() > 0, "the host keeps them"
+    np.testing.assert_array_equal(x.get()[:2], [tiny, -tiny])
+    assert not on.recovered()

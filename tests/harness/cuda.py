@@ -51,7 +51,7 @@ HEADERS = Path(__file__).resolve().parent.parent / "cuda_on_cpu"
 ORDERS = ("forward", "backward", "shuffled")
 
 #: Added to an order's number, as in runtime.cpp.
-ENDED_ARE_LEFT_OUT = 4
+ENDED_ARE_LEFT_OUT, FLUSHES = 4, 8
 
 #: So many sources make one translation unit; several are compiled at once.
 TOGETHER = 32
@@ -164,7 +164,14 @@ class Module:
         self.launch_packed(name, (*shape, shared), packed, order, seed)
 
     def launch_packed(
-        self, name: str, launch: tuple[Any, Any, int], packed: Packed, order: str, seed: int, is_strict: bool = True
+        self,
+        name: str,
+        launch: tuple[Any, Any, int],
+        packed: Packed,
+        order: str,
+        seed: int,
+        is_strict: bool = True,
+        flushes: bool = False,
     ) -> None:
         """Run a kernel to its end.
 
@@ -176,9 +183,11 @@ class Module:
             The arguments.
         is_strict : bool
             Whether a barrier is for every thread of a block, or for those that have not ended.
+        flushes : bool
+            Whether subnormal numbers are zeros, those of float64 too.
         """
         grid, block, shared = launch
-        number = ORDERS.index(order) + (0 if is_strict else ENDED_ARE_LEFT_OUT)
+        number = ORDERS.index(order) + ENDED_ARE_LEFT_OUT * (not is_strict) + FLUSHES * flushes
         launched = struct.pack("<8IQd", *grid, *block, shared, number, seed, LIMIT)
         self._host.launch(self.kernels[name].number, launched, packed)
 

@@ -96,7 +96,9 @@ def _rounding(mods: tuple[str, ...]) -> str:
 
 
 def flushed(x: Array) -> Array:
-    """Subnormal float32 as zeros of their signs."""
+    """Subnormal float32 as zeros of their signs; values of other dtypes as they are."""
+    if x.dtype != np.float32:
+        return x
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
@@ -327,10 +329,11 @@ def function_of(base: str, mods: tuple[str, ...]) -> tuple[Callable[..., Array],
     types = [mod for mod in mods if mod in TYPES]
     dtype = TYPES[types[-1]]
     word = TYPES["u32"]
+    flushes = "ftz" in mods
     if base == "cvt":
-        return _converted(mods, *types[:2]), [dtype]
+        return (_ftz(_converted(mods, *types[:2])) if flushes else _converted(mods, *types[:2])), [dtype]
     if base == "setp":
-        return _compared(mods[0], dtype), [dtype]
+        return (_ftz(_compared(mods[0], dtype)) if flushes else _compared(mods[0], dtype)), [dtype]
     if base in ("shl", "shr"):
         return lambda a, by: _shifted(a, by, dtype, base == "shl"), [dtype, word]
     if base == "selp":
@@ -351,7 +354,7 @@ def function_of(base: str, mods: tuple[str, ...]) -> tuple[Callable[..., Array],
         found: Any = lambda x: _approximate(base, x, dtype)  # noqa: E731
     else:
         found = _checked(_arithmetic(base, mods, dtype), base, mods)
-    return (_ftz(found) if "ftz" in mods and dtype == np.float32 else found), [dtype]
+    return (_ftz(found) if flushes else found), [dtype]
 
 
 def _funnel(mods: tuple[str, ...]) -> Callable[..., Array]:
@@ -373,4 +376,5 @@ def _checked(found: Any, base: str, mods: tuple[str, ...]) -> Callable[..., Arra
 
 
 def _ftz(function: Callable[..., Array]) -> Callable[..., Array]:
+    """An instruction's function with ``.ftz``: subnormal operands and results of float32 are zeros."""
     return lambda *operands: flushed(function(*map(flushed, operands)))

@@ -17,6 +17,10 @@ from harness.rig.entry import TYPES, Refused, call, entries, put
 VERSION = 13, 99
 
 _MARK = b"CUDA-ON-CPU\0"
+
+#: The line of a source that is compiled with ``-ftz=true``.
+_FLUSHES = "#define CUDA_ON_CPU_FLUSHES"
+_DOUBLE = re.compile(r"\bdouble\b")
 _FAILED, _INVALID = 6, 4
 _REFUSED, _NO_PROGRAM = map(ctypes.create_string_buffer, (b"NVRTC_ERROR_COMPILATION", b"NVRTC_ERROR_INVALID_PROGRAM"))
 
@@ -33,6 +37,11 @@ class Image:
     def module(self) -> cuda.Module:
         """The source compiled by g++, once in a process."""
         return _module(self.source)
+
+    @property
+    def flushes(self) -> bool:
+        """Whether its kernels flush subnormal float32; those with float64 do not: the processor flushes both."""
+        return _FLUSHES in self.source and _DOUBLE.search(self.source) is None
 
     def bytes(self) -> bytes:
         """The image as a file has it."""
@@ -150,6 +159,7 @@ class Compiler:
         self.options.append(texts)
         arch = re.search(r"(?:-arch|--gpu-architecture)=(\w+)", given)
         defines = [f"#define {' '.join(each[2:].split('=', 1))}" for each in texts if each.startswith("-D")]
+        defines += [_FLUSHES] * any(each in ("-ftz=true", "--ftz=true") for each in texts)
         names = [cuda.instance(name.value.decode(), expression) for expression, name in made.instances.items()]
         image = Image(arch[1] if arch else "compute_75", "\n".join([*defines, made.source, *names]))
         try:

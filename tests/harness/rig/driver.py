@@ -656,7 +656,8 @@ class Driver:
         def run() -> None:
             try:
                 self._check_pointers(function.name, packed.values, number)
-                image.module.launch_packed(function.name, (grid, block, shared), packed, order, seed, is_strict)
+                launch = grid, block, shared
+                image.module.launch_packed(function.name, launch, packed, order, seed, is_strict, image.flushes)
             except cuda.KernelFault as fault:
                 status = next((status for words, status in FAULTS.items() if words in str(fault)), 719)
                 machine.fail(number, status, str(fault))
