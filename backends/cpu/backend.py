@@ -70,10 +70,10 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}; convolutions and pools by {self.windows_by()}"
+        return f"{runs}; {described(self.product)}; convolutions, pools and attention by {self.windows_by()}"
 
     def windows_by(self) -> str:
-        """The implementation of convolutions and pools, for printouts."""
+        """The implementation of convolutions, pools and attention, for printouts."""
         if self.compiler is None:
             return "NumPy"
         return "compiled C" if self.jit is True else "compiled C where it pays"

@@ -16,7 +16,7 @@ from backends.cpu.workers import share_address
 from backends.execution.memory import HOST
 from optree.arrays import overlap
 
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
+TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
 #: Rows of products by compiled C; and their least multiplications, below which a call takes longer than the work.
 ROWS, SMALL = range(4, 513), 1 << 19
@@ -62,13 +62,13 @@ class FewRows:
     def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
         """The C functions; None without a compiler."""
         if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(_TYPES[dtype]), ("multiply", "panel_width"))
+            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype]), ("multiply", "panel_width"))
         return self._functions[dtype]
 
 
 def _is_by_few_rows(x: Any, y: Any) -> bool:
     """Whether compiled C multiplies two arrays."""
-    if x.ndim != 2 or y.ndim != 2 or x.dtype != y.dtype or x.dtype not in _TYPES or x.shape[1] != y.shape[0]:
+    if x.ndim != 2 or y.ndim != 2 or x.dtype != y.dtype or x.dtype not in TYPES or x.shape[1] != y.shape[0]:
         return False
     (rows, inner), columns = x.shape, y.shape[1]
     return (
@@ -76,12 +76,12 @@ def _is_by_few_rows(x: Any, y: Any) -> bool:
         and rows * inner * columns >= SMALL
         and y.strides[1] == y.itemsize <= y.strides[0] <= ROW_BYTES
         and y.nbytes <= BYTES
-        and _is_in_elements(x)
-        and _is_in_elements(y)
+        and is_in_elements(x)
+        and is_in_elements(y)
     )
 
 
-def _is_in_elements(x: np.ndarray) -> bool:
+def is_in_elements(x: np.ndarray) -> bool:
     """Whether an array is aligned, and its strides are whole elements."""
     return x.flags.aligned and not any(stride % x.itemsize for stride in x.strides)
 
@@ -89,7 +89,7 @@ def _is_in_elements(x: np.ndarray) -> bool:
 def _is_target(out: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
     """Whether the product can be written into an array, row by row."""
     fits = out.dtype == x.dtype and out.shape == (len(x), y.shape[1]) and out.strides[1] == out.itemsize
-    return fits and _is_in_elements(out) and not overlap(out, x) and not overlap(out, y)
+    return fits and is_in_elements(out) and not overlap(out, x) and not overlap(out, y)
 
 
 def merging(product: Callable[..., Any]) -> Callable[..., Any]:

@@ -161,16 +161,12 @@ class AttentionOperator(Op):
 
     def run(self, tiles: Tiles, *inputs: Any) -> tuple[Any, ...]:
         """The outputs; NumPy computes as many heads together as tiles in a cache allow, other libraries all of them."""
-        arrays = [as_array(x, *inputs) for x in inputs]
-        matrices, masks = arrays[: self.count], arrays[self.count :]
-        lead = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
-        (queries, _), (keys, _) = (x.shape[-2:] for x in matrices[:2])
-        masks = [np.broadcast_to(x, (*lead, queries, keys)) for x in masks]
-        matrices = [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in matrices]
+        matrices, masks = self.broadcast([as_array(x, *inputs) for x in inputs])
         outputs = self.outputs(*matrices)
         like = matrices[0]
+        (*lead, queries, _), keys = like.shape, matrices[1].shape[-2]
         size, stack = _tile(like, prod(lead), keys, self.causal)
-        heads = _stacks(lead, stack)
+        heads = _stacks(tuple(lead), stack)
         tasks = [
             ([x[head] for x in (*matrices, *masks)], [x[head] for x in outputs], part)
             for head, part in product(heads, self.parts(queries, size[0]))
@@ -185,6 +181,16 @@ class AttentionOperator(Op):
 
         tiles.share(tasks, worker)
         return tuple(outputs)
+
+    def broadcast(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The matrices and the mask, if any, with all leading axes, as views."""
+        matrices, masks = arrays[: self.count], arrays[self.count :]
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
+        scores = (*lead, matrices[0].shape[-2], matrices[1].shape[-2])
+        return (
+            [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in matrices],
+            [np.broadcast_to(x, scores) for x in masks],
+        )
 
     def outputs(self, *matrices: Any) -> list[Any]:
         """New arrays for the outputs."""

@@ -157,11 +157,11 @@ def test_without_a_compiler_numpy_convolves() -> None:
     be = gen_backend("cpu", jit=False)
     tree = be.conv(be.ones((1, 2, 5, 5)), be.ones((3, 2, 3, 3)))
     assert (tree.asnumpyarray() == 18).all()
-    assert "convolutions and pools by NumPy" in be.info()
+    assert "convolutions, pools and attention by NumPy" in be.info()
 
 
 def test_what_runs_is_said(compiled: Any) -> None:
-    assert "convolutions and pools by compiled C" in compiled.info()
+    assert "convolutions, pools and attention by compiled C" in compiled.info()
     x = compiled.ones((1, 2, 5, 5))
     text = debugprint(compiled.max_pool(compiled.conv(x, compiled.ones((3, 2, 3, 3))), 2), stage="plan", file="str")
     assert text.count("by compiled C") == 2

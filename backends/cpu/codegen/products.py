@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_SOURCE = """#include <stdint.h>
+#: Tiles of products, after a declaration of T: `column` multiplies any rows with a panel of WIDTH contiguous columns.
+PANELS = """#include <stdint.h>
 #include <string.h>
 
 /* One rounding for a * b + c, as in every matrix product. */
@@ -29,19 +30,15 @@ typedef int64_t word;
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
 
-typedef struct {
-    word share, threads;
-    word x, y, out;                   /* addresses */
-    word rows, inner, columns;
-    word x_row, x_column, y_row, out_row; /* strides in elements; columns of y and out are contiguous */
-} problem;
+/* In elements; columns of y and out are contiguous. */
+typedef struct { word x_row, x_column, y_row, out_row; } strides;
 
 static vector load(const T *from) { return *(const vector *)from; }
 static void save(T *to, vector value) { *(vector *)to = value; }
 static word least(word a, word b) { return a < b ? a : b; }
 
 /* out[r, j] (+)= sum over k of x[r, k] * y[k, j], of R rows and WIDTH columns, in registers. */
-static inline __attribute__((always_inline)) void product(const problem *p, const T *x, const T *y, T *out, word inner,
+static inline __attribute__((always_inline)) void product(const strides *p, const T *x, const T *y, T *out, word inner,
                                                           int adds, const int R)
 {
     vector sum[TILE][2]; /* of a constant size: others are not kept in registers */
@@ -71,7 +68,7 @@ static inline __attribute__((always_inline)) void product(const problem *p, cons
             product(p, x, y, out, inner, adds, R <= TILE ? R : 1); \\
         return;
 
-static void tile(const problem *p, const T *x, const T *y, T *out, word inner, int adds, int rows)
+static void tile(const strides *p, const T *x, const T *y, T *out, word inner, int adds, int rows)
 {
     switch (rows) {
         ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7)
@@ -80,7 +77,7 @@ static void tile(const problem *p, const T *x, const T *y, T *out, word inner, i
 }
 
 /* The products of some rows with a panel, in tiles of about equally many rows. */
-static void column(const problem *p, const T *x, const T *y, T *out, word rows, word inner, int adds)
+static void column(const strides *p, const T *x, const T *y, T *out, word rows, word inner, int adds)
 {
     const word tiles = (rows + TILE - 1) / TILE;
     for (word t = 0; t < tiles; t++) {
@@ -89,18 +86,28 @@ static void column(const problem *p, const T *x, const T *y, T *out, word rows, 
     }
 }
 
+"""
+
+_MULTIPLY = """
+typedef struct {
+    word share, threads;
+    word x, y, out; /* addresses */
+    word rows, inner, columns;
+    strides by;
+} problem;
+
 /* Panels of out. Rows of x that are a multiple of 512 bytes apart share cache lines' places: they are copied apart. */
 static void panels(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     problem p = *(const problem *)state;
     T packed[HEIGHT * APART];
-    const word x_row = p.x_row;
-    const int packs = p.x_column == 1 && x_row * sizeof(T) % 512 == 0 && end - begin > 1;
+    const word x_row = p.by.x_row;
+    const int packs = p.by.x_column == 1 && x_row * sizeof(T) % 512 == 0 && end - begin > 1;
     if (packs)
-        p.x_row = APART;
+        p.by.x_row = APART;
     for (word k = 0; k < p.inner; k += DEPTH)
         for (word i = 0; i < p.rows; i += HEIGHT) {
-            const T *x = (const T *)p.x + i * x_row + k * p.x_column;
+            const T *x = (const T *)p.x + i * x_row + k * p.by.x_column;
             const word rows = least(HEIGHT, p.rows - i), inner = least(DEPTH, p.inner - k);
             if (packs) {
                 for (word r = 0; r < rows; r++)
@@ -108,7 +115,8 @@ static void panels(const void *state, int64_t begin, int64_t end, int64_t thread
                 x = packed;
             }
             for (word j = begin * WIDTH; j < end * WIDTH; j += WIDTH)
-                column(&p, x, (const T *)p.y + k * p.y_row + j, (T *)p.out + i * p.out_row + j, rows, inner, k > 0);
+                column(&p.by, x, (const T *)p.y + k * p.by.y_row + j, (T *)p.out + i * p.by.out_row + j, rows, inner,
+                       k > 0);
         }
 }
 
@@ -127,4 +135,4 @@ int64_t multiply(const void *state)
 
 def source(number: str) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
-    return f"typedef {number} T;\n{_SOURCE}"
+    return f"typedef {number} T;\n{PANELS}{_MULTIPLY}"
