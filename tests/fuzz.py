@@ -2,8 +2,10 @@
 
 Each seed is a program of its own: tensors of several dtypes, strided, flipped, transposed and
 broadcasting views of them, and statements that assign trees, update several views at once, call a function
-again with other arguments, or differentiate. After each statement the tensors are compared with
-NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of writes and views that wait.
+again with other arguments or with those that it writes, differentiate, or apply a function of the registry, any that
+there is, amid other ops, by `jit`, by `vmap`, with its gradient. After each statement the tensors are compared with
+NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of writes and views that wait. The executors take turns in
+one process, a statement each.
 ``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
 """
 
@@ -15,22 +17,30 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 from harness import array_programs
-from harness.blocks import in_blocks
-from harness.homes import home
+from harness.blocks import small
+from harness.drawn import ALL_DTYPES, SAME, Call, calls
+from harness.emulated import emulated_cupy
+from harness.homes import home, stand_in
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
-from optree import OpTreeNode, check_grad, function
+from backends.cpu.plan import BLOCKS
+from optree import OpTreeNode, check_grad, function, grad, jit, vmap
+from optree.dtypes import is_floating
+from optree.errors import BatchingError, DTypeError, NotFiniteError
 from optree.registry import f
+from optree.run.function import running_on
+from optree.testing.examples import Runner, inputs_for
+from optree.testing.promises import compare, scale_of, weighted_sum
 from optree.testing.random_trees import random_tree
-from optree.tree.types import TensorType
+from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input
 
 DTYPES = "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
@@ -50,20 +60,40 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-@cache
-def _backend(way: str) -> Any:
-    if way == "stand-in":
-        return home("stand-in", datatype=np.float64)
-    return gen_backend("cpu", datatype=np.float64, jit=way == "kernels")
+#: Views of larger memory, and the memory's shape for that of the view: layouts that operands come in.
+PLACES: tuple[tuple[Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    (lambda x: x, lambda shape: shape),
+    (lambda x: x.T, lambda shape: shape[::-1]),
+    (lambda x: x[(slice(None, None, -2),) * x.ndim], lambda shape: tuple(2 * n for n in shape)),
+    (lambda x: x[(slice(1, None),) * x.ndim], lambda shape: tuple(n + 1 for n in shape)),
+    (lambda x: x[..., ::3].T if x.ndim else x, lambda shape: (*shape[:0:-1], *(3 * n for n in shape[:1]))),
+)
 
 
-#: The executors: a context in which there is a backend of each.
+def _numpy_in_blocks() -> Any:
+    be = gen_backend("cpu", datatype=np.float64, jit=False)
+    be.when = BLOCKS._replace(small=0)
+    return be
+
+
+#: The executors, each by a backend: compiled kernels, always or where they pay, NumPy whole or in blocks of an element
+#: or a few, the GPU's calls on a stand-in for CuPy, and its kernels emulated.
 WAYS: dict[str, Callable[[], Any]] = {
-    "kernels": lambda: nullcontext(_backend("kernels")),
-    "numpy": lambda: nullcontext(_backend("numpy")),
-    "blocks": lambda: in_blocks(datatype=np.float64),
-    "stand-in": lambda: nullcontext(_backend("stand-in")),
+    "kernels": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
+    "auto": lambda: gen_backend("cpu", datatype=np.float64),
+    "numpy": lambda: gen_backend("cpu", datatype=np.float64, jit=False),
+    "blocks": _numpy_in_blocks,
+    "stand-in": lambda: home("stand-in", datatype=np.float64),
+    "cuda": lambda: stand_in(emulated_cupy(memory=1 << 27), jit=True, datatype=np.float64),
 }
+
+#: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
+SELDOM = {"cuda": 25}
+
+#: Modes that functions run in, the usual one more often.
+MODES = (None, None, "reference", "debug")
+
+_backend = cache(lambda way: WAYS[way]())
 
 
 class Program:
@@ -81,7 +111,8 @@ class Program:
             self.tensors.append(be.array(array, dtype, f"t{i}"))
 
     def statement(self) -> None:
-        self.chance.choice((self.assign, self.assign, self.update, self.call, self.differentiate))()
+        on_trees = (self.assign, self.update, self.call, self.differentiate)
+        self.chance.choice((*on_trees, self.apply, self.apply, self.batch, self.slope))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
             tensor.set(array)  # rounding does not add up from statement to statement
 
@@ -144,22 +175,145 @@ class Program:
     def call(self) -> None:
         """A function of two arguments and what else it reads, called with tensors, views and arrays."""
         (x, _), (y, _), (held, _) = self.view(), self.view(), self.view()
-        inputs = [Input(TensorType(z.dtype, z.shape), name) for z, name in ((x, "x"), (y, "y"))]
         state = self.chance.getstate()
-        symbolic, _ = self.tree([*inputs, held])
-        after = self.chance.getstate()
+
+        def build(one: Any, other: Any) -> tuple[Any, Exactness]:
+            self.chance.setstate(state)
+            return self.tree([one, other, held])
+
+        inputs = [Input(TensorType(z.dtype, z.shape), name) for z, name in ((x, "x"), (y, "y"))]
+        symbolic, _ = build(*inputs)
         if not isinstance(symbolic, OpTreeNode):
             return
-        compiled = function(inputs, [symbolic, held], on_unused_input="ignore")  # held names the backend
-        self.said.append(f"function([x, y], {symbolic.pp()})")
-        for values in ((x, y), (x.get() + x.dtype.type(1), y), (x, y.get())):
+        updates = self.updates_of(symbolic, build(x, y)[0])
+        mode = self.chance.choice(MODES)
+        self.said.append(f"function([x, y], {symbolic.pp()}, {[_name(t) for t, _ in updates]}, {mode})")
+        # The first tensor names the backend.
+        compiled = function(inputs, [held, symbolic], updates, on_unused_input="ignore", mode=mode)
+        for values in ((x, y), (x.get() + x.dtype.type(1), y), (y, x) if y.type == x.type else (x, y.get())):
             operands = [z if not isinstance(z, np.ndarray) else self.be.array(z, z.dtype) for z in values]
-            self.chance.setstate(state)
-            tree, exactness = self.tree([*operands, held])
+            tree, exactness = build(*operands)
             wanted, largest = run_by_numpy(tree)
-            got, _ = compiled(*values)
-            assert_alike(got.get(), np.asarray(wanted), tree, max(largest, 1.0), not exactness.is_rounded(tree), 64)
-        self.chance.setstate(after)
+            expected = [np.broadcast_to(wanted, t.shape).astype(t.dtype) for t, _ in updates]
+            try:
+                _, got = compiled(*values)
+            except NotFiniteError:
+                assert mode == "debug"
+                return
+            exact = not exactness.is_rounded(tree)
+            assert_alike(got.get(), np.asarray(wanted), tree, max(largest, 1.0), exact, 64)
+            for (target, _), value in zip(updates, expected, strict=True):
+                assert_alike(target.get(), value, tree, max(largest, 1.0), exact, 64)
+
+    def updates_of(self, symbolic: Any, tree: Any) -> list[tuple[Any, Any]]:
+        """Some views that a function writes its output into: of an argument's memory, or of what it reads."""
+        found: list[tuple[Any, Any]] = []
+        for _ in range(self.chance.choice((0, 1, 2))):
+            target = self.target(tree.dtype, tree.shape)
+            if target is not None and not any(np.shares_memory(target[0].raw(), t.raw()) for t, _ in found):
+                found.append((target[0], symbolic))
+        return found
+
+    def drawn(self, dtypes: Sequence[str] = ALL_DTYPES) -> tuple[Call, list[Any], Callable[..., Any]]:
+        """A function of the registry, its operands' values, and what makes its tree, amid ops that change nothing."""
+        examples = calls()
+        call = self.chance.choice(examples[self.chance.choice(sorted(examples))])
+        values = call.example.draw(as_dtype(self.chance.choice([x for x in call.dtypes if x in dtypes])))
+        before = [self.chance.choice(SAME) if isinstance(x, np.ndarray) else SAME[0] for x in values]
+        after = self.chance.choice(SAME)
+        if self.chance.random() < 0.4:
+            before, after = [SAME[0]] * len(values), SAME[0]
+        self.said.append(f"{call.example} of {values}, amid {[SAME.index(x) for x in (*before, after)]}")
+        return call, values, lambda *xs: after(call.example.tree([w(x) for w, x in zip(before, xs, strict=True)]))
+
+    def placed(self, x: Any) -> Any:
+        """A tensor of these values, in any layout; a number is itself."""
+        if not isinstance(x, np.ndarray):
+            return x
+        view, room = self.chance.choice(PLACES)
+        return view(self.be.zeros(room(x.shape), x.dtype)).set(x)
+
+    def apply(self) -> None:
+        """A function of the registry, run in one of many ways, on any layout."""
+        call, values, build = self.drawn()
+        operands = [self.placed(x) for x in values]
+        try:
+            tree = build(*operands)
+        except DTypeError:
+            return
+        if tree.backend is None:  # of numbers alone
+            return
+        run = self.chance.choice((self.evaluated, self.written_into, self.as_function, self.jitted))
+        self.said.append(run.__name__)
+        wanted = np.asarray(call.meaning(*values))
+        for got in run(tree, build, operands, values):
+            compare(got, wanted, call.example, run.__name__, ulps=call.ulps, scale=scale_of(call.example, values))
+
+    def evaluated(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
+        yield tree.asnumpyarray()
+        yield self.be.evaluate([tree, f.copy(tree)])[1].get()
+
+    def written_into(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
+        for _ in range(2):
+            target = self.placed(np.zeros(tree.shape, tree.dtype))
+            target[...] = tree
+            yield target.get()
+
+    def as_function(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
+        inputs, mode = inputs_for(values), self.chance.choice(MODES)
+        with running_on(self.be):
+            compiled = function([x for x in inputs if isinstance(x, Input)], build(*inputs), mode=mode)
+        for given in (operands, values):
+            try:
+                yield compiled(*(x for x, i in zip(given, inputs, strict=True) if isinstance(i, Input))).get()
+            except NotFiniteError:
+                assert mode == "debug"
+
+    def jitted(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
+        compiled = jit(build, static_shapes=True)
+        for _ in range(2):
+            yield compiled(*operands).get()
+
+    def batch(self) -> None:
+        """A function of the registry by `vmap`, on a batch of two."""
+        call, values, build = self.drawn()
+        mapped = [isinstance(x, np.ndarray) and self.chance.random() < 0.8 for x in values]
+        if not any(mapped):
+            return
+        rolled = [_rolled(x) if each else x for x, each in zip(values, mapped, strict=True)]
+        pairs = zip(values, rolled, mapped, strict=True)
+        operands = [self.placed(np.stack([one, other]) if each else one) for one, other, each in pairs]
+        try:
+            tree = vmap(build, tuple(0 if each else None for each in mapped))(*operands)
+        except (DTypeError, BatchingError):
+            return
+        self.said.append(f"a batch of {mapped}")
+        wanted = np.stack([np.asarray(call.meaning(*row)) for row in (values, rolled)])
+        scale = 32 * max(1.0, scale_of(call.example, values))
+        compare(tree.asnumpyarray(), wanted, call.example, "a batch", ulps=call.ulps, scale=scale)
+
+    def slope(self) -> None:
+        """The gradient of a function of the registry, by the executor and by the reference."""
+        call, values, build = self.drawn(["float64"])
+        if not call.example.takes_floats:
+            return
+        given = [np.asarray(x) for x in values]
+        floating = [i for i, x in enumerate(given) if x.dtype.kind == "f" and isinstance(values[i], np.ndarray)]
+
+        def gradients(xs: Sequence[Any]) -> Any:
+            tree = build(*xs)
+            if not is_floating(tree.dtype):
+                return None
+            return grad(weighted_sum(tree), [xs[i] for i in floating], disconnected_inputs="ignore")
+
+        inputs = inputs_for(values)
+        found = gradients([self.placed(x) for x in values])
+        if not found:
+            return
+        wanted = Runner(gradients(inputs), inputs)(values)
+        for got, one in zip(self.be.evaluate(found), wanted, strict=True):
+            size = float(np.max(np.abs(one), initial=1.0, where=np.isfinite(one)))
+            np.testing.assert_allclose(got.get(), one, rtol=1e-9, atol=1e-9 * size)
 
     def differentiate(self) -> None:
         choices: list[int] = []
@@ -194,16 +348,23 @@ def _broadcasts(shape: Any, target: Any) -> bool:
         return False
 
 
-def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 6) -> str | None:
-    """A program of this seed in each way; what went wrong, or None."""
-    for way in ways:
-        with WAYS[way]() as be:
-            program = Program(be, seed)
+def _rolled(x: np.ndarray) -> np.ndarray:
+    """The elements in another order, in which they are operands yet: rows of integers may be boxes."""
+    return np.roll(x, 1, axis=0 if x.dtype.kind in "iu" and x.ndim > 1 else None)
+
+
+def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> str | None:
+    """A program of this seed by each executor, in turns; what went wrong, or None."""
+    programs = {way: Program(_backend(way), seed) for way in ways}
+    for step in range(statements + 1):
+        for way, program in programs.items():
             try:
-                for _ in range(statements):
-                    program.statement()
-                program.said.append("a program of arrays")
-                array_programs.assert_alike(be.xp, seed, steps=20)
+                with small() if way == "blocks" else nullcontext():
+                    if step < statements:
+                        program.statement()
+                    else:
+                        program.said.append("a program of arrays")
+                        array_programs.assert_alike(program.be.xp, seed, steps=20)
             except Exception:
                 lines = "\n".join(program.said)
                 return f"seed {seed}, {way}:\n{lines}\n{traceback.format_exc()}"
@@ -215,19 +376,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=None, help="the first program's; by default a random one")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="executors; by default all, the slow ones now and then")
     given = parser.parse_args()
     seed = random.randrange(10**6) if given.seed is None else given.seed
     first, failed, until = seed, 0, time.monotonic() + given.seconds
     while time.monotonic() < until:
+        ways = given.ways or [way for way in WAYS if seed % SELDOM.get(way, 1) == 0]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            wrong = run(seed, given.ways)
+            wrong = run(seed, ways)
         if wrong is not None:
             failed += 1
             print(wrong, flush=True)
         seed += 1
-    print(f"{seed - first} programs from seed {first} on, in {len(given.ways)} ways each: {failed} went wrong")
+    print(f"{seed - first} programs from seed {first} on: {failed} went wrong")
     return failed > 0
 
 

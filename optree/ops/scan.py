@@ -15,7 +15,7 @@ from optree.ops.batching import aligned
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
 from optree.ops.shape import slice_along
-from optree.ops.traits import BinaryOperator, UnaryOperator
+from optree.ops.traits import BinaryOperator, UnaryOperator, one_axis
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, variable_of
@@ -27,6 +27,7 @@ class OneAxisOperator(UnaryOperator):
     __props__ = ("axis",)
     axis: Any = None
     keeps_shape = True
+    random_props = staticmethod(one_axis)
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:

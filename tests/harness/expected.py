@@ -299,6 +299,11 @@ def _count_in_bins(x: Any, y: Any, even: bool) -> Any:
     return np.array([np.sum((y >= low) & below) for low, below in zip(x[:-1], upper, strict=True)], np.int64)
 
 
+def _sort(x: Any, axis: Any) -> Any:
+    """By float32 if it is float16: NumPy's own is wrong for repeated negative values where there is AVX-512."""
+    return np.sort(x.astype(np.float32) if x.dtype == np.float16 else x, axis).astype(x.dtype)
+
+
 def _searchsorted(x: Any, y: Any, side: str) -> Any:
     before = np.less if side == "left" else np.less_equal
     return before(x, np.asarray(y)[..., None]).sum(axis=-1, dtype=np.int64)
@@ -324,7 +329,7 @@ MEANINGS: dict[str, Meaning] = {
     "cumsum": _so_far(np.cumsum, np.sum),
     "cumprod": _so_far(np.cumprod, np.prod),
     "recurrence": _recurrence,
-    "sort": np.sort,
+    "sort": _sort,
     "searchsorted": _searchsorted,
     "count_in_bins": _count_in_bins,
     "interpolate": lambda x, xp, fp: np.interp(x, xp, fp),

@@ -29,18 +29,18 @@ SHAPE_OPS = _names(
 EXACT = SHAPE_OPS | _names(
     """neg abs sgn square reciprocal sqrt floor ceil trunc rint finite isnan isinf logical_not relu
     add sub mul div floor_divide mod maximum minimum eq ne lt le gt ge
-    logical_and logical_or logical_xor where cast max min argmax argmin all any"""
+    logical_and logical_or logical_xor where cast max min argmax argmin sort argsort all any"""
 )
 
 #: What does not enlarge an error in its operands by much; the others take exact operands.
 GENTLE = SHAPE_OPS | _names(
-    """neg abs sin cos tanh sig arctan erf relu add sub mul maximum minimum sum mean max min
+    """neg abs sin cos tanh sig arctan erf relu add sub mul maximum minimum sum mean max min sort cumsum
     softmax logsumexp matmul dot outer"""
 )
 
 #: Smooth everywhere, and with values and derivatives that stay small.
 SMOOTH = sorted(
-    (SHAPE_OPS | _names("add mul sub neg sin cos tanh sig arctan sum mean softmax logsumexp matmul dot outer"))
+    (SHAPE_OPS | _names("add mul sub neg sin cos tanh sig arctan sum mean cumsum softmax logsumexp matmul dot outer"))
     & OPS.keys()
 )
 

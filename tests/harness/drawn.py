@@ -1,0 +1,68 @@
+"""Every function with examples, and NumPy's value of each: those that the fuzzer draws from, registered or composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.composed import COMPOSED, composed_examples
+from harness.expected import MEANINGS
+from harness.linalg_cases import LINALG, linalg_examples
+from harness.narrow import of_any_dtype
+from optree.dtypes import is_floating
+from optree.registry import OPS, f
+from optree.testing.examples import Example, examples_of
+
+ALL_DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
+
+#: Those that NumPy's linear algebra computes in float64; a matrix of small integers may be singular.
+OF_MATRICES = ["float64"]
+
+
+class Call(NamedTuple):
+    """An example of a function, and its value on arrays of some dtypes, within some units in the last place."""
+
+    example: Example
+    meaning: Callable[..., Any]
+    dtypes: Sequence[str] = ALL_DTYPES
+    ulps: float = 32
+
+
+@cache
+def calls() -> dict[str, list[Call]]:
+    """The examples of every op that has a meaning, and of every composed function, by name."""
+    found = {
+        name: [Call(e, of_any_dtype(partial(MEANINGS[name], **e.op.props))) for e in examples_of(op)]
+        for name, op in sorted(OPS.items())
+        if name in MEANINGS
+    }
+    found |= {name: [Call(e, of_any_dtype(meaning)) for e, meaning in composed_examples(name)] for name in COMPOSED}
+    return found | {name: [Call(*case, OF_MATRICES, 1e4) for case in linalg_examples(name)] for name in LINALG}
+
+
+def _arithmetic(x: Any) -> Any:
+    """The operand by arithmetic without rounding, which no rule undoes."""
+    if x.dtype.kind == "b":
+        return f.logical_not(f.logical_xor(x, True))
+    return (x * 0.5) * 2 if is_floating(x.dtype) else (x - 1) + 1
+
+
+#: Trees that are their operand, to the bit: fused arithmetic, moved elements, and steps of other kinds.
+SAME: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x,
+    _arithmetic,
+    lambda x: np.flip(_arithmetic(np.flip(x))),
+    lambda x: np.transpose(_arithmetic(np.transpose(x))),
+    lambda x: np.reshape(_arithmetic(np.ravel(x)), x.shape),
+    lambda x: np.transpose(f.copy(np.transpose(x))),
+    lambda x: np.concatenate([x, x]).at[: x.shape[0]] if x.ndim else x,
+    lambda x: np.take(x, np.arange(x.shape[-1]), axis=-1) if x.ndim else x,
+    lambda x: np.repeat(x, 2, axis=0).at[::2] if x.ndim else x,
+    lambda x: np.pad(x, 1).at[(slice(1, -1),) * x.ndim] if x.ndim else x,
+    lambda x: np.max(np.stack([x, x]), axis=0),
+    lambda x: np.broadcast_to(x, (3, *x.shape)).at[1],
+    lambda x: np.where(np.equal(x, x), x, np.max(x)) if x.size else x,
+)
