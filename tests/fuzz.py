@@ -38,7 +38,7 @@ from optree.errors import BatchingError, DTypeError, NotFiniteError
 from optree.registry import f
 from optree.run.function import running_on
 from optree.testing.examples import Runner, inputs_for
-from optree.testing.promises import compare, scale_of, weighted_sum
+from optree.testing.promises import check_gradient, compare, scale_of, weighted_sum
 from optree.testing.random_trees import random_tree
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input
@@ -262,7 +262,8 @@ class Program:
     def as_function(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
         inputs, mode = inputs_for(values), self.chance.choice(MODES)
         with running_on(self.be):
-            compiled = function([x for x in inputs if isinstance(x, Input)], build(*inputs), mode=mode)
+            own = [x for x in inputs if isinstance(x, Input)]
+            compiled = function(own, build(*inputs), mode=mode, on_unused_input="ignore")
         for given in (operands, values):
             try:
                 yield compiled(*(x for x, i in zip(given, inputs, strict=True) if isinstance(i, Input))).get()
@@ -293,7 +294,7 @@ class Program:
         compare(tree.asnumpyarray(), wanted, call.example, "a batch", ulps=call.ulps, scale=scale)
 
     def slope(self) -> None:
-        """The gradient of a function of the registry, by the executor and by the reference."""
+        """The gradient of a function of the registry, by the executor, by the reference and by differences."""
         call, values, build = self.drawn(["float64"])
         if not call.example.takes_floats:
             return
@@ -314,6 +315,7 @@ class Program:
         for got, one in zip(self.be.evaluate(found), wanted, strict=True):
             size = float(np.max(np.abs(one), initial=1.0, where=np.isfinite(one)))
             np.testing.assert_allclose(got.get(), one, rtol=1e-9, atol=1e-9 * size)
+        check_gradient(call.example._replace(build=lambda *xs: build(*xs)))
 
     def differentiate(self) -> None:
         choices: list[int] = []

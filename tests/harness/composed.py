@@ -643,7 +643,7 @@ COMPOSED: dict[str, list[Case]] = {
     ],
     "log_sigmoid": [
         Case(((2, 3),), lambda x: f.log_sigmoid(x), _log_sigmoid),
-        Case(((2, 3),), lambda x: f.log_sigmoid(x * 100), lambda x: -np.logaddexp(x * -100, 0)),
+        Case(((2, 3),), lambda x: f.log_sigmoid(x * 100), lambda x: _log_sigmoid(x * 100)),
     ],
     "var": [
         Case(((3, 4),), lambda x: f.var(x), _in_double(lambda x: np.var(x, keepdims=True))),
