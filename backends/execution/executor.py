@@ -311,7 +311,7 @@ class CallStep:
     def assign_to(self, target: int, assignment: int) -> None:
         """Compute the value in the target of its only assignment."""
         self.target, self.output, self.plannable, self.defines = target, assignment, (), (assignment,)
-        if self.implementation.update is not None:
+        if self.implementation.update is not None and self.inputs[0] == target:
             self._call = self.implementation.update
         else:
             self.uses = (*self.inputs, target)

@@ -571,9 +571,9 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     def decompose(self, *inputs: Variable) -> Variable:
         x = widened(inputs[0])
         size = f.absolute(x)
-        if self.ord in (None, 2) and x.dtype == np.float32:  # whose squares are float64's
-            total = f.sum(f.square(f.cast(x, "float64")), axis=self.axis, keepdims=True)
-            return self.squeezed(in_dtype(f.sqrt(total), mean_dtype(inputs[0].dtype)))
+        if self.ord in (None, 2):
+            root = self._root_of_squares(x, inputs[0].dtype == np.float64)
+            return self.squeezed(in_dtype(root, mean_dtype(inputs[0].dtype)))
         if self.ord == 0:
             found = f.sum(f.cast(f.ne(x, 0), x.dtype), axis=self.axis, keepdims=True)
         elif self.ord == 1:
@@ -584,12 +584,29 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
             found = f.maximum(supremum(size, self.axis), 0)
         if self.ord not in (0, 1, np.inf, -np.inf):  # scaled by the maximum, powers neither overflow nor underflow
             top = f.where(f.logical_and(f.gt(found, 0), f.lt(found, np.inf)), found, 1)
-            if self.ord in (None, 2):
-                found = f.sqrt(f.sum(f.square(x / top), axis=self.axis, keepdims=True)) * top
-            else:
-                total = f.sum((size / top) ** float(self.ord), axis=self.axis, keepdims=True)
-                found = total ** (1 / self.ord) * top
+            total = f.sum((size / top) ** float(self.ord), axis=self.axis, keepdims=True)
+            found = total ** (1 / self.ord) * top
         return self.squeezed(in_dtype(found, mean_dtype(inputs[0].dtype)))
+
+    def _root_of_squares(self, x: Variable, is_scaled: bool) -> Variable:
+        """The root of the sum of squares in float64, with its axes.
+
+        The squares of float64's large and small numbers would overflow and underflow: such numbers are also scaled by
+        a power of two and summed apart, in the same traversal. If the plain sum is beyond 2**1000, squares up to 2**800
+        are lost in it; if it is below 2**-800, so is each square. Those of other dtypes' numbers are in range.
+        """
+
+        def total(values: Variable) -> Variable:
+            return f.sum(f.square(values), axis=self.axis, keepdims=True)
+
+        if not is_scaled:
+            return f.sqrt(total(f.cast(x, "float64")))
+        squares = f.square(x)
+        large = total(x * f.where(f.gt(squares, 2.0**800), 2.0**-600, 0.0))
+        small = total(x * f.where(f.lt(squares, 2.0**-700), 2.0**600, 0.0))
+        plain = f.sum(squares, axis=self.axis, keepdims=True)
+        found = f.where(f.lt(plain, 2.0**-800), f.sqrt(small) * 2.0**-600, f.sqrt(plain))
+        return f.where(f.gt(plain, 2.0**1000), f.sqrt(large) * 2.0**600, found)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

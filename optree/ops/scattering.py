@@ -270,6 +270,13 @@ class Scatter(TemplateOperator):
         x, *rest = (as_array(a, *arrays) for a in arrays)
         return self.update(x.copy(), *rest)
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, value, *rest = (as_array(a) for a in arrays)
+        self.output_shape(x.shape, value.shape, *(a.shape for a in rest))
+        check_bounds("scatter", x.shape, indices.to_numpy(self.index, [as_positions(a) for a in rest]))
+        np.copyto(out, x)
+        self.update(out, value, *rest)
+
     def update(self, out: Any, value: Any, *arrays: Any) -> Any:
         """Write the value into an array and return it; nothing is written if an index is out of range."""
         if not isinstance(out, np.ndarray):

@@ -350,6 +350,19 @@ def test_axes_that_are_not_there(be: Any) -> None:
         be.sum(x, axis=(1, -1))
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_squares_of_a_norm_neither_overflow_nor_underflow(be64: Any, axis: Any) -> None:
+    """For numbers of all magnitudes, and many of one magnitude whose sum of squares overflows though no square does."""
+    numbers = np.random.default_rng(3).uniform(1, 2, (40, 30))
+    for power in (-1060, -700, -540, -511, -450, -401, -399, -350, 0, 399, 401, 450, 500, 508, 511, 700, 1000):
+        wanted = np.ldexp(np.linalg.norm(numbers, axis=axis), power)
+        got = value(be64.linalg.norm(be64.array(np.ldexp(numbers, power)), axis=axis))
+        np.testing.assert_allclose(got, wanted, rtol=1e-14, atol=2**6 * 5e-324)
+    mixed = np.array([[1e200, 3.0, 1e-200], [1e-200, -4.0, NAN], [1e200, 1e-300, INF]])
+    wanted = {None: NAN, 0: [2**0.5 * 1e200, 5, NAN], 1: [1e200, NAN, INF]}
+    np.testing.assert_allclose(value(be64.linalg.norm(be64.array(mixed), axis=axis)), wanted[axis], rtol=1e-14)
+
+
 def test_norms_that_are_not_there(be: Any) -> None:
     x = be.ones((2, 3))
     with pytest.raises(OperandError, match="ord is None or a number, not 'fro'; be.linalg.norm"):

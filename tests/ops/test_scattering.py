@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from harness.arrays import array_of, check
 
 from backends import gen_backend
 from optree import check_grad, grad
-from optree.errors import OperandError
+from optree.errors import AxisError, OperandError
 from optree.registry import f
 
 CPU = gen_backend("cpu", datatype=np.float64)
@@ -44,6 +45,31 @@ def test_gather_scatter_and_scatter_add_are_numpys(index: Any) -> None:
     for function in (CPU.scatter, CPU.scatter_add):
         check_grad(lambda x, y, function=function: f.sum(f.square(function(x, index, y))), [x, y])
     check_grad(lambda x: f.sum(f.square(f.gather(x, index))), [x])
+
+
+def test_scatter_writes_into_another_target_whole_or_not_at_all() -> None:
+    a = array_of((4, 3))
+    x, out = CPU.array(a, name="x"), CPU.zeros((4, 3))
+    for index in INDICES:
+        written = a.copy()
+        written[index] = 7
+        out[:] = CPU.scatter(x, index, 7)
+        np.testing.assert_array_equal(out.get(), written)
+    with pytest.raises(AxisError, match="scatter: .*4 is out of range"):
+        out[:] = CPU.scatter(x, CPU.array(np.array([0, 4])), 8)
+    np.testing.assert_array_equal(out.get(), written)
+
+
+def test_scatter_into_another_target_allocates_no_array() -> None:
+    x, out = CPU.zeros(1 << 17), CPU.empty(1 << 17)
+    assignment = f.assign(out, CPU.scatter(x, [3, 5], 1.0))
+    CPU.execute(assignment)
+    tracemalloc.start()
+    try:
+        CPU.execute(assignment)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 17
+    finally:
+        tracemalloc.stop()
 
 
 def test_scatter_add_takes_index_tensors_and_numbers() -> None:
