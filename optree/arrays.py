@@ -52,7 +52,7 @@ def is_value(x: Any) -> bool:
     return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(x, "__array_namespace__")
 
 
-def check_unmasked(values: Any, what: str) -> None:
+def check_unmasked(values: Any, what: object) -> None:
     """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
 
     Parameters

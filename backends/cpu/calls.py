@@ -62,21 +62,24 @@ def implementations_of(backend: Any, program: Program, last: Sequence[int] | Non
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
-    known: dict[int, Implementation] = {}  # of ufuncs, by node: applications of one type from one line share theirs
+    known: dict[int, Implementation] = {}  # of values, by node: applications of one type from one line share theirs
 
     def implementation_of(index: int) -> Implementation:
-        node = id(program.instructions[index].node)
-        found = known.get(node)
+        found = known.get(id(program.instructions[index].node))
         if found is None:
-            found = _implementation(backend, program, last, index)
-            if isinstance(found.call, np.ufunc):
-                known[node] = found
+            found = _of_its_own(backend, program, last, index)
+        if found is None:
+            found = known[id(program.instructions[index].node)] = _of_a_value(program, index)
         return found
 
     return implementation_of
 
 
-def _implementation(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation | None:
+    """An implementation that belongs to one instruction, such as one that keeps its outputs' memory; None if any does.
+
+    A ufunc, or an op's `value`, serves every instruction of the same op and types.
+    """
     instruction = program.instructions[index]
     op = instruction.op
     routine = routine_of(lazy.libraries.ROUTINES if type(op).__module__ in FAMILIES else ROUTINES, program, index)
@@ -88,8 +91,15 @@ def _implementation(backend: Any, program: Program, last: Sequence[int] | None, 
         return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
         return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
-    if not _is_a_ufuncs(program, index):
-        call = checked(instruction)
-        into = None if op.fill is None or is_widened(instruction.node) else partial(_filled, op.fill, call)
-        return Implementation(call, into, update=op.update, is_atomic=into is not None)
-    return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
+    return None
+
+
+def _of_a_value(program: Program, index: int) -> Implementation:
+    """An op's ufunc, or its `value`."""
+    instruction = program.instructions[index]
+    op = instruction.op
+    if _is_a_ufuncs(program, index):
+        return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
+    call = checked(instruction)
+    into = None if op.fill is None or is_widened(instruction.node) else partial(_filled, op.fill, call)
+    return Implementation(call, into, update=op.update, is_atomic=into is not None)

@@ -68,6 +68,7 @@ def adjoints_of(
 def deltas_of(variable: Variable, delta: Any, dtype: Any) -> dict[Variable, Any]:
     """The deltas that a node or view sends its operands for its own delta, a list for several outputs."""
     backward = _Backward({}, {}, (), dtype)
+    backward.dependent.update(map(id, application_of(variable)[1]))
     backward.send(variable, delta)
     return backward.adjoints
 
@@ -81,6 +82,8 @@ class _Backward:
         The variables that the cost depends on, in topological order.
     inputs : dict
         The ids of the inputs of each of them, by its own.
+    dependent : set of int
+        The ids of the variables whose adjoints are wanted, or lead to one that is.
     connected : set of int
         The ids of the variables reached so far on whose elements the cost depends.
     adjoints : dict
@@ -93,6 +96,7 @@ class _Backward:
         self.inputs: dict[int, list[int]] = {}
         roots = [*seeds, *known]
         self.order = post_order(roots, self._inputs)
+        self.dependent: set[int] = set()
         self.connected = {id(x) for x in roots}
         self.adjoints: dict[Variable, Any] = dict(seeds)
 
@@ -109,11 +113,10 @@ class _Backward:
 
     def run(self, wanted: set[int]) -> dict[Variable, Any]:
         """The adjoints, including those of the variables with these ids."""
-        dependent: set[int] = set()
+        dependent, adjoints = self.dependent, self.adjoints
         for variable in self.order:
             if id(variable) in wanted or not dependent.isdisjoint(self.inputs[id(variable)]):
                 dependent.add(id(variable))
-        adjoints = self.adjoints
         for variable in reversed(self.order):
             key = id(variable)
             if key not in dependent or key not in self.connected:
@@ -129,31 +132,31 @@ class _Backward:
         """Send the operands of a node, or the base of a view, their deltas."""
         op, operands = application_of(variable)
         try:
-            links = links_of(variable, op, operands, delta)
+            linked = linked_of(variable, op, operands, delta)
             if isinstance(variable.type, TupleType):
-                self._send_all(variable, op, operands, links, delta)
+                self._send_all(variable, op, operands, linked, delta)
             elif isinstance(operands[0].type, TupleType):  # an explicit zero marks the output as used
                 flat = delta is None or is_discrete(variable)
-                self._collect(op, operands, links, self.zero(variable) if flat else delta)
+                self._collect(op, operands, linked, self.zero(variable) if flat else delta)
             elif delta is None or is_discrete(variable):
-                self._probe(variable, op, operands, links)
+                self._probe(variable, op, operands, linked)
             elif is_null(delta):
-                self._spread(operands, links, delta)
+                self._spread(linked, delta)
             else:
-                self._collect(op, operands, links, delta)
+                self._collect(op, operands, linked, delta)
         except GradientError as error:
             raise GradientError(f"{op}: its derivative is wrong at {describe(variable)}: {error}") from error
         except Exception as error:
             error.add_note(f"in the derivative of {describe(variable)}")
             raise
 
-    def _send_all(self, variable: Any, op: Any, operands: list[Any], links: list[bool], deltas: list[Any]) -> None:
+    def _send_all(self, variable: Any, op: Any, operands: list[Any], linked: list[Any], deltas: list[Any]) -> None:
         """Send the deltas of an op with several outputs; a null output makes the operands it depends on null."""
         nulls = [delta if is_null(delta) else DisconnectedType()() for delta in deltas]
         outputs = variable.owner.outputs
         known = [self.zero(out) if is_null(delta) else delta for delta, out in zip(deltas, outputs, strict=True)]
         try:
-            self._collect(op, operands, links, known)
+            self._collect(op, operands, linked, known)
         except (AttributeError, TypeError) as error:  # an OperandError is a TypeError
             unused = [i for i, delta in enumerate(known) if is_disconnected(delta)]
             if not unused or DisconnectedType.__name__ not in str(error):
@@ -163,42 +166,42 @@ class _Backward:
                 "variable of DisconnectedType: leave it out where isinstance(gradient.type, optree.DisconnectedType)"
             ) from error
         for null in filter(is_null, nulls):
-            self._spread(operands, links_of(variable, op, operands, nulls), null)
+            self._spread(linked_of(variable, op, operands, nulls), null)
 
-    def _collect(self, op: Any, operands: list[Any], links: list[bool], delta: Any) -> None:
+    def _collect(self, op: Any, operands: list[Any], linked: list[Any], delta: Any) -> None:
         """Call the op's `generate_adjoints`, and check it against its connection_pattern."""
         adjoints = self.adjoints
-        linked = {id(x) for x, link in zip(operands, links, strict=True) if link}
-        before = {x: adjoints.get(x) for x in operands if id(x) not in linked}
+        others = set(operands).difference(linked) if len(linked) < len(operands) else ()
+        before = {x: adjoints.get(x) for x in others}
         op.generate_adjoints(adjoints, delta, *operands)
-        for x in operands:
+        for x in others:
             now = adjoints.get(x)
-            if id(x) in linked and not is_disconnected(now):
-                self._connect(x)
-            elif id(x) not in linked and now is not before[x]:
+            if now is not before[x]:
                 if not isinstance(getattr(now, "type", None), NoValueType):
                     raise GradientError(f"its connection_pattern says that {describe(x)} has none, and it gives one")
                 adjoints[x] = before[x]
-            if is_disconnected(now):
-                adjoints.pop(x)
+        for x in linked:
+            if id(x) not in self.dependent or is_disconnected(adjoints.get(x)):
+                adjoints.pop(x, None)
+            else:
+                self._connect(x)
 
-    def _probe(self, variable: Any, op: Any, operands: list[Any], links: list[bool]) -> None:
+    def _probe(self, variable: Any, op: Any, operands: list[Any], linked: list[Any]) -> None:
         """For a value with zero derivative, send only the null gradients: the other deltas are zero."""
         sent: dict[Variable, Any] = {}
         if isinstance(variable.type, TensorType):
             op.generate_adjoints(sent, self.zero(variable), *operands)
-        for x, link in zip(operands, links, strict=True):
-            if link and not is_disconnected(sent.get(x)):
+        for x in linked:
+            if not is_disconnected(sent.get(x)):
                 self._connect(x)
                 if is_null(sent.get(x)):
                     x.generate_add_delta(self.adjoints, sent[x])
 
-    def _spread(self, operands: list[Any], links: list[bool], null: Any) -> None:
-        """Send a null gradient on to the operands."""
-        for x, link in zip(operands, links, strict=True):
-            if link:
-                self._connect(x)
-                x.generate_add_delta(self.adjoints, null)
+    def _spread(self, linked: list[Any], null: Any) -> None:
+        """Send a null gradient on to the operands that have a derivative."""
+        for x in linked:
+            self._connect(x)
+            x.generate_add_delta(self.adjoints, null)
 
     def _connect(self, variable: Variable) -> None:
         if id(variable) not in self.constants:
@@ -217,17 +220,18 @@ def application_of(variable: Any) -> tuple[Any, list[Any]]:
     return variable.op, [as_variable(x) for x in operands_of(variable)]
 
 
-def links_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> list[bool]:
-    """For each operand, whether the elements of an output that the cost uses depend on its elements."""
+def linked_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> list[Any]:
+    """The operands on whose elements those of an output depend that the cost uses."""
     if not op.defines("connection_pattern"):
-        return [i not in op.shape_only for i in range(len(operands))]
+        return [x for i, x in enumerate(operands) if i not in op.shape_only] if op.shape_only else list(operands)
     used = [not is_disconnected(x) for x in (delta if isinstance(delta, list) else [delta])]
     pattern = op.connection_pattern(variable.owner)
     if len(pattern) != len(operands) or any(len(row) != len(used) for row in pattern):
         raise DefinitionError(
             f"{op}.connection_pattern returns {len(operands)} lists of {len(used)} bools, not {pattern!r}"
         )
-    return [any(a and b for a, b in zip(row, used, strict=True)) for row in pattern]
+    rows = zip(operands, pattern, strict=True)
+    return [x for x, row in rows if any(a and b for a, b in zip(row, used, strict=True))]
 
 
 def inputs_of(variable: Any) -> list[Any]:

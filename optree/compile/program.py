@@ -7,7 +7,7 @@ from typing import Any
 
 from optree.arrays import overlapping
 from optree.records import NamedTuple
-from optree.tree.node import OpDict, OpTreeNode, applied, operands_of
+from optree.tree.node import OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
@@ -95,15 +95,6 @@ def owners_of(leaves: Sequence[Any]) -> list[Any]:
     return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
-class _Kind(NamedTuple):
-    """The facts of an op_dict that value numbering needs; equal ops have equal numbers."""
-
-    op: Any
-    number: int
-    is_commutative: bool
-    is_merged: bool
-
-
 class Builder:
     """Value numbering during a traversal: leaves from 0 up, instructions from -1 down.
 
@@ -119,10 +110,7 @@ class Builder:
         self.nodes: list[OpTreeNode] = []
         self.inputs: list[tuple[int, ...]] = []
         self.numbers: dict[int, int] = {}
-        self.merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        # By op_dict, which many nodes share, because hashing an op and outlining its operands is slow.
-        self._kinds: dict[OpDict, _Kind] = {}
-        self._ops: dict[Any, int] = {}
+        self.merged: dict[tuple[Any, tuple[int, ...]], int] = {}
         self._outlines: dict[tuple[Any, ...], OpTreeNode] = {}
 
     def add(self, root: Any) -> int:
@@ -132,10 +120,10 @@ class Builder:
         while pending:
             entry = pending.pop()
             kind = entry.__class__
-            if kind is tuple:  # a node and its number of operands, which are on the stack
-                node, count = entry
-                taken = len(found) - count
-                number = self.numbers[id(node)] = self.instruction(node, tuple(found[taken:]))
+            if kind is tuple:  # a node and its operands, whose values are on the stack
+                node, operands = entry
+                taken = len(found) - len(operands)
+                number = self.numbers[id(node)] = self.instruction(node, tuple(found[taken:]), operands)
                 found[taken:] = [number]
             elif kind is not OpTreeNode and not isinstance(entry, Variable):
                 found.append(self.leaf(entry))
@@ -143,7 +131,7 @@ class Builder:
                 found.append(self.numbers[id(entry)])
             elif kind is OpTreeNode:
                 operands = operands_of(entry)
-                pending.append((entry, len(operands)))
+                pending.append((entry, operands))
                 pending += reversed(operands)
             else:
                 found.append(self.leaf(entry))
@@ -157,38 +145,31 @@ class Builder:
             self.numbers[id(entry)] = number
         return number
 
-    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
+    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], operands: list[Any] | None) -> int:
         """Add a node's op on these inputs, whatever the node's operands; the number of its value.
 
         Parameters
         ----------
-        outlined : bool
-            Whether the node is an outline, of an instruction.
+        operands : list or None
+            The node's operands; None if it is an outline, of an instruction.
         """
         op_dict, _, _ = node
-        kind = self._kinds.get(op_dict)
-        if kind is None:
-            op = op_dict.op
-            equal = self._ops.setdefault(op, len(self._ops))
-            kind = self._kinds[op_dict] = _Kind(op, equal, op.commutative, not op.destroy_map)
-        op, equal, is_commutative, is_merged = kind
-        key = equal, inputs
+        op, key = op_dict.op, (op_dict.token, inputs)
         number = self.merged.get(key)
-        if number is None and is_commutative:
-            number = self.merged.get((equal, inputs[::-1]))
+        if number is None and op.commutative:
+            number = self.merged.get((op_dict.token, inputs[::-1]))
         if number is None:
-            number = ~len(self.ops)
             self.ops.append(op)
-            self.nodes.append(node if outlined else self._outline(node))
+            self.nodes.append(node if operands is None else self._outline(node, operands))
             self.inputs.append(inputs)
-            if is_merged:
+            number = -len(self.ops)
+            if not op.destroy_map:
                 self.merged[key] = number
         return number
 
-    def _outline(self, node: OpTreeNode) -> OpTreeNode:
+    def _outline(self, node: OpTreeNode, operands: list[Any]) -> OpTreeNode:
         """The node with inputs for operands, shared by nodes of equal types from the same line."""
         op_dict, _, _ = node
-        operands = operands_of(node)
         code, offset, _ = node.origin
         key = (op_dict, id(code), offset, *map(spec_of, operands))
         outline = self._outlines.get(key)
@@ -208,19 +189,23 @@ class Builder:
             The number of leaves that are live, used or not; by default all.
         replaced : collection of int
         """
-        leaves = self.leaves
-        needed = set(outputs)
-        for number in range(-len(self.ops), 0):  # from the last instruction to the first
-            if number in needed:
-                needed.update(self.inputs[~number])
-            elif self.ops[~number].destroy_map and number not in replaced:
-                needed.update((number, *self.inputs[~number]))
-        live = [i for i in range(len(leaves)) if given is None or i < given or i in needed]
-        first = len(live)
-        live += [number for number in range(-1, ~len(self.ops), -1) if number in needed]
-        numbers = {old: new for new, old in enumerate(live)}
+        first, count = len(self.leaves), len(self.ops)
+        # By number: those of instructions are from -1 down, and so index a list from its end.
+        is_live = [given is None or number < given for number in range(first)] + [False] * count
+        for number in outputs:
+            is_live[number] = True
+        for number in range(-count, 0):  # from the last instruction to the first
+            if is_live[number] or (self.ops[~number].destroy_map and number not in replaced):
+                is_live[number] = True
+                for i in self.inputs[~number]:
+                    is_live[i] = True
+        live = [number for number in (*range(first), *range(-1, ~count, -1)) if is_live[number]]
+        numbers = [0] * len(is_live)
+        for new, old in enumerate(live):
+            numbers[old] = new
         instructions = [
             Instruction(self.ops[~i], tuple([numbers[x] for x in self.inputs[~i]]), self.nodes[~i])
-            for i in live[first:]
+            for i in live
+            if i < 0
         ]
-        return Program([leaves[i] for i in live[:first]], instructions, [numbers[i] for i in outputs])
+        return Program([self.leaves[i] for i in live if i >= 0], instructions, [numbers[i] for i in outputs])

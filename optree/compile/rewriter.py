@@ -255,12 +255,10 @@ class _Rewriter(Builder):
         numbers = list(range(first))
         add, rules_of = super().instruction, self._rules_of
         for index, (op, inputs, node) in enumerate(program.instructions, first):
-            taken = tuple([numbers[i] for i in inputs])
-            if index in frozen or not rules_of(op):
-                number = add(node, taken, True)
-            else:
+            number = add(node, tuple([numbers[i] for i in inputs]), None)
+            if rules_of(op) and index not in frozen:
                 self._origin, self._must_not_alias = node.origin, index in guarded
-                number = self.instruction(node, taken, True)
+                number = self._rewritten(number)
             self.uses[number] = self.uses.get(number, 0) + uses[index]
             numbers.append(number)
         return [numbers[i] for i in program.outputs]
@@ -273,15 +271,17 @@ class _Rewriter(Builder):
             found = self._rules[type(op)] = [*self.table.get(_name_of(op) or "", []), *always]
         return found
 
-    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], outlined: bool = False) -> int:
-        if not outlined:
-            node.origin = self._origin
-        number = super().instruction(node, inputs, outlined)
-        if not outlined:
-            self.uses[number] = self.uses.get(number, 0) + 1
+    def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], operands: list[Any] | None) -> int:
+        node.origin = self._origin
+        number = super().instruction(node, inputs, operands)
+        self.uses[number] = self.uses.get(number, 0) + 1
+        return self._rewritten(number)
+
+    def _rewritten(self, number: int) -> int:
+        """The number of the value that replaces an instruction's; its own where no rule applies."""
         if number in self.replaced:
             return self.replaced[number]
-        names = [_name_of(self.ops[~i]) for i in inputs if i < 0]
+        names = [_name_of(self.ops[~i]) for i in self.inputs[~number] if i < 0]
         for rule in self._rules_of(self.ops[~number]):
             if rule.of and not any(name in rule.of for name in names):
                 continue

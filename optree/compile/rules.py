@@ -185,13 +185,12 @@ def _moved_first(value: Value) -> Any:
 @on("mul", "div", of=("neg",))
 def sign_of_product(value: Value) -> Any:
     """``-x * y`` is -(x * y), and -x * -y is x * y: rounding is symmetric."""
-    operands = [x.operand for x in value.inputs]
-    negated = [i for i, x in enumerate(value.inputs) if x.is_a("neg") and _keeps_negation(value, x)]
-    for i in negated:
-        operands[i] = value.inputs[i].inputs[0].operand
-    if len(negated) == 2:
-        return value.op(*operands)
-    return -value.op(*operands) if negated and value.inputs[negated[0]].used_once else None
+    inputs = value.inputs
+    negated = [x for x in inputs if x.is_a("neg") and _keeps_negation(value, x)]
+    if not negated or (len(negated) == 1 and not negated[0].used_once):
+        return None
+    product = value.op(*((x.inputs[0] if x in negated else x).operand for x in inputs))
+    return product if len(negated) == 2 else -product
 
 
 def _keeps_negation(value: Value, negated: Value) -> bool:

@@ -395,7 +395,7 @@ class Op:
             return applied(op_dict, inputs)
         if self.makes_nodes():
             return self._outputs_of(_applied_by(self, self.make_node, inputs, kwargs))
-        operands = [as_operand(x, str(self)) for x in inputs]
+        operands = [as_operand(x, self) for x in inputs]
         if self.takes_columns:
             operands = as_columns(operands)
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)

@@ -684,7 +684,7 @@ class Input(Variable):
 Type.Variable = Input
 
 
-def as_operand(value: Any, what: str) -> Any:
+def as_operand(value: Any, what: object) -> Any:
     """Convert a value to an operand: a variable or a Python number.
 
     NumPy scalars and arrays become constants of their own dtype.

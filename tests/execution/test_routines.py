@@ -16,6 +16,7 @@ from backends.gpu import calls as gpu
 from optree import function
 from optree.compile.program import flatten
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.node import OpTreeNode
 
 
@@ -132,3 +133,28 @@ def test_a_chain_of_calls_takes_one_array(be: Any) -> None:
         y[:] = tree
 
     assert allocated(run) < 2 * x.array.nbytes
+
+
+def test_the_same_op_on_the_same_types_shares_its_checked_function(be: Any) -> None:
+    """The gradient of a long chain has thousands of one op, such as tanh's slope, which is no ufunc."""
+    x = be.ones(8)
+    tree = x
+    for _ in range(5):
+        tree = be.sech2(tree)
+    calls = _calls(be, tree)
+    assert len(calls) == 5 and len({id(step.implementation) for step in calls}) == 1
+
+
+def test_each_application_of_an_op_that_reuses_its_cells_has_its_own(be: Any) -> None:
+    class Doubled(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            (cell,) = output_storage
+            cell[0] = np.multiply(inputs[0], 2, out=cell[0])
+
+    x, double = be.ones(8), Doubled()
+    once, twice = (double(y) for y in (x, x + 1))
+    assert [value.tolist() for value in function([], [once, twice])()] == [[2.0] * 8, [4.0] * 8]
+    program = be.program([once, twice])
+    made = be._implementations(program, True)
+    indices = [i for i, instruction in enumerate(program.instructions) if instruction.op is double]
+    assert len({made(i).call for i in indices}) == 2
