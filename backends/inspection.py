@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen import printer as c
-from backends.execution.epilogues import with_epilogues
+from backends.execution.epilogues import Before, before_kernels, with_epilogues
+from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import Memory, unallocated_array
-from backends.execution.routines import routine_of
+from backends.execution.routines import Implementation, routine_of
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES
-from backends.gpu.kernel import CudaNest, RecordingHost
+from backends.gpu.convolution import Convolution
+from backends.gpu.kernel import CudaNest, Host, RecordingHost
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
@@ -22,6 +24,7 @@ from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.compile.shapes import ONE, Dims, Sizes
 from optree.errors import BackendError, names
+from optree.records import NamedTuple
 
 #: The languages that kernels are printed in.
 TARGETS = ("c", "cuda")
@@ -73,24 +76,51 @@ def _recorded(program: Program, arch: str) -> RecordingHost:
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     host = RecordingHost(DEVICES[arch])
-    specialize_all(program, partial(CudaNest, host=host), is_gpu=True)
+    specialize_all(program, partial(CudaNest, host=host), host)
     return host
 
 
-def specialize_all(program: Program, compile: Callable[[LoopNest], Any], is_gpu: bool = False) -> None:
-    """Specialize each kernel of a program to arrays in C order."""
-    program, known, steps = lower(program, Options(further=is_gpu), "parts", "fusion")
-    if any(isinstance(step, Kernel) for step in steps):
-        sizes = _sizes(program, known.dims)
-        for step in with_epilogues(program, steps, _products(program))[0] if is_gpu else steps:
-            if isinstance(step, Kernel):
-                _specialize(FusedKernel(program, step, known, compile, UNUSED), program, known, sizes)
+class _Device(NamedTuple):
+    """A GPU without cuDNN, for the kernels of convolutions."""
+
+    kernels: Host
+    cudnn: Any = None
+    memory: Memory = UNUSED
 
 
-def _products(program: Program) -> list[int]:
-    """The indices of the instructions whose routines on a GPU take epilogues."""
-    found = ((i, routine_of(ROUTINES, program, i)) for i in range(len(program.instructions)))
-    return [i for i, routine in found if routine is not None and routine.takes_epilogue]
+def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: Host | None = None) -> None:
+    """Specialize each kernel of a program to arrays in C order.
+
+    Parameters
+    ----------
+    compile : callable
+        From a loop nest to its runner.
+    host : Host, optional
+        The host of kernels on a GPU, if they are for one.
+    """
+    program, known, steps = lower(program, Options(further=host is not None), "parts", "fusion")
+    if not any(isinstance(step, Kernel) for step in steps):
+        return
+    sizes, before = _sizes(program, known.dims), dict[int, Before]()
+    if host is not None:
+        routines = {i: routine_of(ROUTINES, program, i) for i in range(len(program.instructions))}
+        products = [i for i, routine in routines.items() if routine is not None and routine.takes_epilogue]
+        convolutions = [i for i, routine in routines.items() if routine is not None and routine.bind is Convolution]
+        steps, _ = with_epilogues(program, steps, products)
+        program, steps, before = before_kernels(program, steps, convolutions, known)
+    for step in steps:
+        if isinstance(step, Kernel):
+            kernel = FusedKernel(program, step, known, compile, UNUSED)
+            earlier = before.get(step.instructions[-1])
+            found = None if earlier is None or host is None else _continued(program, earlier, kernel, _Device(host))
+            _specialize(kernel if found is None else found, program, known, sizes)
+
+
+def _continued(program: Program, before: Before, kernel: FusedKernel, device: _Device) -> ExecutableKernel | None:
+    """A convolution's executable kernel with an epilogue; None if there is none."""
+    convolution = Convolution(device, program.instructions[before.call].op)
+    implementation = Implementation(convolution, with_epilogue=convolution.with_epilogue)
+    return before.continued(program, {before.call: implementation}, kernel)
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
@@ -103,7 +133,7 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
+def _specialize(kernel: ExecutableKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
     """Specialize a kernel to arrays in C order, of which only one element is allocated."""
 
     def array(value: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from optree.compile.aliasing import alias_sets
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
+from optree.compile.shapes import Sizes
 from optree.ops.elementwise import Mul
 from optree.records import NamedTuple
 
@@ -111,21 +112,25 @@ class Before(NamedTuple):
     call: int
     is_stored: bool
 
-    def continued(self, program: Program, implementations: Sequence[Any], kernel: Any) -> Any:
+    def continued(self, program: Program, implementations: Any, kernel: Any) -> Any:
         """The executable kernel of both, from the kernel's own; None if there is none."""
         value, operands = len(program.leaves) + self.call, program.instructions[self.call].inputs
         return implementations[self.call].with_epilogue(kernel, operands, value, self.is_stored)
 
 
 def before_kernels(
-    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int]
-) -> tuple[list[Kernel | Call], dict[int, Before]]:
+    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int], sizes: Sizes
+) -> tuple[Program, list[Kernel | Call], dict[int, Before]]:
     """The steps without calls that kernels continue with, element by element; and these by the kernels' last numbers.
+
+    In the program that comes with them, later steps read the shape of a call's value from one that the kernel stores.
 
     Parameters
     ----------
     calls : collection of int
         The indices of the calls that may be continued.
+    sizes : Sizes
+        The program's.
     """
     first = len(program.leaves)
     made_by = {
@@ -144,10 +149,35 @@ def before_kernels(
             continue
         between = steps[made_by[value] + 1 : n]
         if _is_free(program, aliases, value, between) and not any(_reads(program, each, value) for each in between):
-            needed = value in program.outputs or any(_reads(program, each, value) for each in steps[n + 1 :])
-            found[step.instructions[-1]] = Before(value - first, needed)
+            later = [each for each in steps[n + 1 :] if _reads(program, each, value)]
+            dims, type = sizes.dims[value], program.type_of(value)
+            alike = (i for i in step.writes if sizes.dims[i] == dims and program.type_of(i).dtype == type.dtype)
+            stored = next(alike, None)
+            is_stored = value in program.outputs
+            if not is_stored and stored is not None and all(_reads_shape(program, each, value) for each in later):
+                program = _reading(program, later, value, stored)
+            else:
+                is_stored = is_stored or bool(later)
+            found[step.instructions[-1]] = Before(value - first, is_stored)
             del remaining[made_by.pop(value)]
-    return list(remaining.values()), found
+    return program, list(remaining.values()), found
+
+
+def _reads_shape(program: Program, step: Kernel | Call, value: int) -> bool:
+    """Whether a step is a call that reads the shape alone of a value."""
+    if isinstance(step, Kernel):
+        return False
+    uses = [program.instructions[index] for index in step.instructions]
+    return all(n in op.shape_only for op, inputs, _ in uses for n, i in enumerate(inputs) if i == value)
+
+
+def _reading(program: Program, steps: Sequence[Kernel | Call], value: int, other: int) -> Program:
+    """A program whose steps read another value than one."""
+    instructions = program.instructions.copy()
+    for index in (index for step in steps for index in step.instructions):
+        inputs = tuple(other if i == value else i for i in instructions[index].inputs)
+        instructions[index] = instructions[index]._replace(inputs=inputs)
+    return program._replace(instructions=instructions)
 
 
 def _covers(kernel: Kernel, value: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.epilogues import ProductWithEpilogue, before_kernels, with_epilogues
+from backends.execution.epilogues import Before, ProductWithEpilogue, before_kernels, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from optree.arrays import is_array, overlap
@@ -179,9 +179,11 @@ def steps_of(
     _, sizes, steps = lower(program, first="fusion", last="fusion")
     products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
     steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
-    calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     continued = [index for index, each in enumerate(implementations) if each.with_epilogue is not None]
-    steps, earlier = before_kernels(program, steps, continued) if continued else (steps, {})
+    earlier: dict[int, Before] = {}
+    if continued:
+        program, steps, earlier = before_kernels(program, steps, continued, sizes)
+    calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
     for index, epilogue in epilogues.items():
         call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
         implementation = implementations[epilogue.product]._replace(call=call, into=call)

@@ -196,20 +196,11 @@ class FusedKernel(ExecutableKernel):
             Those that are loaded, then those that are stored, None for a new one.
         """
         sizes = self.domain_sizes(arrays, input_shapes)
-        given = [x for x in arrays if x is not None]
-        is_fractional = any(
-            step % x.itemsize for x in given for step, size in zip(x.strides, x.shape, strict=True) if size > 1
-        )
-        axes, count = self.axes, len(self.reads)
+        axes = self.axes
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes[i]) for i in self.writes]
-        if is_fractional or any(self.memory.address(x) % x.dtype.alignment for x in given):
+        if not self.takes(arrays):
             return shapes, None, None
-        strides = [strides_along(x, axes[i], self.rank) for i, x in zip(self.reads, arrays, strict=False)]
-        strides += [c_order_strides(counted, sizes) for counted in self._counted]
-        strides += [
-            c_order_strides(axes[i], sizes) if x is None else strides_along(x, axes[i], self.rank)
-            for i, x in zip(self.writes, arrays[count:], strict=True)
-        ]
+        strides = self.strides(arrays, sizes)
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
         if self.reduced and not all(sizes):
@@ -222,6 +213,23 @@ class FusedKernel(ExecutableKernel):
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
         variant = self._variant(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
         return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), variant
+
+    def takes(self, arrays: Sequence[Any]) -> bool:
+        """Whether its kernels take arrays, None for a new one: aligned, with strides that are whole elements."""
+        given = [x for x in arrays if x is not None]
+        is_fractional = any(
+            step % x.itemsize for x in given for step, size in zip(x.strides, x.shape, strict=True) if size > 1
+        )
+        return not is_fractional and not any(self.memory.address(x) % x.dtype.alignment for x in given)
+
+    def strides(self, arrays: Sequence[Any], sizes: Sequence[int]) -> Strides:
+        """For each array of its nests the strides in elements along the domain's axes; C order for None, a new one."""
+        count = len(self.reads)
+        found = [
+            c_order_strides(self.axes[i], sizes) if x is None else strides_along(x, self.axes[i], self.rank)
+            for i, x in zip((*self.reads, *self.writes), arrays, strict=True)
+        ]
+        return [*found[:count], *(c_order_strides(counted, sizes) for counted in self._counted), *found[count:]]
 
     def _collapsed(self, axes: list[int], sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides] | None:
         """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
@@ -266,11 +274,15 @@ class FusedKernel(ExecutableKernel):
         try:
             return self._compile(self.nest(*variant))
         except CompilerError as error:
-            if self._foreign:
-                self._name_symbol(error)
-                foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
-                error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
+            self.explain(error)
             raise
+
+    def explain(self, error: CompilerError) -> None:
+        """Note in an error the kernel's ops that are not op-tree's."""
+        if self._foreign:
+            self._name_symbol(error)
+            foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
+            error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
 
     def add(self, variant: Variant, made: Any) -> None:
         """Add a variant that was compiled ahead, or the error to raise when it is needed."""

@@ -1,6 +1,6 @@
 """Convolutions on a GPU: by cuDNN where it is installed and has a plan, else by implicit matrix products of our own.
 
-Our kernels take arrays of any layout.
+Our kernels take arrays of any layout, and epilogues (`backends.gpu.convolution_epilogues`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, source
+from backends.execution.executor import ExecutableKernel
+from backends.execution.specialize import FusedKernel
+from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
+from backends.gpu.convolution_epilogues import ConvolutionKernel
 from backends.gpu.cudnn import problem_of
 from backends.gpu.direct import HUGE, type_of
 from backends.gpu.launch_config import Launch
 from optree.arrays import overlap
+from optree.cache import Cache
 from optree.dtypes import FLOAT32
 from optree.ops.convolution import MOST, Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import Sliding
+from optree.records import NamedTuple
 
 #: The blocks that a derivative by weights is split into, for each multiprocessor, and the least depth of a split.
 BLOCKS, LEAST_DEPTH = 2, 1024
@@ -35,6 +40,26 @@ _ROLES: dict[type, tuple[Role, tuple[int, int, int]]] = {
 }
 
 
+class Launches(NamedTuple):
+    """The launches of a convolution's kernels, for arrays of some layouts.
+
+    Attributes
+    ----------
+    words : list of int
+        The numbers that kernels take after the arrays.
+    grid : tuple of int
+    splits : int
+        The parts that sums are split into.
+    elements : int
+        The elements of the value.
+    """
+
+    words: list[int]
+    grid: tuple[int, int]
+    splits: int
+    elements: int
+
+
 class Convolution:
     """A convolution, or a derivative of one, on a device's arrays.
 
@@ -47,12 +72,13 @@ class Convolution:
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
         self.device, self.op = device, op
         self.role, self.places = _ROLES[type(op)]
+        self._launches = Cache("launches of convolutions", 64)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        if not self._fits(arrays, shape):
+        if not self.fits([x.shape for x in arrays], shape):
             return self._by_library(arrays, dtype, out)
         operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
         is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
@@ -60,7 +86,7 @@ class Convolution:
         if not self._by_cudnn(operands, target):
             if self.device.kernels is None:
                 return self._by_library(arrays, dtype, out)
-            self._launch(operands, target, dtype)
+            self.launch(operands, target, source(self.role, type_of(dtype)))
         if out is None or is_apart:
             return target
         out[...] = target
@@ -71,6 +97,20 @@ class Convolution:
         if self.device.kernels is None or self.device.cudnn is not None or any(x is None for x in arrays):
             return []
         return [source(self.role, type_of(self.op.resolve_dtypes(*(x.dtype for x in arrays))[-1]))]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes of the value in the order (N, C, spatial) or (O, I, spatial)."""
+        return self.op.weights_order if self.role is BY_WEIGHTS else self.op.order
+
+    def with_epilogue(
+        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool
+    ) -> ExecutableKernel | None:
+        """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
+        is_taken = isinstance(kernel, FusedKernel) and any(axis is not None for axis in kernel.axes[value])
+        if not is_taken or self.device.kernels is None or self.device.cudnn is not None:
+            return None
+        return ConvolutionKernel(self, kernel, operands, value, is_stored)  # type: ignore[arg-type]
 
     def _by_cudnn(self, operands: Sequence[Any], target: Any) -> bool:
         """Compute a convolution by cuDNN; False where it is not there, or has no plan."""
@@ -106,13 +146,47 @@ class Convolution:
         return out
 
     @staticmethod
-    def _fits(arrays: Sequence[Any], shape: Any) -> bool:
-        sizes = [prod(shape), *(x.size for x in arrays)]
-        return all(0 < size < HUGE for size in sizes)
+    def fits(shapes: Sequence[Any], shape: Any) -> bool:
+        """Whether kernels or cuDNN compute a value of a shape, from operands of some shapes."""
+        return all(0 < prod(each) < HUGE for each in (shape, *shapes))
 
-    def _launch(self, operands: Sequence[Any], target: Any, dtype: np.dtype) -> None:
-        kernels, op = self.device.kernels, self.op
-        images, filters, windows = self._arrays(operands, target)
+    def launch(
+        self, operands: Sequence[Any], target: Any, source: str, words: Sequence[int] = (), is_stored: bool = True
+    ) -> None:
+        """Launch the kernels of a source.
+
+        Parameters
+        ----------
+        operands : sequence of array
+        target : array
+            The value.
+        words : sequence of int
+            The arguments of an epilogue.
+        is_stored : bool
+            Whether the value is stored; of the target only the layout counts otherwise.
+        """
+        kernels, address, dtype = self.device.kernels, self.device.memory.address, operands[0].dtype
+        key = tuple([(x.shape, x.strides) for x in (*operands, target)]), dtype
+        launches: Launches | None = self._launches.get(key)
+        if launches is None:
+            launches = self._launches[key] = self._prepared(*self._arrays(operands, target))
+        loaded = kernels.load(source, kernel_names(self.role))
+        x, w, y = (None if i < 0 else operands[i] for i in self.places)
+        first, second = {FORWARD: (w, x), BY_INPUT: (w, y), BY_WEIGHTS: (y, x)}[self.role]
+        # Memory that is freed after the launches is used again in stream order.
+        wide = np.dtype("float64") if dtype == np.float64 else FLOAT32
+        elements = launches.splits * launches.elements if launches.splits > 1 else 1
+        sums, _memory = kernels.scratch(elements * wide.itemsize)
+        out = address(target) if is_stored else sums
+        given = [*launches.words, *words]
+        addresses = [address(first), address(second), out, sums]
+        kernels.bound(loaded[0], Launch("products", launches.grid, THREADS), [*addresses, *given])()
+        if launches.splits > 1:
+            grid = -(-launches.elements // THREADS), 1
+            kernels.bound(loaded[1], Launch("add_splits", grid, THREADS), [sums, out, *given])()
+
+    def _prepared(self, images: Any, filters: Any, windows: Any) -> Launches:
+        op = self.op
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
         places = len(images) * prod(windows.shape[2:])
         rows = inputs if self.role is BY_INPUT else outputs
@@ -128,22 +202,7 @@ class Convolution:
             *(number for numbers in self._geometry(images, filters, windows) for number in numbers),
             *(stride for array in (images, windows, filters) for stride in _strides(array)),
         ]
-        products, add_splits = kernels.load(source(self.role, type_of(dtype)), ("products", "add_splits"))
-        first, second = {
-            FORWARD: (filters, images),
-            BY_INPUT: (filters, windows),
-            BY_WEIGHTS: (windows, images),
-        }[self.role]
-        # Memory that is freed after the launches is used again in stream order.
-        wide = np.dtype("float64") if dtype == np.float64 else FLOAT32
-        elements = splits * op.groups * rows * columns if splits > 1 else 1
-        sums, _memory = kernels.scratch(elements * wide.itemsize)
-        addresses = [first.data.ptr, second.data.ptr, target.data.ptr, sums]
-        grid = blocks[0], blocks[1] * splits
-        kernels.bound(products, Launch("products", grid, THREADS), [*addresses, *words])()
-        if splits > 1:
-            count = -(-op.groups * rows * columns // THREADS)
-            kernels.bound(add_splits, Launch("add_splits", (count, 1), THREADS), [sums, addresses[2], *words])()
+        return Launches(words, (blocks[0], blocks[1] * splits), splits, op.groups * rows * columns)
 
     def _splits(self, blocks: int, depth: int) -> int:
         """The parts of the depth, so that a few weights too occupy the device."""

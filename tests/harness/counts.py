@@ -262,7 +262,7 @@ def counts_of(be: Any, tree: Callable[[Any], Any], arch: str = "sm_90") -> list[
 
         return run
 
-    specialize_all(_program(be, tree), compile, is_gpu=True)
+    specialize_all(_program(be, tree), compile, host)
     return host.counted
 
 

@@ -3,11 +3,17 @@
 One kernel for a convolution and each of its derivatives, for images x, weights
 w and images y = conv(x, w). Rows are what comes out of a group; columns are
 positions, or pairs of tap and channel; the depth is summed over. Sums are in
-the same order each time.
+the same order each time. An epilogue is an elementwise loop nest, computed on each
+element before it is stored.
 """
 
 from __future__ import annotations
 
+from backends.execution.dialect import Lines, braced, unpacked, without_unused
+from backends.execution.printer_common import Access
+from backends.gpu.codegen.printer import CudaPrinter, preamble
+from backends.gpu.codegen.variant import Variant
+from optree.compile.loopnest import LoopNest
 from optree.records import NamedTuple
 
 #: Rows and columns of a block's tile, the depth of what is loaded at once, and threads.
@@ -28,8 +34,12 @@ class Role(NamedTuple):
     ----------
     rows, columns, depth : str
         Their numbers.
+    indices : str
+        The indices of column ``n``.
+    element : str
+        The five indices of an element of the value: (N, C, spatial) or (O, I, spatial).
     column : str
-        Fills in the ``place`` of column ``n``.
+        Fills in the ``place`` of column ``n``, from its indices.
     step : str
         Fills in the ``place`` of depth ``k``; ``factor`` is its offset among the factors.
     factor : str
@@ -45,6 +55,8 @@ class Role(NamedTuple):
     rows: str
     columns: str
     depth: str
+    indices: str
+    element: str
     column: str
     step: str
     factor: str
@@ -91,7 +103,9 @@ FORWARD = Role(
     "outputs",
     "batch * count0 * count1 * count2",
     "inputs * window0 * window1 * window2",
-    f"{_POSITION.format(number='n', size='count')}\n    {_WINDOW}\n    place.out = {_Y};",
+    _POSITION.format(number="n", size="count"),
+    "image, group * outputs + row, i0, i1, i2",
+    f"{_WINDOW}\n    place.out = {_Y};",
     f"{_TAP.format(number='k', channels='inputs')}\n    {_ELEMENT}\n    place.factor = {_W} + channel * w_channel;",
     "w_outer",
     _SUM,
@@ -106,8 +120,9 @@ BY_INPUT = Role(
     "inputs",
     "batch * size0 * size1 * size2",
     "outputs * window0 * window1 * window2",
-    f"""{_POSITION.format(number="n", size="size")}
-    place.at0 = i0 + pad0, place.at1 = i1 + pad1, place.at2 = i2 + pad2;
+    _POSITION.format(number="n", size="size"),
+    "image, group * inputs + row, i0, i1, i2",
+    """place.at0 = i0 + pad0, place.at1 = i1 + pad1, place.at2 = i2 + pad2;
     place.offset = image * y_outer;
     place.out = image * x_outer + i0 * x_0 + i1 * x_1 + i2 * x_2;""",
     f"""{_TAP.format(number="k", channels="outputs")}
@@ -127,7 +142,9 @@ BY_WEIGHTS = Role(
     "outputs",
     "inputs * window0 * window1 * window2",
     "batch * count0 * count1 * count2",
-    f"{_TAP.format(number='n', channels='inputs')}\n    {_ELEMENT}\n    place.out = {_W} + channel * w_channel;",
+    _TAP.format(number="n", channels="inputs"),
+    "group * outputs + row, channel, t0, t1, t2",
+    f"{_ELEMENT}\n    place.out = {_W} + channel * w_channel;",
     f"{_POSITION.format(number='k', size='count')}\n    {_WINDOW}\n    place.factor = {_Y};",
     "y_channel",
     _SUM,
@@ -157,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS) products(
         Place place = {0, 0, 0, 0, 0, 0};
         const int n = column_begin + thread;
         if (n < columns) {
+            @INDICES
             @COLUMN
         }
         columns_at[thread] = place;
@@ -201,18 +219,27 @@ extern "C" __global__ void __launch_bounds__(@THREADS) products(
         }
         __syncthreads();
     }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) {
-            const int row = row_begin + thread / 16 + 16 * i, line = thread % 16 + 16 * j, column = column_begin + line;
-            if (row < rows && column < columns) {
-                if (splits == 1)
-                    out[group * (@OUT_GROUP) + row * @OUT + columns_at[line].out] = (T)total[i][j];
-                else
-                    sums[(((long long)split * groups + group) * rows + row) * columns + column] = total[i][j];
+    for (int j = 0; j < 4; j++) {
+        const int line = thread % 16 + 16 * j, n = column_begin + line;
+        if (n >= columns)
+            continue;
+        @INDICES_OF_ELEMENT
+        for (int i = 0; i < 4; i++) {
+            const int row = row_begin + thread / 16 + 16 * i;
+            if (row >= rows)
+                continue;
+            if (splits > 1) {
+                sums[(((long long)split * groups + group) * rows + row) * columns + n] = total[i][j];
+                continue;
             }
+            const T made = (T)total[i][j];
+            @STORE(columns_at[line].out)
         }
+    }
 }
+"""
 
+_ADD_SPLITS = """
 /* The sums of all splits, in order. */
 extern "C" __global__ void __launch_bounds__(@THREADS) add_splits(
     const A *__restrict__ sums, T *__restrict__ out, @PARAMETERS)
@@ -224,13 +251,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS) add_splits(
          at += (long long)gridDim.x * blockDim.x) {
         const int n = (int)(at % columns), row = (int)(at / columns % rows), group = (int)(at / columns / rows);
         Place place = {0, 0, 0, 0, 0, 0};
-        {
-            @COLUMN
-        }
+        @INDICES
+        @COLUMN
         A total = sums[at];
         for (int split = 1; split < splits; split++)
             total += sums[split * each + at];
-        out[group * (@OUT_GROUP) + row * @OUT + place.out] = (T)total;
+        const T made = (T)total;
+        @STORE(place.out)
     }
 }
 """
@@ -244,14 +271,92 @@ TYPES = {
 }
 
 
-def source(role: Role, type: str) -> str:
+class Epilogue(NamedTuple):
+    """The elementwise nest that a convolution continues with.
+
+    Attributes
+    ----------
+    nest : LoopNest
+        Over the five axes of the value, (N, C, spatial) or (O, I, spatial).
+    value : int
+        Which of the arrays that it reads is the value.
+    is_stored : bool
+        Whether the value is stored, too.
+    """
+
+    nest: LoopNest
+    value: int
+    is_stored: bool
+
+
+class EpiloguePrinter(CudaPrinter):
+    """An epilogue in CUDA, as the function of an element and of its indices."""
+
+    def __init__(self, epilogue: Epilogue) -> None:
+        super().__init__(epilogue.nest, Variant(wide_index=True))
+        self.value = epilogue.value
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """The parameters of the kernel beside the convolution's: their declarations and names."""
+        own = {f"a{self.value}", *(f"s{self.value}_{axis}" for axis in range(self.nest.rank))}
+        own.update(f"n{axis}" for axis in range(self.nest.rank))
+        own.update(f"a{array}" for array in range(len(self.nest.reads)) if self.nest.is_flat_index(array))
+        return [(declared, name) for declared, name in super().parameters() if name not in own]
+
+    def function(self) -> Lines:
+        """The function."""
+        (stage,), nest = self.stages, self.nest
+
+        def load(array: int) -> str:
+            if array == self.value:
+                return unpacked("made", nest.reads[array])
+            return self.loaded(array, f"x{array}", "0")
+
+        element = self.element(stage, Access(load, str, str, lambda array: f"*x{array}"))
+        pointers = self.pointers(range(nest.rank), ("inner",), without={self.value})
+        indices = (f"const Index i{axis}" for axis in range(nest.rank))
+        declared = ",\n    ".join(["const T made", ", ".join(indices), *(text for text, _ in self.parameters())])
+        body = without_unused([*self.numbers(), *self.once(), *pointers, *element])
+        return [
+            "/* The epilogue of an element. */",
+            "__device__ __forceinline__ void finish(",
+            f"    {declared})",
+            *braced(body),
+        ]
+
+
+def kernel_names(role: Role) -> tuple[str, ...]:
+    """The names of a role's kernels."""
+    return ("products", "add_splits") if role is BY_WEIGHTS else ("products",)
+
+
+def epilogue_names(epilogue: Epilogue) -> list[str]:
+    """The names of an epilogue's parameters, which follow those of the convolution."""
+    return [name for _, name in EpiloguePrinter(epilogue).parameters()]
+
+
+def source(role: Role, type: str, epilogue: Epilogue | None = None) -> str:
     """The CUDA source of a role for elements of a type."""
     headers, sums, fma = TYPES[type]
     parameters = [*(f"const int {name}" for name in SIZES), *(f"const long long {name}" for name in STRIDES)]
+    head = [headers.rstrip("\n")] if headers else []
+    function: Lines = []
+    store = "out[group * (@OUT_GROUP) + row * @OUT + @PLACE] = made;"
+    if epilogue is not None:
+        printer = EpiloguePrinter(epilogue)
+        more = printer.parameters()
+        head, function = preamble(printer), ["", *printer.function()]
+        parameters += [text for text, _ in more]
+        finish = f"finish(made, {role.element}, {', '.join(name for _, name in more)});"
+        store = f"{store} {finish}" if epilogue.is_stored else finish
     # Threads side by side read what is side by side in memory: positions.
     along_depth = role is BY_WEIGHTS
     texts = {
+        "STORE(columns_at[line].out)": store.replace("@PLACE", "columns_at[line].out"),
+        "STORE(place.out)": store.replace("@PLACE", "place.out"),
+        "INDICES_OF_ELEMENT": role.indices if epilogue is not None else "",
         "PARAMETERS": ", ".join(parameters),
+        "INDICES": role.indices,
         "THREADS": str(THREADS),
         "COLUMNS": role.columns,
         "COLUMN": role.column,
@@ -270,7 +375,13 @@ def source(role: Role, type: str) -> str:
         "FMA": fma,
         "K": f"load % {DEPTH}" if along_depth else f"load / {TILE}",
     }
-    text = _SOURCE
+    text = _SOURCE + (_ADD_SPLITS if role is BY_WEIGHTS else "")
     for name, value in texts.items():  # the longer names before those that they begin with
-        text = text.replace(f"@{name}", value)
-    return f"{headers}typedef {type} T;\ntypedef {sums} A;\n{text}"
+        text = "\n".join(_filled(line, f"@{name}", value) for line in text.split("\n"))
+    return "\n".join([*head, f"typedef {type} T;", f"typedef {sums} A;", *function, text.rstrip("\n"), ""])
+
+
+def _filled(line: str, name: str, value: str) -> str:
+    """A line with a name replaced by a value, whose further lines are indented by as much."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return line.replace(name, value.replace("\n    ", f"\n{indent}"))

@@ -86,17 +86,7 @@ GRID_STRIDE = ("#pragma unroll 1",)
 def source(nest: LoopNest, variant: Variant) -> str:
     """The CUDA source of a nest: one kernel, or for a split nest one for each stage and the last."""
     printer = CudaPrinter(nest, variant)
-    head = [NARROW_CONVERSIONS[name].rstrip("\n") for name in narrow_dtypes(nest)]
-    head.append(HEAD.rstrip("\n"))
-    head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
-    if nest.reductions:
-        teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
-        head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
-    head += [EXTREMES.rstrip("\n")] if any(printer.is_extreme(r) for r in nest.reductions) else []
-    head += ["", *functions_called(nest, CUDA)]
-    head += [DRAWS.strip("\n"), ""] if printer.draws else []
-    head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
-    lines = [line for part in head for line in part.splitlines()]
+    lines = preamble(printer)
     for r in nest.reductions:
         type = CUDA.type_of(accumulator_dtype(r))
         joined = printer.combine(r).format("x", "y")
@@ -108,6 +98,22 @@ def source(nest: LoopNest, variant: Variant) -> str:
         lines += ["", f'extern "C" __global__ void __launch_bounds__({variant.threads}) {name}(', f"    {parameters})"]
         lines += braced(without_unused([*printer.numbers(), *printer.once(), *body]))
     return "\n".join([*lines, ""])
+
+
+def preamble(printer: CudaPrinter) -> Lines:
+    """The includes, functions and types that a nest's kernels need."""
+    nest, variant = printer.nest, printer.variant
+    head = [NARROW_CONVERSIONS[name].rstrip("\n") for name in narrow_dtypes(nest)]
+    head.append(HEAD.rstrip("\n"))
+    head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
+    if nest.reductions:
+        teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
+        head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
+    head += [EXTREMES.rstrip("\n")] if any(printer.is_extreme(r) for r in nest.reductions) else []
+    head += ["", *functions_called(nest, CUDA)]
+    head += [DRAWS.strip("\n"), ""] if printer.draws else []
+    head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
+    return [line for part in head for line in part.splitlines()]
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
