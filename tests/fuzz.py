@@ -281,7 +281,9 @@ class Program:
         mapped = [isinstance(x, np.ndarray) and self.chance.random() < 0.8 for x in values]
         if not any(mapped):
             return
-        rolled = [_rolled(x) if each else x for x, each in zip(values, mapped, strict=True)]
+        # Those that are given by a list may be sorted, or boxes.
+        drawn = [isinstance(x, tuple) for x in call.example.operands]
+        rolled = [np.roll(x, 1) if each and free else x for x, each, free in zip(values, mapped, drawn, strict=True)]
         pairs = zip(values, rolled, mapped, strict=True)
         operands = [self.placed(np.stack([one, other]) if each else one) for one, other, each in pairs]
         try:
@@ -348,11 +350,6 @@ def _broadcasts(shape: Any, target: Any) -> bool:
         return np.broadcast_shapes(shape, target) == tuple(target)
     except ValueError:
         return False
-
-
-def _rolled(x: np.ndarray) -> np.ndarray:
-    """The elements in another order, in which they are operands yet: rows of integers may be boxes."""
-    return np.roll(x, 1, axis=0 if x.dtype.kind in "iu" and x.ndim > 1 else None)
 
 
 def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> str | None:
