@@ -18,9 +18,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from harness import array_programs
@@ -31,12 +32,14 @@ from harness.homes import home, stand_in
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
+from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import is_floating
 from optree.errors import BatchingError, DTypeError, NotFiniteError
 from optree.registry import f
 from optree.run.function import running_on
+from optree.settings import override
 from optree.testing.examples import Runner, inputs_for
 from optree.testing.promises import check_gradient, compare, scale_of, weighted_sum
 from optree.testing.random_trees import random_tree
@@ -45,7 +48,16 @@ from optree.tree.variable import Input
 
 DTYPES = "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
 
-SHAPES = ((4, 6), (6,), (4, 1), (2, 3, 4), ())
+#: The shapes of a program's tensors: small ones, or such as vector loops, lanes and tiles leave a remainder of.
+SHAPES = (
+    ((4, 6), (6,), (4, 1), (2, 3, 4), ()),
+    ((4, 6), (6,), (4, 1), (2, 3, 4), ()),
+    ((21, 67), (67,), (21, 1), (3, 21, 67), ()),
+    ((5, 515), (515,), (5, 1), (2, 5, 515), ()),
+)
+
+#: Maximum elements of a node of a program.
+ELEMENTS = 1 << 13
 
 #: Views of a tensor and of an array alike.
 VIEWS: tuple[Callable[[Any], Any], ...] = (
@@ -76,16 +88,27 @@ def _numpy_in_blocks() -> Any:
     return be
 
 
-#: The executors, each by a backend: compiled kernels, always or where they pay, NumPy whole or in blocks of an element
-#: or a few, the GPU's calls on a stand-in for CuPy, and its kernels emulated.
+@contextmanager
+def _in_threads() -> Iterator[None]:
+    """However little there is for each to do."""
+    with override(num_threads=3), patch.object(printer, "PARALLEL_WORK", 1):
+        yield
+
+
+#: The executors, each by a backend: compiled kernels, always, shared by threads, or where they pay, NumPy whole or in
+#: blocks of an element or a few, the GPU's calls on a stand-in for CuPy, and its kernels emulated.
 WAYS: dict[str, Callable[[], Any]] = {
     "kernels": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
+    "threads": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
     "auto": lambda: gen_backend("cpu", datatype=np.float64),
     "numpy": lambda: gen_backend("cpu", datatype=np.float64, jit=False),
     "blocks": _numpy_in_blocks,
     "stand-in": lambda: home("stand-in", datatype=np.float64),
     "cuda": lambda: stand_in(emulated_cupy(memory=1 << 27), jit=True, datatype=np.float64),
 }
+
+#: Under which settings executors run.
+SETTINGS: dict[str, Callable[[], Any]] = {"blocks": small, "threads": _in_threads}
 
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
 SELDOM = {"cuda": 25}
@@ -103,7 +126,7 @@ class Program:
         self.be, self.chance, self.said = be, random.Random(seed), []
         values = np.random.RandomState(seed)
         self.arrays, self.tensors = [], []
-        for i, shape in enumerate(SHAPES * 2):
+        for i, shape in enumerate(self.chance.choice(SHAPES) * 2):
             dtype = np.dtype(self.chance.choice(DTYPES))
             quarters = values.randint(-8, 9, shape) / 4
             array = np.array(quarters if dtype.kind == "f" else np.abs(np.rint(quarters))).astype(dtype)
@@ -126,7 +149,8 @@ class Program:
 
     def tree(self, leaves: Sequence[Any]) -> tuple[Any, Exactness]:
         exactness = Exactness()
-        return random_tree(self.chance.choice, leaves, self.chance.randint(1, 8), USABLE, exactness.accepts), exactness
+        size = self.chance.randint(1, 8)
+        return random_tree(self.chance.choice, leaves, size, USABLE, exactness.accepts, ELEMENTS), exactness
 
     def target(self, dtype: Any, shape: Any) -> tuple[Any, Any] | None:
         """A view that a value of this kind goes into without rounding."""
@@ -281,7 +305,9 @@ class Program:
         mapped = [isinstance(x, np.ndarray) and self.chance.random() < 0.8 for x in values]
         if not any(mapped):
             return
-        rolled = [_rolled(x) if each else x for x, each in zip(values, mapped, strict=True)]
+        # Those that are given by a list may be sorted, or boxes.
+        drawn = [isinstance(x, tuple) for x in call.example.operands]
+        rolled = [np.roll(x, 1) if each and free else x for x, each, free in zip(values, mapped, drawn, strict=True)]
         pairs = zip(values, rolled, mapped, strict=True)
         operands = [self.placed(np.stack([one, other]) if each else one) for one, other, each in pairs]
         try:
@@ -350,18 +376,13 @@ def _broadcasts(shape: Any, target: Any) -> bool:
         return False
 
 
-def _rolled(x: np.ndarray) -> np.ndarray:
-    """The elements in another order, in which they are operands yet: rows of integers may be boxes."""
-    return np.roll(x, 1, axis=0 if x.dtype.kind in "iu" and x.ndim > 1 else None)
-
-
 def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> str | None:
     """A program of this seed by each executor, in turns; what went wrong, or None."""
     programs = {way: Program(_backend(way), seed) for way in ways}
     for step in range(statements + 1):
         for way, program in programs.items():
             try:
-                with small() if way == "blocks" else nullcontext():
+                with SETTINGS.get(way, nullcontext)():
                     if step < statements:
                         program.statement()
                     else:

@@ -11,7 +11,7 @@ from optree.ops.traits import AssociativeOperator, Choose, ElementwiseOperator
 from optree.registry import OPS
 from optree.tree.variable import Variable
 
-#: The elements of a node's value, at most, so that trees run quickly.
+#: The default maximum of a node's elements: trees run quickly.
 ELEMENTS = 256
 
 
@@ -21,6 +21,7 @@ def random_tree(
     size: int = 10,
     ops: Sequence[str] | None = None,
     accepts: Callable[[Op, list[Any]], bool] | None = None,
+    elements: int = ELEMENTS,
 ) -> Any:
     """A tree of random ops over leaves, with shared subtrees.
 
@@ -39,6 +40,8 @@ def random_tree(
         The names to choose from; by default `usable_ops`.
     accepts : callable, optional
         Called with an op and its operands; whether to apply it.
+    elements : int
+        The maximum number of elements of a node.
 
     Returns
     -------
@@ -65,7 +68,7 @@ def random_tree(
             node = op(*operands)
         except OptreeError:
             continue
-        if node.size <= ELEMENTS:
+        if node.size <= elements:
             last = node
             made.append(node)
     return last

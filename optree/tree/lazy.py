@@ -70,6 +70,9 @@ class _Entry(ref):
 #: A tree's id -> its lazy value, which refers to the tree. The oldest is the first.
 lazy_values: dict[int, _Entry] = {}
 
+#: The nodes of all lazy values so far, each counted with the first value that it is part of.
+_counted = [0]
+
 #: The bytes of tensors that trees have been built on since `_spare` last looked at them.
 _attached = [0]
 
@@ -110,6 +113,9 @@ class LazyValue:
         The memory that is read: at least that of the tensors in the tree.
     operations : int
         The nodes of the tree, or more.
+    since : int
+        The nodes of all lazy values that were counted before the first of the tree's. Those since then bound its
+        operations, too: operands may share nodes, which adding their counts would count for each.
     """
 
     __slots__ = (
@@ -120,6 +126,7 @@ class LazyValue:
         "_tree",
         "_views",
         "operations",
+        "since",
         "sources",
         "was_assigned",
     )
@@ -167,7 +174,7 @@ class LazyValue:
 
     def _defer(self, tree: OpTreeNode) -> None:
         """Have a tree as the value."""
-        self.sources, self.operations = _survey(tree)
+        self.sources, self.operations, self.since = _survey(tree)
         self._tensor, self._tree, self.was_assigned = None, tree, False
         self._enter(tree)
 
@@ -337,11 +344,12 @@ def _operands(entry: Any) -> list[Any]:
     return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
 
 
-def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
-    """The memories that a tree reads, and its operations, those shared by its operands counted for each."""
+def _survey(tree: OpTreeNode) -> tuple[set[Memory], int, int]:
+    """The memories that a tree reads, its operations, or more, and those counted before the first of them."""
     # Hot: every operation of arrays comes through here.
     sources: set[Memory] = set()
-    operations, attached = 1, 0
+    operations, attached, new = 1, 0, 1
+    since = counted = _counted[0]
     seen: set[int] = set()
     _, *pending = tuple.__iter__(tree)
     while pending:
@@ -357,13 +365,16 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int]:
             if known is not None:
                 sources |= known.sources
                 operations += known.operations
+                since = min(since, known.since)
             elif key not in seen:
                 seen.add(key)
                 operations += 1
+                new += 1
                 _, left, right = entry
                 pending += (left, right)
     _attached[0] += attached
-    return sources, operations
+    _counted[0] = counted = counted + new
+    return sources, min(operations, counted - since), since
 
 
 def _lazy_in(trees: Iterable[Any]) -> list[LazyValue]:
@@ -494,7 +505,7 @@ def _substitute(computed: dict[Any, Tensor]) -> None:
         if new is not old:
             lazy_values.pop(id(old), None)
             each._tree = new
-            each.sources, each.operations = _survey(new)
+            each.sources, each.operations, each.since = _survey(new)
             each._enter(new)
 
 

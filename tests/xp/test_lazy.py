@@ -159,6 +159,15 @@ def test_lazy_arrays_are_bounded_in_operations(xp):
     assert float(y) == pytest.approx(0.5, abs=1e-2)
 
 
+def test_operations_are_bounded_without_a_traversal_of_what_operands_share(xp, monkeypatch):
+    traversals = []
+    monkeypatch.setattr(lazy, "post_order", lambda *args: traversals.append(args))
+    y = xp.asarray([0.5])
+    for _ in range(lazy.OPERATIONS // 4):  # each has twice the paths
+        y = y * y + 0.25 * y
+    assert y.is_lazy and not traversals
+
+
 def test_lazy_arrays_are_bounded_in_number(xp):
     x = xp.asarray([1.0, 2.0])
     many = [x * float(i) for i in range(3 * lazy.TREES)]
