@@ -152,6 +152,11 @@ class GPUBackend(Backend):
         with self.active():
             return CuDNN(installed())
 
+    @cached_property
+    def _one_element(self) -> Any:
+        """Memory for an element of any dtype."""
+        return self.cupy.empty(16, np.uint8)
+
     # The device
 
     def active(self) -> Active:
@@ -250,8 +255,8 @@ class GPUBackend(Backend):
         return value if isinstance(value, self.cupy.ndarray) else self.owned(value)
 
     def _unallocated(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array with memory for one element, for its layout alone."""
-        return self.cupy.ndarray(shape, dtype, self.cupy.empty(1, dtype).data)
+        """An array with the memory of one element, which all such arrays share, for its layout alone."""
+        return self.cupy.ndarray(shape, dtype, self._one_element.data)
 
     def is_own(self, value: Any) -> bool:
         """Whether a value is a CuPy array."""
@@ -370,7 +375,9 @@ class GPUBackend(Backend):
         A failure is raised by the kernel when that runs: steps before it run, as without this.
         """
         # Sources are shown in the order of the steps.
-        if self.kernels is None or len(steps) < 2 or thread_count() < 2 or "source" in settings.value("show"):
+        if self.kernels is None or thread_count() < 2 or "source" in settings.value("show"):
+            return
+        if sum(map(_has_kernels, steps)) < 2:  # a chain of 50,000 calls has none
             return
         foresight = Foresight(program, steps, values, self.memory)
         found = [kernel.runner_of(arrays, input_shapes) for kernel, arrays, input_shapes in foresight.run()]
@@ -379,8 +386,9 @@ class GPUBackend(Backend):
             if isinstance(step, KernelStep) and isinstance(step.kernel, ConvolutionKernel):
                 sources += step.kernel.sources()
         for step, inputs in foresight.calls:
-            if hasattr(step.implementation.call, "sources"):
-                sources += step.implementation.call.sources(*inputs)
+            call: Any = step.implementation.call
+            if _has_kernels(step):
+                sources += call.sources(*inputs)
         self.kernels.compile_ahead(filter(None, sources), thread_count())
 
     def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
@@ -465,6 +473,11 @@ class GPUBackend(Backend):
             return found
 
         return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
+
+
+def _has_kernels(step: CallStep | KernelStep) -> bool:
+    """Whether a step has kernels that can be compiled ahead."""
+    return isinstance(step, KernelStep) or hasattr(step.implementation.call, "sources")
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:

@@ -103,6 +103,16 @@ def test_what_is_compiled_ahead_is_what_runs(
         np.testing.assert_array_equal(one, two)
 
 
+def test_values_that_are_foreseen_share_the_memory_of_one_element(make: Callable[[], Any]) -> None:
+    be = make()
+    with be.active():
+        be.memory.unallocated((2,), np.dtype("float32"))
+        before = be.stats()["memory"]["used"]
+        found = [be.memory.unallocated((1000, n), np.dtype("float64")) for n in range(100)]
+    assert be.stats()["memory"]["used"] == before
+    assert [x.shape for x in found] == [(1000, n) for n in range(100)]
+
+
 def test_so_many_are_compiled_at_once(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of three compilations waits until all have begun."""
     together, whole = threading.Barrier(KERNELS, timeout=60), KernelHost._compiled

@@ -66,11 +66,10 @@ class Array:
 
     def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, *, order: str = "C") -> None:
         if memptr is not None:
-            there = memptr.array
-            strides = np.dtype(dtype).itemsize * np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
-            self._lie(
-                as_strided(there.host, shape, strides), there if there.base is None else there.base, there.device.id
-            )
+            there, itemsize = memptr.array, np.dtype(dtype).itemsize
+            strides = itemsize * np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
+            first = there.host.reshape(-1).view(np.uint8)[:itemsize].view(dtype)
+            self._lie(as_strided(first, shape, strides), there if there.base is None else there.base, there.device.id)
             return
         self._lie(_allocated(self.module, lambda: np.empty(shape, dtype, order)))  # type: ignore[call-overload]
 

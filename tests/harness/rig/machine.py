@@ -131,7 +131,8 @@ class Region:
         if self.used + size > self.size:
             raise Refused(2)
         span = -(-size // PAGE) * PAGE
-        self._libc.mprotect(self._next, span, mmap.PROT_READ | mmap.PROT_WRITE)
+        if self._libc.mprotect(self._next, span, mmap.PROT_READ | mmap.PROT_WRITE):
+            raise Refused(2, "the system maps no more pieces of memory")
         address = self._next + span - size
         self._next += span + PAGE
         self.live[address] = size
