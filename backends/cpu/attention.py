@@ -1,4 +1,4 @@
-"""Attention on the CPU: NumPy arrays described to compiled C.
+"""Attention and its gradient on the CPU: NumPy arrays described to compiled C.
 
 The rule: float32 and float64, of a compiler's backend, where there are queries for
 a vector and the work pays for the call; all else is computed in tiles by BLAS.
@@ -20,7 +20,7 @@ from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, empty_array
 from backends.execution.tiles import BackendTiles
-from optree.ops.attention import Attention
+from optree.ops.attention import AttentionGradient, AttentionOperator
 
 #: Fewer multiplications and additions than this are NumPy's unless `jit=True`, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20
@@ -28,35 +28,37 @@ SMALL, ALONE = 1 << 22, 1 << 20
 #: The fewest queries: with fewer, most of a vector would be empty.
 FEW = 8
 
-#: The most panels of queries of a task, which read a tile of keys one after the other; and tasks for each thread.
+#: The most panels of queries that read a tile of keys one after the other; and forward, tasks for each thread.
 PANELS, TASKS = 4, 8
 
 NAMES = ("attend", "scratch_bytes", "panel_width")
 
 
 class CompiledAttention:
-    """Attention on NumPy arrays.
+    """Attention, or its gradient, on NumPy arrays.
 
     Parameters
     ----------
     backend : CPUBackend
-    op : Attention
+    op : AttentionOperator
     """
 
-    def __init__(self, backend: Any, op: Attention) -> None:
+    def __init__(self, backend: Any, op: AttentionOperator) -> None:
         self._backend, self._op = backend, op
+        self._is_gradient = isinstance(op, AttentionGradient)
         self._tiles = BackendTiles(backend, backend.product, share_products)
         self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        (query, key, value), masks = self._op.broadcast([np.asarray(x) for x in inputs])
+        matrices, masks = self._op.broadcast([np.asarray(x) for x in inputs])
+        query, key, value = matrices[:3]
         work = 2 * prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
-        arrays = [query, key, value, *masks]
+        arrays = [*matrices, *masks]
         functions = self._of(query.dtype) if self._is_ours(arrays, work) else None
         if functions is None:
             return self._op.run(self._tiles, *inputs)
-        outputs = self._op.outputs(query, key, value)
-        self._run(functions, arrays, outputs, thread_count() if work >= ALONE else 1)
+        outputs = self._op.outputs(*matrices)
+        self._run(functions, matrices, masks, outputs, thread_count() if work >= ALONE else 1)
         return tuple(outputs)
 
     def _is_ours(self, arrays: Sequence[np.ndarray], work: int) -> bool:
@@ -64,7 +66,7 @@ class CompiledAttention:
         query = arrays[0]
         return (
             query.dtype in TYPES
-            and all(x.dtype == query.dtype for x in arrays[:3])
+            and all(x.dtype == query.dtype for x in arrays[: self._op.count])
             and all(map(is_in_elements, arrays))
             and query.shape[-2] >= FEW
             and (self._backend.jit is True or work >= SMALL)
@@ -73,27 +75,34 @@ class CompiledAttention:
     def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
         """The C functions; None without a compiler."""
         if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype]), NAMES)
+            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype], self._is_gradient), NAMES)
         return self._functions[dtype]
 
     def _run(
         self,
         functions: dict[str, Any],
-        arrays: Sequence[np.ndarray],
+        matrices: Sequence[np.ndarray],
+        masks: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         threads: int,
     ) -> None:
-        query, key, value, *mask = arrays
+        query, key, value = matrices[:3]
         *leading, queries, features = query.shape
-        panels = prod(leading) * -(-queries // functions["panel_width"](0))
-        panels = max(1, min(PANELS, panels // (TASKS * threads)))
-        strides = [[stride // x.itemsize for stride in x.strides] for x in arrays]
-        strides += [[0] * query.ndim] * (4 - len(strides))
-        addresses = [*map(HOST.address, arrays), *([] if mask else [0]), *map(HOST.address, outputs)]
+        panels = -(-queries // functions["panel_width"](0))
+        heads = prod(leading)
+        if self._is_gradient:
+            panels, threads = min(PANELS, panels), max(1, min(threads, heads))
+        else:
+            panels = max(1, min(PANELS, heads * panels // (TASKS * threads)))
+        strides = [[stride // x.itemsize for stride in x.strides] for x in (*matrices, *masks)]
+        strides += [[0] * query.ndim] * (not masks)
+        addresses = [*map(HOST.address, (*matrices, *masks)), *([] if masks else [0])]
+        results = [*map(HOST.address, outputs), *([0] * (3 - len(outputs)))]
         sizes = [queries, key.shape[-2], features, value.shape[-1], panels, self._op.causal]
-        scale = np.float64(self._op.factor(query)).view(np.int64)
-        words = array("q", [share_address(), threads, 0, 0, *addresses, *sizes, mask[0].itemsize if mask else 0])
-        words.extend([*(each[-2] for each in strides), *(each[-1] for each in strides), int(scale), len(leading)])
+        scale = int(np.float64(self._op.factor(query)).view(np.int64))
+        words = array("q", [share_address(), threads, 0, 0, *addresses, *results, *sizes])
+        words.append(masks[0].itemsize if masks else 0)
+        words.extend([*(each[-2] for each in strides), *(each[-1] for each in strides), scale, len(leading)])
         words.extend([*leading, *(step for each in strides for step in each[:-2])])
         problem, _ = words.buffer_info()
         size = functions["scratch_bytes"](problem)

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from operator import methodcaller
-from typing import Any
 
 from backends.cpu.attention import CompiledAttention
 from backends.cpu.convolution import Convolution
-from backends.cpu.openblas import share_products
 from backends.cpu.pooling import Pool
 from backends.execution.routines import BEGINNING, Routine, always, takes_floats, takes_floats_first, views
-from backends.execution.tiles import BackendTiles
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 from optree.ops.recurrent import Parts
 
-
-def _in_tiles(backend: Any, op: Any) -> Callable[..., Any]:
-    """Attention's derivatives, in tiles that BLAS multiplies; threads share the heads."""
-    return partial(op.run, BackendTiles(backend, backend.product, share_products))
-
-
 _WINDOWS_BY = methodcaller("windows_by")
 _POOL = Routine(Pool, takes_floats_first, writes_out=True, label=_WINDOWS_BY)
+_ATTENTION = Routine(CompiledAttention, always, label=_WINDOWS_BY)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=_WINDOWS_BY)
 
 ROUTINES: dict[type, Routine] = {Parts: Routine(views, always, computes=False), Begin: BEGINNING}
 ROUTINES.update(dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION))
 ROUTINES.update(dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL))
-ROUTINES[Attention] = Routine(CompiledAttention, always, label=_WINDOWS_BY)
-ROUTINES[AttentionGradient] = Routine(_in_tiles, always)
+ROUTINES.update(dict.fromkeys((Attention, AttentionGradient), _ATTENTION))

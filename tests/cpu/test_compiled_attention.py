@@ -1,4 +1,4 @@
-"""Attention in compiled C: values of all sizes, layouts and masks against whole matrices of scores."""
+"""Attention and its gradient in compiled C: all sizes, layouts and masks against whole matrices of scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.compiling import needs_compiler
 from backends import gen_backend
 from backends.cpu.attention import FEW, SMALL, CompiledAttention
 from optree import debugprint, settings
-from optree.ops.attention import Attention
+from optree.ops.attention import Attention, AttentionGradient, AttentionOperator
 
 pytestmark = needs_compiler
 
@@ -41,13 +41,13 @@ def be() -> Any:
 def in_tiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The operands of what is computed in tiles by BLAS."""
     found: list[Any] = []
-    run = Attention.run
+    run = AttentionOperator.run
 
     def recorded(self: Any, tiles: Any, *inputs: Any) -> Any:
         found.append(inputs)
         return run(self, tiles, *inputs)
 
-    monkeypatch.setattr(Attention, "run", recorded)
+    monkeypatch.setattr(AttentionOperator, "run", recorded)
     return found
 
 
@@ -62,10 +62,11 @@ def drawn(shape: Any, dtype: str = "float32") -> list[np.ndarray]:
     return [*arrays, mask]
 
 
-def whole(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> tuple[Any, Any]:
-    """Attention, and the logarithms of sums of exponentials, by whole matrices of scores in float64."""
-    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
-    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+def whole(query: Any, key: Any, value: Any, delta: Any, mask: Any, causal: bool, scale: float | None) -> list[Any]:
+    """Attention, logarithms of sums of exponentials, and derivatives, by whole matrices of scores in float64."""
+    query, key, value, delta = (np.asarray(x, np.float64) for x in (query, key, value, delta))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.swapaxes(-1, -2) * scale
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if causal:
@@ -75,17 +76,33 @@ def whole(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: floa
     total = weights.sum(-1, keepdims=True)
     with np.errstate(divide="ignore"):
         sums = np.where(total == 0, np.inf, np.log(total) + top)
-    found = weights @ value / np.where(total == 0, 1, total)
-    return found, np.broadcast_to(sums, (*found.shape[:-1], 1))
+    weights /= np.where(total == 0, 1, total)
+    found = weights @ value
+    slopes = weights * (delta @ value.swapaxes(-1, -2) - np.sum(delta * found, -1, keepdims=True)) * scale
+    sums = np.broadcast_to(sums, (*found.shape[:-1], 1))
+    return [found, sums, slopes @ key, slopes.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ delta]
+
+
+def computed(be: Any, arrays: Any, delta: Any, mask: Any = None, **options: Any) -> list[Any]:
+    """The same by compiled C."""
+    masks = [] if mask is None else [mask]
+    value, sums = CompiledAttention(be, Attention.make(**options))(*arrays, *masks)
+    along = np.sum(delta * value, -1, keepdims=True)
+    gradient = CompiledAttention(be, AttentionGradient.make(**options))
+    return [value, sums, *gradient(*arrays, delta, along, sums, *masks)]
 
 
 def check(be: Any, arrays: Any, mask: Any = None, causal: bool = False, scale: float | None = None) -> None:
-    operands = arrays if mask is None else [*arrays, mask]
-    found = CompiledAttention(be, Attention.make(causal=causal, scale=scale))(*operands)
-    bound = 60 * np.finfo(arrays[0].dtype).eps
-    for got, wanted in zip(found, whole(*arrays, mask, causal, scale), strict=True):
-        assert got.dtype == arrays[0].dtype and got.shape == wanted.shape
-        np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound)
+    query, _, value = arrays
+    shape = (*np.broadcast_shapes(*(x.shape[:-2] for x in arrays)), query.shape[-2], value.shape[-1])
+    delta = np.random.default_rng(2).normal(size=shape).astype(query.dtype)
+    found = computed(be, arrays, delta, mask, causal=causal, scale=scale)
+    bound = 100 * np.finfo(query.dtype).eps
+    for got, wanted in zip(found, whole(*arrays, delta, mask, causal, scale), strict=True):
+        assert got.dtype == query.dtype and got.shape == wanted.shape
+        np.testing.assert_allclose(
+            got, wanted, rtol=bound, atol=bound * max(1, np.abs(wanted[np.isfinite(wanted)]).max())
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -120,12 +137,12 @@ def test_hidden_keys_count_for_nothing(be: Any) -> None:
 
 
 def test_the_number_of_threads_changes_no_bit(be: Any) -> None:
-    arrays = [be.array(x) for x in drawn(((2, 5), (2, 5), (2, 5), 300, 700, 32, 32))[:3]]
+    *arrays, _ = drawn(((2, 5), (2, 5), (2, 5), 300, 700, 32, 32))
     found = []
     for threads in (1, 2, 5):
         with settings.override(num_threads=threads):
-            found.append(be.attention(*arrays, causal=True).asnumpyarray())
-    assert all((each == found[0]).all() for each in found)
+            found.append(computed(be, arrays, arrays[0], causal=True))
+    assert all((x == y).all() for each in found for x, y in zip(each, found[0], strict=True))
 
 
 @pytest.mark.parametrize(
