@@ -625,7 +625,7 @@ class Convolution:
         return out
 
     def with_epilogue(
-        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool
+        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool
     ) -> ExecutableKernel | None:
         """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
         is_one_pass = type(self.op) is Conv or (not isinstance(self.op, ConvWeights) and set(self.op.stride) == {1})

@@ -107,15 +107,26 @@ def with_epilogues(
 
 
 class Before(NamedTuple):
-    """A call that a kernel continues with: its instruction, and whether other steps need its value."""
+    """A call that a kernel continues with.
+
+    Attributes
+    ----------
+    call : int
+        Its instruction.
+    is_stored : bool
+        Whether other steps need its value.
+    is_sum : bool
+        Whether the kernel stores one value alone, the sum of the call's and its other operands.
+    """
 
     call: int
     is_stored: bool
+    is_sum: bool
 
     def continued(self, program: Program, implementations: Any, kernel: Any) -> Any:
         """The executable kernel of both, from the kernel's own; None if there is none."""
         value, operands = len(program.leaves) + self.call, program.instructions[self.call].inputs
-        return implementations[self.call].with_epilogue(kernel, operands, value, self.is_stored)
+        return implementations[self.call].with_epilogue(kernel, operands, value, self.is_stored, self.is_sum)
 
 
 def before_kernels(
@@ -158,9 +169,17 @@ def before_kernels(
                 program = _reading(program, later, value, stored)
             else:
                 is_stored = is_stored or bool(later)
-            found[step.instructions[-1]] = Before(value - first, is_stored)
+            found[step.instructions[-1]] = Before(value - first, is_stored, _is_sum(program, step, value))
             del remaining[made_by.pop(value)]
     return program, list(remaining.values()), found
+
+
+def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
+    """Whether a kernel stores one value alone, the sum of a value and its other operands."""
+    if kernel.writes != [len(program.leaves) + kernel.instructions[-1]]:
+        return False
+    terms = _terms(program, kernel, program.type_of(value).dtype)
+    return terms is not None and value in terms and all(factor == ONE for factor in terms.values())
 
 
 def _reads_shape(program: Program, step: Kernel | Call, value: int) -> bool:

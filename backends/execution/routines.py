@@ -33,9 +33,9 @@ class Implementation(NamedTuple):
     takes_epilogue : bool
         Whether it computes what an `Epilogue` says along with a product.
     with_epilogue : callable or None
-        From an executable kernel that reads its value, its operands and its value among the program's, and whether
-        other steps need that, to an executable kernel of both, which runs the kernel on each block of the value as it
-        is computed; None if there is none.
+        From an executable kernel that reads its value, its operands and its value among the program's, whether other
+        steps need that, and whether the kernel's one value is the sum of its operands, to an executable kernel of both,
+        which runs the kernel on each block of the value as it is computed; None if there is none.
     is_captured : bool
         Whether a CUDA graph can capture it.
     is_routine : bool

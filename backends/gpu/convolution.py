@@ -14,7 +14,7 @@ import numpy as np
 from backends.execution.executor import ExecutableKernel
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
-from backends.gpu.convolution_epilogues import ConvolutionKernel
+from backends.gpu.convolution_epilogues import ConvolutionKernel, CuDNNKernel, addends_of
 from backends.gpu.cudnn import problem_of
 from backends.gpu.direct import HUGE, type_of
 from backends.gpu.launch_config import Launch
@@ -83,7 +83,7 @@ class Convolution:
         operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
         is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
         target = out if is_apart else cupy.empty(shape, dtype)
-        if not self._by_cudnn(operands, target):
+        if not self.by_cudnn(operands, target):
             if self.device.kernels is None:
                 return self._by_library(arrays, dtype, out)
             self.launch(operands, target, source(self.role, type_of(dtype)))
@@ -104,27 +104,42 @@ class Convolution:
         return self.op.weights_order if self.role is BY_WEIGHTS else self.op.order
 
     def with_epilogue(
-        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool
+        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool
     ) -> ExecutableKernel | None:
         """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
-        is_taken = isinstance(kernel, FusedKernel) and any(axis is not None for axis in kernel.axes[value])
-        if not is_taken or self.device.kernels is None or self.device.cudnn is not None:
+        if self.device.kernels is None or not isinstance(kernel, FusedKernel):
             return None
-        return ConvolutionKernel(self, kernel, operands, value, is_stored)  # type: ignore[arg-type]
+        if all(axis is None for axis in kernel.axes[value]):
+            return None
+        if self.device.cudnn is None:
+            return ConvolutionKernel(self, kernel, operands, value, is_stored)
+        addends = addends_of(self, kernel, value) if is_sum and not is_stored else None
+        return None if addends is None else CuDNNKernel(self, kernel, operands, value, addends)
 
-    def _by_cudnn(self, operands: Sequence[Any], target: Any) -> bool:
-        """Compute a convolution by cuDNN; False where it is not there, or has no plan."""
+    def by_cudnn(self, operands: Sequence[Any], target: Any, bias: Any = None, addend: Any = None) -> bool:
+        """Compute a convolution by cuDNN; False where it is not there, or has no plan.
+
+        Parameters
+        ----------
+        bias : array, optional
+            A vector to add, with an element for each channel of the value.
+        addend : array, optional
+            An array of the value's shape to add.
+        """
         library, products = self.device.cudnn, self.device.products
         if library is None:
             return False
         arrays = self._arrays(operands, target)
-        problem = problem_of(_COMPUTED[self.role], products.tf32, *arrays, self._slidings(*arrays[:2]))
+        whole = None if addend is None else self.op.as_image(addend)
+        slidings = self._slidings(*arrays[:2])
+        problem = problem_of(_COMPUTED[self.role], products.tf32, *arrays, slidings, bias, whole)
         plan = None if problem is None else library.plan(problem)
         if plan is None or plan.workspace is None:
             return False
         memory = products.workspace(plan.workspace)
         stream = self.device.cupy.cuda.get_current_stream().ptr
-        library.run(plan, [x.data.ptr for x in arrays], 0 if memory is None else memory.data.ptr, stream)
+        addresses = [x.data.ptr for x in (*arrays, whole, bias) if x is not None]
+        library.run(plan, addresses, 0 if memory is None else memory.data.ptr, stream)
         return True
 
     def _arrays(self, operands: Sequence[Any], target: Any) -> tuple[Any, Any, Any]:

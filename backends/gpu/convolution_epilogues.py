@@ -2,6 +2,8 @@
 
 The rule: a kernel without reductions continues with a convolution, or a derivative of one, whose elements are those
 of its domain. Kernels of ours print it into their store; after sums that are split, into that of the parts' sums.
+cuDNN adds a bias for each channel to a convolution, and before that an array of its shape, where that is all that a
+kernel does, and it has a plan for both; where not, and after everything else by cuDNN, the kernel runs on its own.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Any
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import HOST
 from backends.execution.specialize import FusedKernel, as_int64
-from backends.gpu.codegen.convolution import Epilogue, epilogue_names, source
+from backends.gpu.codegen.convolution import FORWARD, Epilogue, epilogue_names, source
 from backends.gpu.direct import type_of
+from optree.arrays import overlap
 from optree.cache import Cache
 from optree.errors import CompilerError
 from optree.ops.convolution import MOST
+from optree.records import NamedTuple
 
 #: The axes of a convolution's value in kernels: two, and three spatial ones.
 AXES = 2 + MOST
@@ -114,3 +118,70 @@ class ConvolutionKernel(ExecutableKernel):
     def sources(self) -> list[str]:
         """The sources that a run needs."""
         return [self.source]
+
+
+class Addends(NamedTuple):
+    """What is added to a convolution, among the values of the program.
+
+    Attributes
+    ----------
+    whole : int or None
+        An array of its shape.
+    bias : int
+        A vector with an element for each channel.
+    """
+
+    whole: int | None
+    bias: int
+
+
+def addends_of(convolution: Any, kernel: FusedKernel, value: int) -> Addends | None:
+    """What a kernel adds to a convolution's value, where it only adds; None if cuDNN does not add it."""
+    axes, others = kernel.axes, [i for i in kernel.reads if i != value]
+    channel = axes[value][convolution.order[1]]
+    if convolution.role is not FORWARD or channel is None or axes[kernel.writes[0]] != axes[value]:
+        return None
+    biases = [i for i in others if [axis for axis in axes[i] if axis is not None] == [channel]]
+    wholes = [i for i in others if axes[i] == axes[value]]
+    if len(biases) != 1 or len(wholes) > 1 or len(biases) + len(wholes) < len(others):
+        return None
+    return Addends(next(iter(wholes), None), biases[0])
+
+
+class CuDNNKernel(ConvolutionKernel):
+    """A convolution with a bias, and the kernel that adds it where cuDNN does not.
+
+    Parameters
+    ----------
+    convolution, kernel, operands, value
+        As of `ConvolutionKernel`.
+    addends : Addends
+    """
+
+    def __init__(
+        self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, addends: Addends
+    ) -> None:
+        super().__init__(convolution, kernel, operands, value, False)
+        version = convolution.device.cudnn.version
+        self.addends = addends
+        self.label = f" after {convolution.op}, by cuDNN {version} in one plan, or in a plan and a kernel"
+
+    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
+        convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
+        operands = [values[i].astype(dtype, copy=False) for i in self.operands]
+        shapes = [x.shape for x in operands]
+        shape = convolution.op.output_shape(*shapes)
+        if not convolution.fits(shapes, shape):
+            return None
+        target = self.memory.empty(shape, dtype) if targets[0] is None else targets[0]
+        bias, whole = values[self.addends.bias], None if self.addends.whole is None else values[self.addends.whole]
+        is_apart = not any(x is not None and overlap(target, x) for x in (whole, bias))
+        if is_apart and convolution.by_cudnn(operands, target, bias.squeeze(), whole):
+            return [target]
+        made = self.memory.empty(shape, dtype)
+        if not convolution.by_cudnn(operands, made):
+            return super().run(values, targets)
+        return kernel.run([*values[: self.value], made, *values[self.value + 1 :]], targets)
+
+    def sources(self) -> list[str]:
+        return []

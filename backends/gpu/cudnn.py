@@ -2,6 +2,11 @@
 
 A convolution is planned once for the layouts of its operands; its plan is then
 executed on CuPy's current stream, which may be captured. Plans are deterministic.
+
+A plan's epilogue adds a bias for each channel, and before that an array of the
+value's shape: the one graph of a sum that engines take in every dtype and layout.
+Its activations are not used, as their values at infinity are not ours: the front
+end clips a ReLU at the largest finite number.
 """
 
 from __future__ import annotations
@@ -61,6 +66,10 @@ class Problem(NamedTuple):
         The images, the weights and the convolution of both.
     slidings : tuple of Sliding
         The windows along each spatial axis.
+    bias : Layout or None
+        The bias of an epilogue: (1, C, 1, ...).
+    addend : Layout or None
+        The array of an epilogue that is added before the bias.
     """
 
     computed: str
@@ -70,6 +79,14 @@ class Problem(NamedTuple):
     filters: Layout
     windows: Layout
     slidings: tuple[Sliding, ...]
+    bias: Layout | None = None
+    addend: Layout | None = None
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The layouts of all arrays, by their names, in the order in which plans take them."""
+        found = {name: getattr(self, name) for name in ("images", "filters", "windows", "addend", "bias")}
+        return {name: layout for name, layout in found.items() if layout is not None}
 
 
 def installed() -> Any:
@@ -130,7 +147,7 @@ class CuDNN(Locked):
         Parameters
         ----------
         addresses : sequence of int
-            Those of images, filters and windows.
+            Those of images, filters and windows, and of an epilogue's addend and bias.
         workspace : int
             The address of as many bytes as the plan needs; 0 if it needs none.
         stream : int
@@ -178,16 +195,17 @@ class Plan:
 
 
 def _graph(frontend: Any, problem: Problem, placed: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The front end's graph of a convolution, validated, and its tensors images, filters and windows."""
+    """The front end's graph of a convolution, validated, and its tensors in the order of `Problem.layouts`."""
     types = frontend.data_type
     dtype = getattr(types, _TYPES["bfloat16" if is_bfloat16(problem.dtype) else problem.dtype.name])
     wide = types.DOUBLE if problem.dtype == np.float64 else types.FLOAT
     graph = frontend.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, **placed)
     name, operands = _OPERATIONS[problem.computed]
-    layouts = {each: getattr(problem, each) for each in ("images", "filters", "windows")}
+    layouts = problem.layouts
     tensors = {
-        each: graph.tensor(dim=list(layouts[each].shape), stride=list(layouts[each].strides), name=each)
-        for each in operands.values()
+        each: graph.tensor(dim=list(layout.shape), stride=list(layout.strides), name=each)
+        for each, layout in layouts.items()
+        if each != problem.computed
     }
     slid = problem.slidings
     value = getattr(graph, name)(
@@ -198,6 +216,10 @@ def _graph(frontend: Any, problem: Problem, placed: dict[str, Any]) -> tuple[Any
         dilation=[s.dilation for s in slid],
     )
     computed = layouts[problem.computed]
+    for each in ("addend", "bias"):
+        if each in tensors:
+            value.set_dim(list(computed.shape)).set_stride(list(computed.strides))
+            value = graph.add(a=value, b=tensors[each])
     value.set_output(True).set_data_type(dtype).set_dim(list(computed.shape)).set_stride(list(computed.strides))
     tensors[problem.computed] = value
     graph.validate()
@@ -210,24 +232,46 @@ def _after(s: Sliding) -> int:
 
 
 def problem_of(
-    computed: str, tf32: bool, images: Any, filters: Any, windows: Any, slidings: Sequence[Sliding]
+    computed: str,
+    tf32: bool,
+    images: Any,
+    filters: Any,
+    windows: Any,
+    slidings: Sequence[Sliding],
+    bias: Any = None,
+    addend: Any = None,
 ) -> Problem | None:
     """The convolution of a device's arrays as cuDNN's problem.
 
     None for layouts that it does not take: axes that run backwards or repeat, padding before an axis that cuts it, and
     addresses that are not aligned.
+
+    Parameters
+    ----------
+    bias : array, optional
+        A vector with an element for each channel of the windows.
+    addend : array, optional
+        An array of the shape of the windows.
     """
-    arrays = images, filters, windows
+    arrays = [x for x in (images, filters, windows, addend, bias) if x is not None]
     if any(stride <= 0 or stride % x.itemsize for x in arrays for stride in x.strides):
         return None
     if any(x.data.ptr % ALIGNED for x in arrays) or any(s.before < 0 for s in slidings):
         return None
-    layouts, along = [_layout(x) for x in arrays], tuple(slidings)
+    layouts, along = [_layout(x) for x in arrays if x is not bias], tuple(slidings)
     if len(along) == 1:  # an image of one row
         layouts, along = [_as_row(layout) for layout in layouts], (Sliding(1, 1, 1, 1, 0, 1), *along)
     dtype = images.dtype
-    first, second, third = layouts
-    return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along)
+    first, second, third, *others = layouts
+    vector = None if bias is None else _as_channels(bias, len(third.shape))
+    whole = others[0] if others else None
+    return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along, vector, whole)
+
+
+def _as_channels(x: Any, ndim: int) -> Layout:
+    """The layout of a vector as (1, C, 1, ...)."""
+    size, step = x.size, x.strides[0] // x.itemsize
+    return Layout((1, size, *[1] * (ndim - 2)), (size * step, *[step] * (ndim - 1)))
 
 
 def _layout(x: Any) -> Layout:
