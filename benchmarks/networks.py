@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from timing import options_of, report, rounds_of
 
 from backends import gen_backend
-from backends.cpu.thread_pool import thread_count
+from optree.settings import thread_count
 
 #: All rows: a file for each kind of network.
 ROWS = (*SEQUENCES,)

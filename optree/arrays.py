@@ -144,9 +144,14 @@ def overlap(x: Any, y: Any) -> bool:
     return is_array(x) and is_array(y) and type(x) is type(y) and bool(np.may_share_memory(x, y))
 
 
+def address(array: np.ndarray) -> int:
+    """The address of a NumPy array's first element."""
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
 def byte_bounds(array: Any) -> tuple[int, int]:
     """The addresses of an array's first byte and of the one after its last, for any strides."""
-    low = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    low = address(array) if isinstance(array, np.ndarray) else array.data.ptr
     if array.flags.c_contiguous:  # as arguments mostly are, whose bounds are compared at each call
         return low, low + array.nbytes
     high = low + array.itemsize

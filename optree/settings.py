@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,10 @@ from optree.records import NamedTuple
 
 #: The stages that can be printed: those of `optree.compile.pipeline`, and the two of backends.
 STAGES = ("program", "passes", "copies", "order", "parts", "fusion", "source", "plan")
+
+
+#: The maximum number of threads of a kernel, each of which may have scratch memory.
+MAX_THREADS = 256
 
 
 class SettingError(OptreeError, ValueError):
@@ -185,6 +190,20 @@ def value(name: str) -> Any:
         given = os.environ.get(setting.variable, "")
         _environment[name] = _checked(setting, given) if given.strip() else setting.default
     return _environment[name]
+
+
+def thread_count() -> int:
+    """The number of threads that a kernel may use."""
+    return min(value("num_threads") or _default_count(), MAX_THREADS)
+
+
+@cache
+def _default_count() -> int:
+    """The first number of OMP_NUM_THREADS, or the processors that this process may run on."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:

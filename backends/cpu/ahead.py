@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from backends.cpu.compiler import concurrently
-from backends.cpu.thread_pool import thread_count
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory import HOST
@@ -15,6 +14,7 @@ from backends.execution.specialize import FusedKernel, Variant
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import CompilerError
+from optree.settings import thread_count
 
 
 def compile_ahead(program: Program, steps: Sequence[CallStep | KernelStep], values: list[Any]) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 from backends.cpu.codegen.attention import source
 from backends.cpu.openblas import share_products
 from backends.cpu.products import TYPES, is_in_elements
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, empty_array
 from backends.execution.tiles import BackendTiles
 from optree.ops.attention import AttentionGradient, AttentionOperator
+from optree.settings import thread_count
 
 #: Fewer multiplications and additions than this are NumPy's unless `jit=True`, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20

@@ -17,7 +17,6 @@ import numpy as np
 
 from backends.cpu.codegen.convolution import source
 from backends.cpu.convolution_epilogues import ConvolutionKernel
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
@@ -28,6 +27,7 @@ from optree.dtypes import FLOAT32, is_narrow, rounded
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import order_of, spatial_of
 from optree.records import NamedTuple
+from optree.settings import thread_count
 
 #: Products of fewer multiplications and additions are NumPy's unless `jit=True`, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20

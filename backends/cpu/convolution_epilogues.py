@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.convolution import VARIANTS
-from backends.cpu.thread_pool import thread_count
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import empty_array
 from backends.execution.specialize import FusedKernel, Layout, as_int64, strides_along
@@ -21,6 +20,7 @@ from optree.arrays import overlap
 from optree.cache import Cache
 from optree.errors import CompilerError
 from optree.records import NamedTuple
+from optree.settings import thread_count
 
 
 class _Variant(NamedTuple):

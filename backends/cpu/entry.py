@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.compiler import compile_source
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE
+from optree.settings import thread_count
 
 #: The offset of the bytes in a `bytes` object.
 BYTES = bytes.__basicsize__ - 1

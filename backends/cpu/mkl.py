@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.thread_pool import share, thread_count
+from backends.cpu.thread_pool import share
 from backends.execution.memory import HOST, order_and_leading_dimension
 from optree import settings
 from optree.errors import BackendError
 from optree.locks import cached_property
+from optree.settings import thread_count
 
 #: Products of fewer multiplications, or with a shorter side, are NumPy's, which has less overhead.
 SMALL, MIN_SIDE = 1 << 24, 16

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.pooling import source
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, empty_array
 from backends.execution.pooling import ROLES
 from optree.arrays import overlap
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
+from optree.settings import thread_count
 
 #: Fewer elements times windows' elements than this are NumPy's unless `jit=True`, or run on one thread.
 SMALL, ALONE = 1 << 18, 1 << 18

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.products import source
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST
 from optree.arrays import overlap
+from optree.settings import thread_count
 
 TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 

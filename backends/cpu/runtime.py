@@ -13,11 +13,11 @@ import numpy as np
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import compile_source
 from backends.cpu.entry import KernelEntry, enter
-from backends.cpu.thread_pool import thread_count
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, Memory
 from backends.execution.specialize import Layout
 from optree.compile.loopnest import LoopNest
+from optree.settings import thread_count
 
 
 class CompiledNest:

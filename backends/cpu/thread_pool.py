@@ -1,4 +1,4 @@
-"""A pool of Python threads for NumPy calls, which release the GIL, and the number of threads of a kernel.
+"""A pool of Python threads for NumPy calls, which release the GIL.
 
 Not a `concurrent.futures.ThreadPoolExecutor`: jobs that the caller has finished
 alone, on a busy machine, would stay in its queue and hold their arrays.
@@ -14,17 +14,13 @@ from __future__ import annotations
 import _thread
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 
-from optree import settings
-
-#: The maximum number of threads of a kernel, each of which may have scratch memory.
-MAX_THREADS = 256
+from optree.settings import thread_count
 
 Task = TypeVar("Task")
 
@@ -49,20 +45,6 @@ class _Job:
         self.running = 0
         self.ended: SimpleQueue[None] = SimpleQueue()
         self.errors: list[BaseException] = []
-
-
-def thread_count() -> int:
-    """The number of threads that a kernel may use."""
-    return min(settings.value("num_threads") or _default_count(), MAX_THREADS)
-
-
-@cache
-def _default_count() -> int:
-    """The first number of OMP_NUM_THREADS, or the processors that this process may run on."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if first.isdecimal() and int(first) > 0:
-        return int(first)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Pool:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from backends.cpu.compiler import compile_source
-from backends.cpu.thread_pool import MAX_THREADS
+from optree.settings import MAX_THREADS
 
 SOURCE = (
     f"""enum {{ MOST = {MAX_THREADS} }}; /* threads */

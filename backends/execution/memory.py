@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from optree.arrays import address
 from optree.records import NamedTuple
 
 
@@ -64,16 +65,12 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if size < SMALL:
         return np.empty(shape, dtype)
     memory = np.empty(size + LINE, np.uint8)
-    start = -_address(memory) % LINE
+    start = -address(memory) % LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
 #: The memory of NumPy's arrays.
-HOST = Memory(np.ndarray, np.asarray, empty_array, _address)
+HOST = Memory(np.ndarray, np.asarray, empty_array, address)
 
 
 def order_and_leading_dimension(x: Any) -> tuple[str | None, int]:

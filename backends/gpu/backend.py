@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from backends.backend import Backend
-from backends.cpu.thread_pool import thread_count
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
@@ -43,6 +42,7 @@ from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.locks import cached_property
 from optree.ops.traits import CompositeOperator
+from optree.settings import thread_count
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype

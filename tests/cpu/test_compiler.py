@@ -16,10 +16,10 @@ import pytest
 from harness.threads import in_threads
 
 from backends import gen_backend
-from backends.cpu import compiler, thread_pool
+from backends.cpu import compiler
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
 from backends.execution import compilations
-from optree import function
+from optree import function, settings
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
@@ -282,13 +282,13 @@ def test_the_number_of_threads(monkeypatch):
     try:
         for given, expected in (("3", 3), ("5,2", 5), ("", None), ("many", None), ("0", None)):
             monkeypatch.setenv("OMP_NUM_THREADS", given)
-            thread_pool._default_count.cache_clear()
+            settings._default_count.cache_clear()
             with override(num_threads=None):  # whatever OPTREE_NUM_THREADS says here
-                assert thread_pool.thread_count() == expected or (expected is None and thread_pool.thread_count() >= 1)
+                assert settings.thread_count() == expected or (expected is None and settings.thread_count() >= 1)
         with override(num_threads=7):
-            assert thread_pool.thread_count() == 7
+            assert settings.thread_count() == 7
     finally:
-        thread_pool._default_count.cache_clear()
+        settings._default_count.cache_clear()
 
 
 def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):

@@ -177,4 +177,4 @@ static inline float rounded_bfloat_double(double x)
 
 def narrow_functions(dtypes: Sequence[str]) -> str:
     """The conversions of some narrow dtypes; they use `<math.h>` and `<stdint.h>`."""
-    return "".join([BITS, *(CONVERSIONS[dtype] for dtype in dtypes)]) if dtypes else ""
+    return "".join([BITS, *(CONVERSIONS[dtype] for dtype in dtypes)])

@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, POW, VECTOR_MATH, WIDE_VECTORS, calls_functions
+from backends.cpu.codegen.vector_math import EXP, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.dialect import (
     Dialect,
     Lines,
@@ -104,14 +104,15 @@ def source(nest: LoopNest) -> str:
     printer = CPrinter(nest)
     functions, body = printer.functions()
     functions += [f"void {NAME}(const int64_t *a)", *braced(without_unused(body))]
-    head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + narrow_functions(narrow_dtypes(nest))
-    helpers = [*transpose_functions(nest), *functions_called(nest, C), *printer.joins()]
-    return "\n".join([head, *helpers, *functions, ""])
+    narrow = narrow_dtypes(nest)
+    head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + (narrow_functions(narrow) if narrow else "")
+    transposes = transpose_functions(nest) if nest.across >= 0 else []
+    return "\n".join([head, *transposes, *functions_called(nest, C), *printer.joins(), *functions, ""])
 
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
     """Whether vectors of 512 bits pay: for functions and halves in elementwise loops."""
-    calls = any(calls_functions(made.expression) for made in nest.statements if isinstance(made, Statement))
+    calls = any(VECTOR_CALL.search(made.expression) for made in nest.statements if isinstance(made, Statement))
     return not nest.reductions and (calls or "float16" in narrow_dtypes(nest))
 
 

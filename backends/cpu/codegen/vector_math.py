@@ -25,7 +25,8 @@ LATER = (
 ).split()
 LATER_OF_TWO = ("atan2", "hypot")
 
-_CALLS = re.compile(rf"\b({'|'.join((*FIRST, *LATER, 'pow', *LATER_OF_TWO))})\(")
+#: A call of a function that has vector variants, in a kernel expression.
+VECTOR_CALL = re.compile(rf"\b({'|'.join((*FIRST, *LATER, 'pow', *LATER_OF_TWO))})\(")
 
 
 #: GCC prefers vectors of 256 bits even where there are some of 512. With these the C library's functions take half to a
@@ -34,11 +35,6 @@ WIDE_VECTORS = """#if defined __AVX512F__ && defined __GNUC__ && !defined __clan
 #pragma GCC target("prefer-vector-width=512")
 #endif
 """
-
-
-def calls_functions(expression: str) -> bool:
-    """Whether a kernel expression calls a function that has vector variants."""
-    return bool(_CALLS.search(expression))
 
 
 def _declare(name: str, arguments: int) -> str:
