@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar, copy_context
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -399,7 +399,7 @@ class KernelStep:
         self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
         self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
-        self._calls = [call.step() for call in calls]
+        self._calls = calls
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
         self.plannable = [i for i in kernel.writes if i not in self.target_of]
@@ -468,7 +468,7 @@ class KernelStep:
         outputs = kernel.run(values, targets)
         has_run = outputs is not None
         if outputs is None:
-            outputs = list(run_steps(self._calls, [], taker(kernel.writes), _unnoted, values))
+            outputs = list(run_steps(self._fallback, [], taker(kernel.writes), _unnoted, values))
         for i, output, x in zip(kernel.writes, outputs, given, strict=True):
             if x is not None and output is not x:
                 x[...] = output
@@ -477,6 +477,11 @@ class KernelStep:
             values[assignment] = values[i]
         is_direct = all(x is y for x, y in zip(targets, given, strict=True))
         return self._remember(values) if has_run and is_direct else None
+
+    @cached_property
+    def _fallback(self) -> list[Step]:
+        """The calls of its instructions, made when the kernel first does not run."""
+        return [call.step() for call in self._calls]
 
     def targets(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
         """For each value that it stores an array that is there for it, or None; and the same if it may write there."""

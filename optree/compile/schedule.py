@@ -113,12 +113,17 @@ def unalias_outputs(program: Program) -> Program:
 
     An assignment's output is its target, and is not copied.
     """
-    first, shared = len(program.leaves), shared_memories(program.instructions, _memory_keys(program))
-    instructions, outputs = list(program.instructions), list(program.outputs)
+    first, instructions, outputs = len(program.leaves), list(program.instructions), list(program.outputs)
+    read = [
+        (i, value)
+        for i, value in enumerate(outputs)
+        if value < first or not isinstance(instructions[value - first].op, Assign)
+    ]
+    if not read:
+        return program
+    shared = shared_memories(program.instructions, _memory_keys(program))
     taken: set[Any] = set()
-    for i, value in enumerate(outputs):
-        if value >= first and isinstance(instructions[value - first].op, Assign):
-            continue
+    for i, value in read:
         owners = shared.get(value, frozenset([value]))
         if value < first or owners & taken or not all(_is_allocated(owner, first) for owner in owners):
             outputs[i] = first + len(instructions)

@@ -44,7 +44,7 @@ class Apply:
                     remedy = "; optree.constant(x) makes one of a number or an array" if is_value(x) else ""
                     raise OperandError(f"{op}: an {kind} of an Apply is a variable, not {describe(x)}{remedy}")
         self.op, self.inputs = op, list(inputs)
-        backend = check_same_backend(str(op), inputs)
+        backend = check_same_backend(op, inputs)
         types = [x.type for x in outputs]
         operands = [as_operand(x, str(op)) for x in inputs]
         self.node = node = applied(

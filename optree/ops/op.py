@@ -459,7 +459,7 @@ class Op:
                 f"{self}: write make_node, or give itypes and otypes, or take a trait such as ElementwiseOperator"
             )
         self._check_count(operands)
-        backend = check_same_backend(str(self), operands)
+        backend = check_same_backend(self, operands)
         types = [as_variable(x).type for x in operands]
         for x, t in zip(operands, types, strict=True):
             if not isinstance(t, TensorType):
@@ -482,7 +482,7 @@ class Op:
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
             if type(x) in (int, float):
-                check_fits(x, dtype, str(self))
+                check_fits(x, dtype, self)
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
             return op_dict

@@ -176,7 +176,7 @@ class Optimizer:
                 raise DTypeError(f"{self}: a weight is floating, and {describe(weight)} is not")
             if any(weight is other for other in self.weights[:i]):
                 raise OperandError(f"{self}: {describe(weight)} is given twice")
-        return check_same_backend(str(self), self.weights)
+        return check_same_backend(self, self.weights)
 
     def _check_is_group(self, parameter: str, given: Any) -> None:
         if not hasattr(given, "equalize"):

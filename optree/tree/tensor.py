@@ -360,7 +360,7 @@ class Tensor(Variable):
         """The node that assigns an operand to this tensor; cached applications take a fast path."""
         op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
         if op_dict is None or is_narrow(self.spec.type.dtype) or self.rounding or is_huge(value):
-            return OPS["assign"].function(self, value)
+            return OPS["assign"].make()(self, value)
         node = tuple.__new__(applications.Node, (op_dict, self, value))
         node.spec, node.origin = op_dict.value_spec, caller_origin()
         return node

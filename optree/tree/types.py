@@ -65,7 +65,7 @@ def as_dtype(dtype: Any) -> np.dtype:
     return found
 
 
-def check_fits(values: Any, dtype: np.dtype, what: str) -> None:
+def check_fits(values: Any, dtype: np.dtype, what: object) -> None:
     """Refuse numbers that overflow a dtype; a float's fraction is dropped in an integer dtype.
 
     Raises

@@ -767,7 +767,7 @@ def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
     return x if x.dtype == dtype else f.cast(x, dtype)
 
 
-def check_same_backend(what: str, operands: Any) -> Any:
+def check_same_backend(what: object, operands: Any) -> Any:
     """The operands' common backend; None where no operand has one.
 
     Raises
