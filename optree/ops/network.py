@@ -48,7 +48,8 @@ class Sig(OwnFunction):
     """The logistic function 1 / (1 + exp(-x)), accurate at both ends."""
 
     name = "sig"
-    kernel = "({0} < 0 ? exp(-fabs({0})) : (T)1) / ((T)1 + exp(-fabs({0})))"
+    # {0} < 0 ? exp : 1, with exp in the condition, so that compilers compute it once: it is between 0 and 1.
+    kernel = "(exp(-fabs({0})) > ({0} < 0 ? (T)-1 : (T)2) ? exp(-fabs({0})) : (T)1) / ((T)1 + exp(-fabs({0})))"
 
     def compute(self, x: np.ndarray) -> Any:
         return _logistic(np.exp, x)
@@ -168,14 +169,19 @@ class Erf(OwnFunction):
         return f.exp(-f.square(f.clip(x, -40.0, 40.0))) * (2 / math.sqrt(math.pi))
 
 
+#: The smaller operand less the larger one; 0 for equal infinities.
+_GAP = "({0} == {1} ? (T)0 : -fabs({0} - {1}))"
+
+
 class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
     """log(exp(x) + exp(y)), without overflow; equal infinities share the gradient."""
 
     name = "logaddexp"
     commutative = True
     numpy = np.logaddexp
-    # No function is called conditionally, so that compilers vectorise the loop.
-    kernel = "({0} > {1} ? {0} : {1}) + log1p(exp({0} == {1} ? (T)0 : -fabs({0} - {1})))"
+    # log1p of a denormal is slow, and of numbers below 1e-18 the number; 1e-37 is lost in others. With exp in the
+    # condition, compilers compute it once.
+    kernel = f"({{0}} > {{1}} ? {{0}} : {{1}}) + (exp({_GAP}) < (T)1e-18 ? exp({_GAP}) : log1p(exp({_GAP}) + (T)1e-37))"
 
     @portable
     def value(self, *arrays: Any) -> Any:

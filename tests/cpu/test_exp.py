@@ -1,4 +1,4 @@
-"""exp of float32 in C: our own, and its likes that call it."""
+"""exp, log and pow in C: our own, and their likes that call them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,77 @@ def test_exp_of_every_size():
         assert units(found[kept].astype(np.float64), exact[kept]).max() <= 3
 
 
+def of_every_size(dtype: type, count: int) -> np.ndarray:
+    """Numbers by their bits, and small ones."""
+    width = 8 * np.dtype(dtype).itemsize
+    bits = np.array(range(0, 1 << width, (1 << width) // count), f"uint{width}")
+    return np.concatenate([bits.view(dtype), np.linspace(0.4, 2.6, count).astype(dtype)])
+
+
+#: Each in each place of a vector, and after the last vector.
+ENDS = [0, -0.0, np.inf, -np.inf, np.nan, -np.nan, -1, 1, 1e300, -1e300, 5e-324, -5e-324, 2e-308, 1e-45, -1e-45, 1e-38]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log_of_every_size(dtype):
+    be = gen_backend("cpu", jit=True)
+    with np.errstate(all="ignore"):
+        x = np.concatenate([of_every_size(dtype, 200_001), np.repeat(np.array(ENDS, dtype), 17)])
+        exact = np.log(x.astype(np.longdouble))
+    found = function([], be.log(be.array(x, dtype)))().get()
+    finite = np.isfinite(exact) & (exact != 0)
+    np.testing.assert_array_equal(found[~finite], exact[~finite].astype(dtype))
+    found, exact = found[finite], exact[finite]
+    assert np.max(np.abs(found - exact) / np.spacing(np.abs(exact).astype(dtype))) <= 1.5
+
+
+@needs_compiler
+def test_exp_of_float64_of_every_size():
+    be = gen_backend("cpu", jit=True)
+    near = [
+        *ENDS,
+        709.782712893384,
+        709.7827128933841,
+        -708.3964185322641,
+        -708.39641853226,
+        -745.133,
+        -745.134,
+        -746.1,
+    ]
+    x = np.concatenate([of_every_size(np.float64, 100_001), np.linspace(-747, 710, 400_009), np.repeat(near, 17)])
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.longdouble))
+        rounded = exact.astype(np.float64)
+    found = function([], be.exp(be.array(x, "float64")))().get()
+    kept = np.isfinite(rounded)
+    np.testing.assert_array_equal(found[~kept], rounded[~kept])
+    assert np.max(np.abs(found[kept] - exact[kept]) / np.spacing(rounded[kept])) <= 1.5
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logaddexp_of_far_numbers_is_their_larger_and_a_denormal(dtype):
+    be = gen_backend("cpu", jit=True)
+    gaps = np.concatenate([np.linspace(-760, 0, 4001), np.linspace(-110, -40, 4001)]).astype(dtype)
+    found = function([], be.logaddexp(be.array(gaps, dtype), be.zeros((), dtype)))().get()
+    exact = np.log1p(np.exp(gaps.astype(np.longdouble))).astype(dtype)
+    np.testing.assert_allclose(found, exact, rtol=4 * np.finfo(dtype).eps, atol=2 * np.finfo(dtype).smallest_subnormal)
+
+
 @needs_compiler
 def test_exp_at_its_ends():
     be = gen_backend("cpu", jit=True)
-    x = np.array([-np.inf, -1e30, -104, -103.97, -88, -0.0, 0, 88.72, 88.73, 1e30, np.inf, np.nan] * 3, np.float32)
+    x = np.array(
+        [-np.inf, -1e30, -104, -103.97, -88, -87.3366, -87.33655, -87.3365, -0.0, 0, 88.72, 88.73, 1e30, np.inf, np.nan]
+        * 3,
+        np.float32,
+    )
     with np.errstate(all="ignore"):
         exact = np.exp(x)
     found = function([], be.exp(be.array(x)))().get()
     np.testing.assert_array_max_ulp(found, exact, 3)
-    np.testing.assert_array_equal(found[:12], found[24:])  # in vectors and after the last of them
+    np.testing.assert_array_equal(found[:15], found[30:])  # in vectors and after the last of them
 
 
 @needs_compiler

@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vector_math import EXP, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.dialect import (
     Dialect,
     Lines,
@@ -69,7 +69,7 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 
 HEAD = f"""#include <stdint.h>
 {VECTOR_MATH}#include <tgmath.h>
-{EXP}{POW}{SHARED}"""
+{EXP}{LOG}{POW}{SHARED}"""
 
 #: Bools are read as bytes: compilers vectorise no loop over _Bool.
 C = Dialect(

@@ -62,36 +62,129 @@ VECTOR_MATH = "\n".join(
     )
 )
 
-#: exp of float32 within 3 units in the last place, which any compiler vectorises; it follows `<tgmath.h>`. In vector
-#: loops, the C library's takes forty times as long where an element is below -87, one element after the other.
-#: exp(x) = (2**n * exp(s))**2 for x / 2 = n * log(2) + s, with a polynomial for s between -log(2) / 2 and log(2) / 2;
-#: a square, for its root is no denormal where the result is one. What is 0 is chosen, not computed: processors take a
-#: hundred cycles for a result that underflows, and half of the scores of causal attention are -inf.
-EXP = """
+
+def _horner(name: str, variable: str, coefficients: Sequence[str], dtype: str = "double") -> str:
+    """C that evaluates a polynomial, whose coefficients are in ascending order, into a new variable."""
+    *rest, last = [each + "f" * (dtype == "float") for each in coefficients]
+    call = "multiply_add_double" if dtype == "double" else "multiply_add"
+    steps = [f"    {name} = {call}({name}, {variable}, {each});" for each in reversed(rest)]
+    return "\n".join([f"    {dtype} {name} = {last};", *steps])
+
+
+#: Coefficients of (exp(s) - 1 - s) / s**2 for s between -log(2) / 2 and log(2) / 2, of float32 and float64.
+_EXP_OF_FLOAT = "0x1.fffff8p-2 0x1.55548ep-3 0x1.555b98p-5 0x1.123bccp-7 0x1.6850e4p-10".split()
+_EXP_OF_DOUBLE = (
+    "0x1.0000000000001p-1 0x1.5555555555556p-3 0x1.5555555553d63p-5 0x1.11111111109b3p-7 0x1.6c16c1788bd90p-10 "
+    "0x1.a01a01a7c41d5p-13 0x1.a019b90d2ae7ap-16 0x1.71de0dae63bb3p-19 0x1.289185613a3d6p-22 0x1.af38a9b0ec855p-26"
+).split()
+
+#: exp of float32 and float64 within 3 and 2 units in the last place, which any compiler vectorises; it follows
+#: `<tgmath.h>`. In vector loops, the C library's takes ten to a hundred times as long where an element is not finite,
+#: overflows or underflows, one element after the other. exp(x) = 2**n * exp(s) for x = n * log(2) + s, with a
+#: polynomial for s between -log(2) / 2 and log(2) / 2; of float32 it is the square of that for x / 2, for its root is
+#: no denormal where the result is one. A denormal is computed scaled, and rounded to its unit by the addition of a
+#: power of two, whose last bit is its unit: processors take a hundred cycles for a result that underflows.
+EXP = f"""
 #ifdef FP_FAST_FMAF
 #define multiply_add(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define multiply_add(a, b, c) ((a) * (b) + (c))
 #endif
+#ifdef FP_FAST_FMA
+#define multiply_add_double(a, b, c) __builtin_fma(a, b, c)
+#else
+#define multiply_add_double(a, b, c) ((a) * (b) + (c))
+#endif
 
 static inline float exp_of_float(float x)
-{
-    const float t = x < -104.0f ? 0.0f : x > 89.0f ? 89.0f : x;
-    union { float x; uint32_t bits; } shifted = {multiply_add(t, 0x1.715476p-1f, 0x1.8p23f)}, scale;
+{{
+    const float t = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    union {{ float x; uint32_t bits; }} shifted = {{multiply_add(t, 0x1.715476p-1f, 0x1.8p23f)}}, scale, found;
     const float n = shifted.x - 0x1.8p23f;
     const float s = multiply_add(n, -0x1.7f7d1cp-20f, multiply_add(n, -0x1.62e4p-1f, t * 0.5f));
-    float p = multiply_add(s, 0x1.6850e4p-10f, 0x1.123bccp-7f);
-    p = multiply_add(p, s, 0x1.555b98p-5f);
-    p = multiply_add(p, s, 0x1.55548ep-3f);
-    p = multiply_add(p, s, 0x1.fffff8p-2f);
-    p = multiply_add(p * s, s, s) + 1.0f;
-    scale.bits = (shifted.bits << 23) + 0x3f800000u;
-    const float root = p * scale.x;
-    return x < -104.0f ? 0.0f : root * root;
-}
+{_horner("q", "s", _EXP_OF_FLOAT, "float")}
+    const int is_small = t < -0x1.5d58ap6f;
+    scale.bits = (shifted.bits << 23) + ((is_small ? 127u + 75u : 127u) << 23);
+    const float root = (multiply_add(q * s, s, s) + 1.0f) * scale.x;
+    found.x = root * root + (is_small ? 0x1p24f : 0);
+    found.bits -= is_small ? (127u + 24u) << 23 : 0;
+    return found.x;
+}}
+
+static inline double exp_of_double(double x)
+{{
+    const double t = x < -746.0 ? -746.0 : x;
+    union {{ double x; uint64_t bits; }} shifted = {{multiply_add_double(t, 0x1.71547652b82fep+0, 0x1.8p52)}}, found;
+    const double n = shifted.x - 0x1.8p52;
+    const double s = multiply_add_double(n, -0x1.cf79abc9e3b3ap-40, multiply_add_double(n, -0x1.62e42fefap-1, t));
+{_horner("q", "s", _EXP_OF_DOUBLE)}
+    const int is_small = t < -0x1.6232bdd7abcd2p9;
+    found.x = multiply_add_double(q * s, s, s) + 1.0;
+    found.bits += (shifted.bits << 52) + (is_small ? 1076ull << 52 : 0);
+    found.x += is_small ? 0x1p54 : 0;
+    found.bits -= is_small ? (1023ull + 54ull) << 52 : 0;
+    return x <= 0x1.62e42fefa39efp9 ? found.x : x + INFINITY;
+}}
 
 #undef exp
-#define exp(x) _Generic((x), float: exp_of_float, default: exp)(x)
+#define exp(x) _Generic((x), float: exp_of_float, default: exp_of_double)(x)
+"""
+
+#: Coefficients of (log(1 + f) - f) / f**2 for 1 + f between sqrt(1 / 2) and sqrt(2); and, in powers of s**2, of
+#: (log((1 + s) / (1 - s)) / s - 2) / s**2 for s = f / (2 + f).
+_LOG_OF_FLOAT = (
+    "-0x1.fffff8p-2 0x1.555550p-2 -0x1.000428p-2 0x1.99a3fcp-3 -0x1.54275ap-3 0x1.2270fcp-3 -0x1.0f3748p-3 "
+    "0x1.084bdep-3 -0x1.3838e4p-4"
+).split()
+_LOG_OF_DOUBLE = (
+    "0x1.5555555555558p-1 0x1.99999999952e2p-2 0x1.2492492df148dp-2 0x1.c71c62e5800a1p-3 0x1.7462b4ab2ef6bp-3 "
+    "0x1.39fe606542ddep-3 0x1.2b584aae78a57p-3"
+).split()
+
+#: log of float32 and float64 within 2 units in the last place, as `EXP`, which it follows. The C library's takes
+#: twenty times as long where an element is 0, negative, infinite or nan. log(x) = k * log(2) + log(1 + f) for
+#: x = 2**k * (1 + f). A denormal's bits are an integer, which as a number is the denormal over its unit. For numbers
+#: that are not positive and finite, f is finite, and k the result.
+LOG = f"""
+static inline float log_of_float(float x)
+{{
+    union {{ float x; uint32_t bits; }} whole = {{x}}, integer;
+    const int is_small = whole.bits < 1u << 23;
+    integer.x = (float)(int32_t)whole.bits;
+    whole.bits = is_small ? integer.bits : whole.bits;
+    const uint32_t above = whole.bits - 0x3f3504f3u;
+    float k = (float)((int32_t)above >> 23) - (is_small ? 149.0f : 0.0f);
+    whole.bits -= above & 0xff800000u;
+    const float f = whole.x - 1.0f;
+{_horner("q", "f", _LOG_OF_FLOAT, "float")}
+    k = x < INFINITY ? k : x;
+    k = x < 0 ? NAN : k;
+    k = x == 0 ? -INFINITY : k;
+    return multiply_add(k, 0x1.62e4p-1f, multiply_add(k, 0x1.7f7d1cp-20f, q * (f * f)) + f);
+}}
+
+static inline double log_of_double(double x)
+{{
+    union {{ double x; uint64_t bits; }} whole = {{x}}, integer = {{x}}, power;
+    const int is_small = whole.bits < 1ull << 52;
+    integer.bits |= (1023ull + 52ull) << 52;
+    integer.x -= 0x1p52;
+    whole.bits = is_small ? integer.bits : whole.bits;
+    const uint64_t above = whole.bits - 0x3fe6a09e667f3bcdu + (2048ull << 52);
+    power.bits = (1023ull + 52ull) << 52 | above >> 52;
+    whole.bits -= (above & 0xfff0000000000000u) - (2048ull << 52);
+    double k = power.x - (is_small ? 0x1p52 + 2048 + 1074 : 0x1p52 + 2048);
+    const double f = whole.x - 1, half = 0.5 * f * f, s = f / (2 + f), z = s * s;
+{_horner("q", "z", _LOG_OF_DOUBLE)}
+    k = x < INFINITY ? k : x;
+    k = x < 0 ? NAN : k;
+    k = x == 0 ? -INFINITY : k;
+    const double rest = multiply_add_double(s, multiply_add_double(q, z, half), k * 0x1.cf79abc9e3b3ap-40) - half;
+    return multiply_add_double(k, 0x1.62e42fefap-1, rest + f);
+}}
+
+#undef log
+#define log(x) _Generic((x), float: log_of_float, default: log_of_double)(x)
 """
 
 #: Coefficients of log2(1 + f) / f for 1 + f between sqrt(1 / 2) and sqrt(2), within 2**-35, and of 2**r for r between
@@ -107,23 +200,11 @@ _EXP2 = (
 ).split()
 
 
-def _horner(name: str, variable: str, coefficients: Sequence[str]) -> str:
-    *rest, last = coefficients
-    steps = [f"    {name} = multiply_add_double({name}, {variable}, {each});" for each in reversed(rest)]
-    return "\n".join([f"    double {name} = {last};", *steps])
-
-
 #: pow of float32 within 1 unit in the last place, in float64, which any compiler vectorises; it follows `EXP`. The C
 #: library's on vectors takes twice as long. x**y = 2**(y * (k + log2(m))) for abs(x) = 2**k * m; k and the whole part
 #: of the exponent are read from the bits of doubles to which they are added. With branches, GCC would not vectorise
 #: it.
 POW = f"""
-#ifdef FP_FAST_FMA
-#define multiply_add_double(a, b, c) __builtin_fma(a, b, c)
-#else
-#define multiply_add_double(a, b, c) ((a) * (b) + (c))
-#endif
-
 static inline float pow_of_float(float x, float y)
 {{
     const float size = fabsf(x);
