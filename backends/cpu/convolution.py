@@ -21,7 +21,7 @@ from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
 from backends.execution.specialize import FusedKernel
-from optree.arrays import overlap
+from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import FLOAT32, is_narrow, rounded
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
@@ -610,19 +610,13 @@ class Convolution:
         first, second = (np.asarray(x, wide) for x in arrays[:2])
         functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
         if functions is None:
-            value = rounded(op.value(first, second, *arrays[2:]), dtype, copy=False)
-            if out is None:
-                return value
-            out[...] = value
-            return out
+            return stored(rounded(op.value(first, second, *arrays[2:]), dtype, copy=False), out)  # type: ignore[no-any-return]
         fits = out is not None and out.dtype == wide and not any(overlap(out, x) for x in (first, second))
         target = out if out is not None and fits else empty_array(shape, wide)
         self.plan(functions, first, second, target).run(first, second, target)
         if out is None:
             return rounded(target, dtype, copy=False)
-        if target is not out:
-            out[...] = target
-        return out
+        return stored(target, out)  # type: ignore[no-any-return]
 
     def with_epilogue(
         self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from optree.arrays import as_array, is_any, is_array, portable
+from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
@@ -194,8 +194,6 @@ class Gather(TemplateOperator, Indexing):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([[1, 2], [3, 4], [5, 6]])
     >>> be.gather(x, ([0, 2, 2], 1)).asnumpyarray()
     array([2., 6., 6.], dtype=float32)
@@ -458,10 +456,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
             dtype = dtype or out.dtype
         home = getattr(indices, "backend", None)
         tree = cls.make(n=n, axis=axis, dtype=dtype or (cls.dtype if home is None else home.datatype))(indices)
-        if out is None:
-            return tree
-        out[...] = tree
-        return out
+        return stored(tree, out)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types
