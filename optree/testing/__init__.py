@@ -56,8 +56,6 @@ def check_op(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> check_op("sin")
     >>> check_op("dot", [np.ones((2, 3)), np.ones((3, 4))])
     """
@@ -103,8 +101,6 @@ def check_grad(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> check_grad(lambda x: be.tanh(x) * x, be.array([0.5, -1.5]))
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)

@@ -93,8 +93,6 @@ def save(
     Examples
     --------
     >>> import tempfile
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w = be.array([1.0, 2.0], name="w")
     >>> folder = tempfile.mkdtemp()
     >>> save(folder, {"weights": [w], "epoch": 3}, step=10).name
@@ -225,13 +223,7 @@ def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) 
 
 
 def _plain(value: Any, place: tuple[str, ...]) -> Any:
-    """The JSON form of a value: a dict, list, tuple, number, string or None.
-
-    Raises
-    ------
-    OperandError
-        If there is nothing.
-    """
+    """The JSON form of a value: a dict, list, tuple, number, string or None; OperandError if there is nothing."""
     if isinstance(value, Optimizer):
         if value.shards:
             raise OperandError(
@@ -338,10 +330,7 @@ def _latest(path: Path) -> Path:
 def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The metadata of a safetensors file, and its arrays, mapped into memory.
 
-    Raises
-    ------
-    CheckpointError
-        If it is none, or a truncated one.
+    It raises CheckpointError if it is none, or a truncated one.
     """
     try:
         with safe_open(path, "np") as file:  # which checks that the header is sound, and fits the file
@@ -366,10 +355,7 @@ def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 def _checked(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
     """The JSON of a checkpoint, if nothing of it is altered.
 
-    Raises
-    ------
-    CheckpointError
-        If something is, or the file is no checkpoint.
+    It raises CheckpointError if something is, or the file is no checkpoint.
     """
     if KEY not in metadata or SUMS not in metadata:
         raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
@@ -394,10 +380,7 @@ def _restored(
 ) -> Any:
     """The state with saved numbers; what is to be changed in place is appended, to be done when all is known to fit.
 
-    Raises
-    ------
-    CheckpointError
-        If the saved value is not of the form of the state's.
+    It raises CheckpointError if the saved value is not of the form of the state's.
     """
     name = ".".join(place) or "the state"
     if isinstance(state, Tensor | np.ndarray | Shard):
