@@ -55,9 +55,9 @@ class Axis(NamedTuple):
     Attributes
     ----------
     size, sums : int
-        The places of the packed operand, and of the other, which has a place for each sum.
+        The positions of the packed operand, and of the other, which has one for each sum.
     step : int
-        Between the places that neighbours begin at.
+        Between the positions that neighbours begin at.
     taps : tuple of (int, int)
         The number of each of the window's elements that is read, and its offset.
     """
@@ -132,7 +132,7 @@ def _extent(count: int, step: int, span: int) -> int:
 
 
 def _volume(axes: Sequence[Axis], block: Sequence[int]) -> int:
-    """The places of a packed block, axis 3 as a whole or in phases of its step."""
+    """The positions of a packed block, axis 3 as a whole or in phases of its step."""
     spans = [_span(axis) for axis in axes]
     *outer, last = (_extent(n, a.step, s) for n, a, s in zip(block, axes, spans, strict=True))
     phases = min(axes[3].step, spans[3]) * (block[3] + (spans[3] - 1) // axes[3].step)
@@ -189,7 +189,7 @@ class Problem:
     axes : list of Axis
     channels : Channels
     packed, other : Image
-        The operand that is packed, and the one with a place for each sum.
+        The operand that is packed, and the one with a position for each sum.
     block : list of int
     parts, splits : int
     """
@@ -365,7 +365,7 @@ class _Plan:
 
 
 class _Images(_Plan):
-    """A convolution, or its derivative by images: one problem, or one for each place within a stride."""
+    """A convolution, or its derivative by images: one problem, or one for each position within a stride."""
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)

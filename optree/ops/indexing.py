@@ -56,7 +56,7 @@ def batched_template(
     ndim = max(ranks, default=0)
     numbers = numbers_of(x)
     rows = f.expand_dims(numbers, tuple(range(1, ndim + 1))) if ndim else numbers
-    first = indices.place_of_arrays(template)
+    first = indices.axis_of_arrays(template)
     order = (0, *range(1 + ndim, 1 + ndim + first), *range(1, 1 + ndim))
     others = sum(not isinstance(entry, int | str) for entry in template) - first
     order += tuple(range(len(order), len(order) + others))
@@ -239,7 +239,7 @@ class Gather(TemplateOperator, Indexing):
 
     def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
         found = self(x, *aligned(arrays, batched))
-        return f.moveaxis(found, indices.place_of_arrays(self.index), 0)
+        return f.moveaxis(found, indices.axis_of_arrays(self.index), 0)
 
 
 class Take(Indexing):

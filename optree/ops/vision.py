@@ -54,8 +54,8 @@ class ResizeOperator(ImageOperator):
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        place = self.layout.index("N")
-        return with_images(self, inputs, batched, [place] * len(inputs), place)
+        axis = self.layout.index("N")
+        return with_images(self, inputs, batched, [axis] * len(inputs), axis)
 
     @property
     def axes(self) -> tuple[int, ...]:

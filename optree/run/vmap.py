@@ -191,8 +191,8 @@ class Vmapped:
                 raise BatchingError(f"{self._name}: out_axes is None for a value that is different for each example")
             return x
         x = x if is_batched else spread(x, batch)
-        place = normalise_axis(axis, x.ndim, f"{self._name}: out_axes")
-        return f.moveaxis(x, 0, place) if place else x
+        to = normalise_axis(axis, x.ndim, f"{self._name}: out_axes")
+        return f.moveaxis(x, 0, to) if to else x
 
 
 def _paired(leaf: Callable[[Any, Any], None], value: Any, axes: Any, what: str) -> None:

@@ -83,7 +83,7 @@ def cross_entropy(
 def _of_integers(
     scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
-    """The cross entropy with a label for each place, of scores with the classes along their last axis."""
+    """The cross entropy with a label for each position, of scores with the classes along their last axis."""
     classes = _classes(scores, -1)
     factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
     labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis

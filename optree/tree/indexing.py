@@ -242,11 +242,11 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         if isinstance(entry, tuple):
             sizes.append(_slice_size(entry, shape[axis]))
         axis += 1
-    start = place_of_arrays(template)
+    start = axis_of_arrays(template)
     return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
 
 
-def place_of_arrays(template: Template) -> int:
+def axis_of_arrays(template: Template) -> int:
     """The axis of the value at which the index arrays' broadcast axes begin."""
     advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
     if not advanced or not are_adjacent(template):
