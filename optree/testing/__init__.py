@@ -16,7 +16,8 @@ from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe
 from optree.ops.op import Op
 from optree.run.function import last_backend
-from optree.testing.conformance import PROMISES, central_difference, check_on, tolerating, weighted_sum, where_off
+from optree.testing.comparison import central_difference, tolerating, where_off
+from optree.testing.conformance import PROMISES, check_on, weighted_sum
 from optree.testing.examples import examples_of
 from optree.testing.random_trees import random_tree
 from optree.tree.node import find_op

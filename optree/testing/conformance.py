@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from copy import deepcopy
 from itertools import product
 from math import prod
@@ -35,45 +34,21 @@ from optree.registry import f
 from optree.run import debug
 from optree.run.function import function, last_backend, running_on
 from optree.run.vmap import vmap
+from optree.testing.comparison import (
+    STEP,
+    central_difference,
+    compare,
+    expect,
+    is_tolerated,
+    scale_of,
+    where_off,
+)
 from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, find_op, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Constant, Input, Variable, as_variable, check_same_backend, constant
-
-#: The minimum step of central differences, relative to the perturbed value.
-STEP = 2e-4
-
-#: The relative and absolute tolerances of the current `check_op`.
-_tolerance: ContextVar[tuple[float, float]] = ContextVar("tolerance", default=(0.0, 0.0))
-
-
-@contextmanager
-def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
-    """Set tolerances within a block, in addition to that for rounding."""
-    token = _tolerance.set((rtol or 0.0, atol or 0.0))
-    try:
-        yield
-    finally:
-        _tolerance.reset(token)
-
-
-def is_near(got: Any, wanted: Any) -> Any:
-    """Whether each element is within the tolerances of `tolerating`."""
-    rtol, atol = _tolerance.get()
-    if not rtol and not atol:
-        return np.zeros(np.shape(wanted), bool)
-    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
-    return np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
-
-
-def is_tolerated(got: Any, wanted: Any) -> bool:
-    """Whether two floating arrays of equal shape and dtype are within the tolerances of `tolerating`."""
-    arrays = all(isinstance(x, np.ndarray | np.generic) for x in (got, wanted))
-    alike = arrays and got.shape == wanted.shape and got.dtype == wanted.dtype
-    return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
-
 
 #: One dtype of each relevant kind and size, the widest first.
 MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
@@ -343,27 +318,27 @@ def check_identity(example: Example, backend: Any = None) -> None:
         return
     op.check_parameters()
     twin = type(op)(**op.props)
-    _expect(
+    expect(
         twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"
     )
-    _expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints differently")
-    _expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
+    expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints differently")
+    expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
     for name, value in op.props.items():
-        _expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
+        expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
     operands = inputs_for(example.draw())
     one, two = example.tree(operands), twin(*operands)
-    _expect(one.key() == two.key(), example, "equal trees have different keys")
-    _expect(one.label in str(one) and one.pp().startswith(one.label), example, f"{one} does not name the op")
+    expect(one.key() == two.key(), example, "equal trees have different keys")
+    expect(one.label in str(one) and one.pp().startswith(one.label), example, f"{one} does not name the op")
     merged = flatten([one, two]).outputs
     # Equal numbers are separate values: the plan serves other trees, in which they differ.
     distinct = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
-    _expect(distinct or merged[0] == merged[1], example, "equal ops on the same operands run twice")
+    expect(distinct or merged[0] == merged[1], example, "equal ops on the same operands run twice")
     if op.name is None:  # cannot be found by name
         return
     rebuilt = OpTreeNode.from_stack(one.traverse())
     nested = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(one))
     for other in (rebuilt, nested):
-        _expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
+        expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
 
 
 def check_contract(example: Example, backend: Any = None) -> None:
@@ -393,12 +368,12 @@ def check_facts(example: Example, backend: Any = None) -> None:
     op, arrays = tree.op, [np.asarray(x) for x in values]
     (value,) = Runner([tree], inputs)(values)
     if op.axis_order is not None:
-        _expect(np.array_equal(value, arrays[0].transpose(op.axis_order)), example, "it moves axes beyond axis_order")
+        expect(np.array_equal(value, arrays[0].transpose(op.axis_order)), example, "it moves axes beyond axis_order")
     if op.keeps_order:
-        _expect(np.array_equal(value, arrays[0].reshape(value.shape)), example, "keeps_order, and it does not")
+        expect(np.array_equal(value, arrays[0].reshape(value.shape)), example, "keeps_order, and it does not")
     if op.rearranges:
         once = np.unique(value).size == value.size and np.isin(value, arrays[0]).all()
-        _expect(once, example, "rearranges, and an element is not the operand's, or is there twice")
+        expect(once, example, "rearranges, and an element is not the operand's, or is there twice")
     if op.broadcasts is not None:
         operand, like = op.broadcasts
         shape = arrays[like].shape
@@ -406,25 +381,23 @@ def check_facts(example: Example, backend: Any = None) -> None:
         sizes = [size if axis in counted else 1 for axis, size in enumerate(shape)]
         given = np.arange(prod(sizes)).reshape(sizes) if operand is None else arrays[operand]
         given = given.reshape(() if given.size == 1 else given.shape)
-        _expect(
-            np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong"
-        )
+        expect(np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong")
     if op.broadcasts_operands:
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
-        _expect(value.shape == shape, example, f"broadcasts_operands, and {value.shape} is not {shape}")
+        expect(value.shape == shape, example, f"broadcasts_operands, and {value.shape} is not {shape}")
     if op.coefficients is not None:
         added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
-        _expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
+        expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
     if op.update is not None:
         written = arrays[0].copy()
         in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
-        _expect(in_place, example, "update does not write the value over the first operand")
+        expect(in_place, example, "update does not write the value over the first operand")
     if op.fill is not None:
         for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
             op.fill(filled, *arrays)
-            _expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
+            expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
-        _expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
+        expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
 
 
@@ -450,7 +423,7 @@ def _check_that_it_runs(example: Example) -> None:
         try:
             Runner([tree], inputs)(values)
         except Exception as error:
-            _expect(False, example, f"may_fail is False, and on {values} it raises {error!r}")
+            expect(False, example, f"may_fail is False, and on {values} it raises {error!r}")
 
 
 def check_type(example: Example, backend: Any = None) -> None:
@@ -470,7 +443,7 @@ def check_type(example: Example, backend: Any = None) -> None:
             continue
         Runner([tree], inputs)(values)  # the reference checks each value's type
         taken += 1
-    _expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
+    expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
 
 
 def check_backend(example: Example, backend: Any) -> None:
@@ -541,7 +514,7 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
             continue
         for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
             wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may overflow float16
-            _expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
+            expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
         if not example.differentiable or example.op is None:
             continue
         # From the op itself, because `generate_add_delta` casts.
@@ -549,7 +522,7 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
         gradients = tree.op.grad(variables, [Input(tree.type, "delta")])
         for x, gradient in zip(variables, gradients, strict=True):
             same = gradient is None or gradient.dtype == x.dtype or not any(x is y for y in operands)
-            _expect(same, example, f"its gradient for {x.label} {x.dtype} is {getattr(gradient, 'dtype', gradient)}")
+            expect(same, example, f"its gradient for {x.label} {x.dtype} is {getattr(gradient, 'dtype', gradient)}")
 
 
 def check_leaks(example: Example, backend: Any = None) -> None:
@@ -580,7 +553,7 @@ def check_leaks(example: Example, backend: Any = None) -> None:
             met = [_meets(y, x, tree.shape) if elementwise else np.zeros(y.shape, bool) for y in operands]
             for operand, was, now, mask in zip(operands, before, run(poisoned), met, strict=True):
                 same = np.array_equal(was[~mask], now[~mask], equal_nan=True)
-                _expect(
+                expect(
                     same,
                     example,
                     f"{poison} in {x.label} reaches the gradient of other elements of {operand.label}: {now}",
@@ -599,7 +572,7 @@ def check_weak_numbers(example: Example, backend: Any = None) -> None:
             for number in (1, 1.0):
                 operands = [number if i == index else x for i, x in enumerate(whole)]
                 tree = example.tree(operands)
-                _expect(
+                expect(
                     tree.dtype == wanted,
                     example,
                     f"with {number!r} among {np.dtype(dtype)} operands it is {tree.dtype}",
@@ -607,47 +580,6 @@ def check_weak_numbers(example: Example, backend: Any = None) -> None:
 
 
 # Helpers
-
-
-def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
-    """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
-
-    Parameters
-    ----------
-    what, note : object, str
-        The subject and its circumstances, with which the error begins.
-    ulps : float
-        The tolerance of floating numbers in units in the last place of `wanted`.
-    scale : float
-        The magnitude of the terms of a sum, by which its rounding error is measured.
-    """
-    got, wanted = np.asarray(got), np.asarray(wanted)
-    _expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
-    _expect(got.dtype == wanted.dtype, what, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
-    same = got == wanted
-    if is_floating(got.dtype):
-        info = finfo(got.dtype)
-        with np.errstate(all="ignore"):
-            unit = info.eps * np.maximum(np.abs(wanted), scale) + float(info.smallest_subnormal)
-            near = np.isfinite(got) & np.isfinite(wanted) & (np.abs(got - wanted) <= ulps * unit)
-        zero = (got == 0) & (wanted == 0) & (np.signbit(got) == np.signbit(wanted))
-        same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
-        same = same | is_near(got, wanted)
-    if not np.all(same):
-        at = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
-        _expect(False, what, f"{note}: at {at} it is {got[at]!r}, not {wanted[at]!r}")
-
-
-def scale_of(example: Example, values: Sequence[Any]) -> float:
-    """The magnitude of the terms that an op sums: 0 for an elementwise op."""
-    if isinstance(example.op, ElementwiseOperator):
-        return 0.0
-    sizes = [
-        np.max(np.abs(x), initial=1.0, where=np.isfinite(x))
-        for x in values
-        if isinstance(x, np.ndarray) and is_floating(x.dtype)
-    ]
-    return float(max(sizes, default=0.0))
 
 
 def _contiguous(backend: Any, array: np.ndarray) -> Any:
@@ -667,11 +599,6 @@ def _reversed(backend: Any, array: np.ndarray) -> Any:
 
 
 LAYOUTS = (_contiguous, _transposed, _reversed)
-
-
-def _expect(holds: Any, example: Any, message: str) -> None:
-    if not holds:
-        raise AssertionError(f"{example}: {message}")
 
 
 def _is_floating(x: Any) -> bool:
@@ -703,41 +630,10 @@ def _compare_gradients(
     allowed = max(1e-7, 8 * unit / step)
     for i, gradient in zip(floating, gradients, strict=True):
         x = inputs[i]
-        _expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
+        expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
         wanted = central_difference(lambda moved: float(run(moved)[0]), values, i, step)
         wrong = where_off(gradient, wanted, allowed, allowed)
-        _expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
-
-
-def central_difference(
-    function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP
-) -> np.ndarray:
-    """The derivative of a function by each element of one array, by central differences of fourth order."""
-    result = np.empty_like(values[index])
-    moved = list(values)
-    for at in np.ndindex(result.shape):
-        size = step * max(1.0, abs(values[index][at]))
-        ends = []
-        for steps in (1, -1, 2, -2):
-            moved[index] = values[index].copy()
-            moved[index][at] += steps * size
-            ends.append(function(moved))
-        result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
-    return result
-
-
-def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
-    """The element with the largest error of a gradient, in words; None where all are within the tolerances."""
-    error = np.abs(gradient - difference)
-    off = ~(error <= atol + rtol * np.abs(difference)) & ~is_near(gradient, difference)  # a nan is off too
-    if not off.any():
-        return None
-    furthest = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
-    at = np.unravel_index(np.argmax(furthest), error.shape)
-    return (
-        f"at element {tuple(map(int, at))}: it is {gradient[at]!r}, and central differences give "
-        f"{difference[at]!r}; {int(off.sum())} of {gradient.size} elements are off"
-    )
+        expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
 
 
 def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
@@ -827,7 +723,7 @@ def check_batches(example: Example, backend: Any = None, is_open: bool = False) 
         try:
             batch = Runner(_listed(vmap(example.build, axes)(*inputs)), inputs)
         except BatchingError:
-            _expect(example.op is None or not has_rule(example.op), example, f"its batching rule fails for {pattern}")
+            expect(example.op is None or not has_rule(example.op), example, f"its batching rule fails for {pattern}")
             return
         with np.errstate(all="ignore"):
             wanted = [
